@@ -1,0 +1,70 @@
+# The commands of the project. `make` lists them.
+SHELL := bash
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.fedge-setup
+JOBS ?= 2
+# Recorded measurements, where someone has them: tests and calibrations that need them are skipped otherwise.
+FEDGE_PROFILES ?= $(if $(wildcard ../shared/profiles/.),$(abspath ../shared/profiles))
+export FEDGE_PROFILES
+# Many small models: one thread each is faster than all threads for one, and gives the same bits everywhere.
+export OMP_NUM_THREADS ?= 1
+# Nothing here needs to report home.
+export FLWR_TELEMETRY_ENABLED ?= 0
+export FLWR_DISABLE_UPDATE_CHECK ?= 1
+
+PYTEST := $(BIN)/python -m pytest
+RUN_TESTS := $(PYTEST) -n $(JOBS) --dist loadgroup
+
+.PHONY: help setup quickstart test test-fast check lint types layers format bench clean
+
+help: ## List the commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+setup: $(STAMP) ## Make .venv and install the project into it (only when something changed)
+
+# PYTHON=/path/to/python chooses the interpreter.
+$(STAMP): requirements.lock pyproject.toml
+	@python=$$(PYTHON='$(PYTHON)' .ci/find-python) || exit 1; \
+	  if [ ! -x $(BIN)/python ]; then echo "Making $(VENV) with $$($$python -V) ..."; $$python -m venv $(VENV) || exit 1; fi
+	@echo "Installing the pinned dependencies (about a minute with a warm network) ..."
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile -r requirements.lock
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile --no-deps --no-build-isolation -e .
+	@touch $@
+	@echo "Ready: $(BIN)/fedge --help"
+
+quickstart: setup ## Emulate a small fleet for a few rounds and write the report
+	@$(BIN)/fedge run experiments/configs/quickstart.yaml
+
+test: setup ## All tests that this machine can run
+	@$(RUN_TESTS)
+
+test-fast: setup ## The tests that need no other process and no long computation
+	@$(RUN_TESTS) -m "not slow and not fleet"
+
+check: lint types layers ## Lint, format, types and layers
+
+lint: setup
+	@$(BIN)/ruff check --quiet --output-format concise .
+	@$(BIN)/ruff format --check --quiet --output-format concise .
+	@echo "ruff: clean"
+
+types: setup
+	@$(BIN)/mypy
+
+layers: setup
+	@$(PYTEST) -q tests/test_layers.py tests/test_packaging.py
+
+format: setup ## Format the code and mend what can be mended
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+bench: setup ## Run the benchmarks one after the other
+	@set -e; for program in benchmarks/*.py; do echo "== $$program"; $(BIN)/python "$$program"; done
+
+clean: ## Remove the environment, the caches and what was built; runs stay
+	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""The Flower ClientApp: thin packing around a board's own round."""

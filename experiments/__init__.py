@@ -1,0 +1,1 @@
+"""The launcher: experiments in YAML, backends, reports, and the ``fedge`` command."""

@@ -1,0 +1,154 @@
+"""The ``fedge`` command: reads options, calls one function, prints; every heavy import waits until it is needed."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedge.errors import BadInput, FedgeError
+
+DONE, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+
+app = typer.Typer(
+    name="fedge",
+    help="Federated learning on fleets of NVIDIA Jetson boards, real or emulated.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    add_completion=False,
+)
+devices = typer.Typer(help="The catalogue of boards.", no_args_is_help=True)
+app.add_typer(devices, name="devices")
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
+
+
+@app.command()
+def run(
+    config: Annotated[Path, typer.Argument(help="The experiment's YAML file.")],
+    backend: Annotated[str | None, typer.Option(help="local or sim; the file's own by default.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Overrides the file's seed.")] = None,
+    override: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a field; may be repeated.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The run folder; runs/<name>-<time> by default.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run an experiment and write its run folder."""
+    from experiments.commands.run import run as command
+
+    given = {"backend": backend, "seed": seed}
+    extra = [f"{key}={value}" for key, value in given.items() if value is not None]
+    command(config, [*(override or []), *extra], out, as_json)
+
+
+@app.command()
+def resume(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run that stopped.")],
+    as_json: AsJson = False,
+) -> None:
+    """Go on with a run from its last checkpoint."""
+    from experiments.commands.run import resume as command
+
+    command(folder, as_json)
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders; several are laid side by side.")],
+    out: Annotated[Path | None, typer.Option(help="The HTML file; report.html in the first run by default.")] = None,
+) -> None:
+    """Write the report of one run, or of several side by side."""
+    from experiments.commands.report import report as command
+
+    command(runs, out)
+
+
+@devices.command("list")
+def devices_list(as_json: AsJson = False) -> None:
+    """Every board of the catalogue."""
+    from experiments.commands.devices import list_devices
+
+    list_devices(_console(), as_json)
+
+
+@devices.command("show")
+def devices_show(name: Annotated[str, typer.Argument(metavar="NAME")], as_json: AsJson = False) -> None:
+    """One board: knobs, presets, rails, figures and their sources."""
+    from experiments.commands.devices import show_device
+
+    show_device(name, _console(), as_json)
+
+
+@devices.command("modes")
+def devices_modes(
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    preset: Annotated[str | None, typer.Option(help="Only this nvpmodel preset.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Every mode, one per line.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """A board's power modes."""
+    from experiments.commands.devices import show_modes
+
+    show_modes(name, preset, every, _console(), as_json)
+
+
+@app.command()
+def calibrate(
+    tables: Annotated[list[Path], typer.Argument(metavar="TABLE...", help="Measured tables in the normal form (CSV).")],
+    device: Annotated[str | None, typer.Option(help="The board; from the table's path by default.")] = None,
+    workload: Annotated[str | None, typer.Option(help="The workload; from the file's name by default.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Which batch size, where a table holds several.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the coefficients.")] = Path("calibrated"),
+    as_json: AsJson = False,
+) -> None:
+    """Fit the physical model of time and power to measured tables."""
+    from experiments.commands.calibrate import calibrate as command
+
+    command(tables, device, workload, batch_size, out, _console(), as_json)
+
+
+@app.command()
+def doctor(as_json: AsJson = False) -> None:
+    """What is installed, which backends and data are usable here."""
+    from experiments.commands.doctor import doctor as command
+
+    command(_console(), as_json)
+
+
+@app.command()
+def version() -> None:
+    """The version of fedge."""
+    from fedge import __version__
+
+    typer.echo(__version__)
+
+
+def _console() -> Any:
+    from rich.console import Console
+
+    return Console()
+
+
+def main() -> None:
+    """The console script: a user's mistake is one line and exit code 2, a failed run one line and exit code 1."""
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    try:
+        app()
+    except BadInput as error:
+        typer.echo(f"fedge: {error}", err=True)
+        sys.exit(BAD_INPUT)
+    except FedgeError as error:
+        typer.echo(f"fedge: {error}", err=True)
+        sys.exit(FAILED)
+    except KeyboardInterrupt:
+        typer.echo("fedge: interrupted", err=True)
+        sys.exit(INTERRUPTED)
+
+
+if __name__ == "__main__":
+    main()

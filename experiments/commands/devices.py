@@ -1,0 +1,198 @@
+"""``fedge devices``: what the catalogue knows of each board, every number with its label."""
+
+from __future__ import annotations
+
+import json as jsonlib
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from fedge.errors import UnknownName
+from fedge.types import DeviceSpec, Figure, PowerMode
+
+MARKS = {"measured": "", "calibrated": "^", "estimated": "~"}
+"""What stands before a number in a narrow table, by its label."""
+KNOBS = (("cores", "Cores", ""), ("cpu_mhz", "CPU", " MHz"), ("gpu_mhz", "GPU", " MHz"), ("mem_mhz", "Memory", " MHz"))
+FIGURES = (
+    ("ram_gb", "RAM", "GB"),
+    ("gpu_gflops", "GPU peak (fp32)", "GFLOP/s"),
+    ("mem_gbps", "Memory peak", "GB/s"),
+    ("cpu_score", "CPU core", "x an AGX Orin core"),
+    ("idle_w", "Idle power", "W"),
+    ("max_w", "Top power", "W"),
+)
+
+
+def list_devices(console: Console, json: bool = False) -> None:
+    """One line per stock board."""
+    from fedge.devices import catalogue
+
+    specs = catalogue.load_catalogue()
+    if json:
+        _print_json(console, [_summary(spec) for spec in specs.values()])
+        return
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("Board", style="cyan", no_wrap=True)
+    for title in ("Cores", "GFLOP/s", "GB/s", "RAM GB", "Idle W", "Top W", "Modes"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for spec in sorted(specs.values(), key=lambda s: s.gpu_gflops.value):
+        figures = (spec.gpu_gflops, spec.mem_gbps, spec.ram_gb, spec.idle_w, spec.max_w)
+        table.add_row(spec.name, str(max(spec.cores)), *map(_marked, figures), f"{_mode_count(spec):,}")
+    console.print(table)
+    others = ", ".join(f"{alias} = {name}" for alias, name in catalogue.aliases().items() if "jetson" not in alias)
+    console.print()
+    console.print(Text(f"Also: {others}.\n~ estimated (data sheet or our guess); no mark: measured on a board.\n"
+                       "Sources: fedge devices show NAME", style="dim"))  # fmt: skip
+
+
+def show_device(name: str, console: Console, json: bool = False) -> None:
+    """One board: tables, figures and presets, each with its label and source; raises ``UnknownName``."""
+    from fedge.devices import catalogue
+
+    spec = catalogue.find(name, where="NAME")
+    if json:
+        _print_json(console, _whole(spec))
+        return
+    console.print(Text.assemble((spec.title, "bold"), f"  ({spec.name})"))
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", show_edge=False)
+    for title, width in (("What", 15), ("Value", 24), ("Label", 10)):
+        table.add_column(title, width=width, overflow="fold")
+    table.add_column("Source", style="dim", ratio=1, overflow="fold")
+    for what, value, cited in _facts(spec):
+        label, _, source = cited.partition(": ")
+        table.add_row(what, value, Text(label, style="green" if label == "measured" else "yellow"), source)
+    console.print(table)
+    _print_presets(console, spec)
+
+
+def show_modes(name: str, preset: str | None, every: bool, console: Console, json: bool = False) -> None:
+    """A board's power modes: the knobs' tables and presets, or one preset's mode, or every mode as CSV.
+
+    Raises ``UnknownName`` for an unknown board or preset.
+    """
+    from fedge.devices import catalogue
+
+    spec = catalogue.find(name, where="NAME")
+    if preset is not None:
+        _print_preset(console, spec, preset, json)
+    elif every:
+        _print_all(console, spec, json)
+    elif json:
+        _print_json(console, {"device": spec.name, "count": _mode_count(spec)} | _knobs_and_presets(spec))
+    else:
+        _print_knobs(console, spec)
+        _print_presets(console, spec)
+
+
+def _print_knobs(console: Console, spec: DeviceSpec) -> None:
+    lengths = [len(getattr(spec, field)) for field, _, _ in KNOBS]
+    product = " x ".join(map(str, lengths))
+    console.print(Text.assemble((spec.title, "bold"), f": {_mode_count(spec):,} power modes ({product})"))
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("Knob", style="cyan")
+    table.add_column("Values", justify="right")
+    table.add_column("Label")
+    table.add_column("Table", ratio=1)
+    for field, title, unit in KNOBS:
+        values: Sequence[float] = getattr(spec, field)
+        label = spec.sources[field].partition(":")[0]
+        table.add_row(title + unit, str(len(values)), label, " ".join(f"{value:g}" for value in values))
+    console.print(table)
+
+
+def _print_presets(console: Console, spec: DeviceSpec) -> None:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("Preset", style="cyan", no_wrap=True)
+    for title in ("Cores", "CPU MHz", "GPU MHz", "Memory MHz"):
+        table.add_column(title, justify="right")
+    table.add_column("")
+    for name, mode in spec.presets.items():
+        clocks = (f"{clock:g}" for clock in (mode.cpu_mhz, mode.gpu_mhz, mode.mem_mhz))
+        table.add_row(name, str(mode.cores), *clocks, "at power-on" if name == spec.default_preset else "")
+    console.print()
+    console.print(table)
+    console.print(Text("Off-table clocks of a preset stand at the nearest table entry.", style="dim"))
+
+
+def _print_preset(console: Console, spec: DeviceSpec, preset: str, json: bool) -> None:
+    if preset not in spec.presets:
+        raise UnknownName("--preset", preset, tuple(spec.presets))
+    mode = spec.presets[preset]
+    if json:
+        _print_json(console, _mode(mode))
+        return
+    console.print(f"{spec.name} {preset}: {mode}", highlight=False)
+
+
+def _print_all(console: Console, spec: DeviceSpec, json: bool) -> None:
+    from fedge.modes import grid
+
+    modes = grid(spec)
+    if json:
+        _print_json(console, [_mode(mode) for mode in modes])
+        return
+    rows = (f"{int(cores)},{cpu:g},{gpu:g},{mem:g}" for cores, cpu, gpu, mem in modes.knobs)
+    console.out("\n".join(("cores,cpu_mhz,gpu_mhz,mem_mhz", *rows)), highlight=False)
+
+
+def _facts(spec: DeviceSpec) -> list[tuple[str, str, str]]:
+    """Rows of (what, value, ``label: source``)."""
+    label, _, modules = spec.sources["modules"].partition(": ")
+    numbers, _, source = modules.partition("; ")
+    facts = [("Modules", numbers, f"{label}: {source}")]
+    for field, title, unit in KNOBS:
+        values: Sequence[float] = getattr(spec, field)
+        ends = f"{values[0]:g} to {values[-1]:g}{unit}"
+        facts.append((title, ends if not unit else f"{len(values)} clocks, {ends}", spec.sources[field]))
+    for field, title, unit in FIGURES:
+        figure: Figure = getattr(spec, field)
+        facts.append((title, f"{figure.value:g} {unit}", f"{figure.label}: {figure.source}"))
+    facts.append(("Accelerators", ", ".join(spec.accelerators), spec.sources["accelerators"]))
+    facts.append(("Power rails", ", ".join(spec.rails), spec.sources["rails"]))
+    facts.append(("Board's total", spec.total_power, spec.sources["total_power"]))
+    facts.append(("JetPack", ", ".join(spec.jetpacks), spec.sources["jetpacks"]))
+    facts.append(("Presets", f"{len(spec.presets)}, listed below", spec.sources["presets"]))
+    facts.append(("At power-on", spec.default_preset, spec.sources["default_preset"]))
+    return facts
+
+
+def _summary(spec: DeviceSpec) -> dict[str, Any]:
+    figures = {field: _figure(getattr(spec, field)) for field, _, _ in FIGURES}
+    names = {"name": spec.name, "title": spec.title, "cores": max(spec.cores), "modes": _mode_count(spec)}
+    return names | {"default_preset": spec.default_preset} | figures
+
+
+def _whole(spec: DeviceSpec) -> dict[str, Any]:
+    rest = ("rails", "total_power", "accelerators", "jetpacks")
+    return _summary(spec) | _knobs_and_presets(spec) | {f: getattr(spec, f) for f in rest} | {
+        "sources": dict(spec.sources)
+    }  # fmt: skip
+
+
+def _knobs_and_presets(spec: DeviceSpec) -> dict[str, Any]:
+    presets = {name: _mode(mode) for name, mode in spec.presets.items()}
+    knobs = {field: list(getattr(spec, field)) for field, _, _ in KNOBS}
+    return {"knobs": knobs, "presets": presets, "default_preset": spec.default_preset}
+
+
+def _mode(mode: PowerMode) -> dict[str, float]:
+    return {field: getattr(mode, field) for field, _, _ in KNOBS}
+
+
+def _figure(figure: Figure) -> dict[str, Any]:
+    return {"value": figure.value, "label": figure.label, "source": figure.source}
+
+
+def _marked(figure: Figure) -> str:
+    return f"{MARKS[figure.label]}{figure.value:g}"
+
+
+def _mode_count(spec: DeviceSpec) -> int:
+    return len(spec.cores) * len(spec.cpu_mhz) * len(spec.gpu_mhz) * len(spec.mem_mhz)
+
+
+def _print_json(console: Console, value: object) -> None:
+    console.out(jsonlib.dumps(value, indent=2), highlight=False)

@@ -1,0 +1,86 @@
+"""``fedge run`` and ``fedge resume``: check, launch, show, and say where the result lies."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from experiments import checks, launch
+from experiments.live import LiveView, summary_table
+from experiments.schema import load_experiment
+from fedge.errors import BadInput, RunFailed
+from fedge.experiment import Experiment
+from fedge.telemetry import run_folder
+
+
+def run(config: Path, overrides: Sequence[str], out: Path | None, as_json: bool) -> None:
+    """Start a new run of an experiment file."""
+    console = Console(stderr=as_json)
+    experiment = load_experiment(config, overrides)
+    folder = launch.new_folder(experiment, out)
+    with _naming(config):
+        launch.check(experiment)
+        for board in checks.out_of_reach(experiment):
+            limit_w = experiment.policy.power_w
+            console.print(f"note: {board.name} cannot keep {limit_w:g} W even in its lowest mode; it takes that one.")
+    _play(launch.start, experiment, folder, console, as_json)
+
+
+def resume(folder: Path, as_json: bool) -> None:
+    """Go on with a run from its last checkpoint; a finished run only has its report written anew."""
+    experiment = launch.saved(folder)
+    launch.check(experiment)
+    _play(launch.go_on, experiment, folder.resolve(), Console(stderr=as_json), as_json)
+
+
+def _play(
+    play: Callable[[Experiment, Path, Callable[[], None]], dict[str, Any]],
+    experiment: Experiment,
+    folder: Path,
+    console: Console,
+    as_json: bool,
+) -> None:
+    try:
+        with _terminable(), LiveView(folder, experiment, console) as view:
+            summary = play(experiment, folder, view.refresh)
+    except KeyboardInterrupt:
+        console.print(f"stopped; `fedge resume {folder}` goes on from the last checkpoint")
+        raise
+    except RunFailed as error:
+        raise RunFailed(f"{error}\n  run folder: {folder}; `fedge resume {folder}` tries again") from error
+    console.print(summary_table(summary))
+    console.print(f"report: {folder / run_folder.REPORT}", soft_wrap=True)
+    if as_json:
+        sys.stdout.write(json.dumps({**summary, "folder": str(folder)}) + "\n")
+
+
+@contextmanager
+def _naming(config: Path) -> Iterator[None]:
+    """Put the file's name before a field that turned out to be wrong."""
+    try:
+        yield
+    except BadInput as error:
+        if str(config) in error.where:
+            raise
+        raise BadInput(f"{config}: {error.where}", error.got, error.right) from error
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Let SIGTERM end a run as Ctrl-C does, so that its processes are ended too."""
+
+    def interrupt(_signal: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,1 @@
+"""Reports: one self-contained HTML page for a run, or for several side by side."""

@@ -1,0 +1,63 @@
+"""A chart as plain data (Plotly's ``data`` and ``layout``) with its heading and the sentence that says what to look at."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Trace = dict[str, Any]
+DIGITS = 6
+"""Significant digits kept in the page: more than any screen shows, and half the bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One of the views that a slider chooses from."""
+
+    label: str
+    data: list[Trace]
+    layout: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """One chart of the page; with ``frames``, a slider picks which of them is shown (the last one first)."""
+
+    key: str
+    title: str
+    caption: str
+    data: list[Trace]
+    layout: dict[str, Any]
+    height_px: int = 320
+    frames: tuple[Frame, ...] = ()
+    spans: tuple[tuple[str, float, float], ...] = ()
+    """Named ranges of the x axis (label, from, to) that two menus choose from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A heading, what to look at, and charts side by side where there is room."""
+
+    title: str
+    lead: str
+    charts: tuple[Chart, ...] = field(default_factory=tuple)
+    html: str = ""
+    """Tables and legends below the charts, already escaped."""
+
+
+def axis(title: str, **more: Any) -> dict[str, Any]:
+    """An axis with its title; everything of taste is the page's theme."""
+    return {"title": {"text": title}, **more}
+
+
+def as_json(value: Any) -> Any:
+    """Numbers shortened, what is not finite turned into null."""
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: as_json(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_json(inner) for inner in value]
+    return value

@@ -1,0 +1,148 @@
+"""Several runs side by side: accuracy over time and energy, energy and round time, and what sets the runs apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from itertools import accumulate
+from typing import Any
+
+from experiments.report.chart import Chart, axis
+from experiments.report.figures import LEGEND
+from experiments.report.palette import GREY, colours
+from experiments.report.quantities import energy_scale, time_scale
+from experiments.report.runs import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """An accuracy that every run reached: their best, taken of the worst of them."""
+
+    accuracy: float
+
+    def reached_s(self, run: Run) -> float | None:
+        """The fleet's time when the run first had it."""
+        return next((row.end_s for row in run.rounds if row.accuracy >= self.accuracy), None)
+
+    def reached_j(self, run: Run) -> float | None:
+        """The fleet's energy until then."""
+        spent = accumulate(row.energy_j for row in run.rounds)
+        return next((j for row, j in zip(run.rounds, spent, strict=True) if row.accuracy >= self.accuracy), None)
+
+
+def common_goal(runs: Sequence[Run]) -> Goal:
+    """The highest accuracy that all of the runs reached at some time."""
+    return Goal(min(max(row.accuracy for row in run.rounds) for run in runs))
+
+
+def accuracies(runs: Sequence[Run]) -> tuple[Chart, Chart]:
+    """Accuracy over the fleet's clock and over its energy, one line per run."""
+    times = time_scale([run.rounds[-1].end_s for run in runs])
+    joules = energy_scale([sum(row.energy_j for row in run.rounds) for run in runs])
+    over_time = {run.name: [row.end_s / times.per for row in run.rounds] for run in runs}
+    over_energy = {run.name: [j / joules.per for j in accumulate(row.energy_j for row in run.rounds)] for run in runs}
+    further_left = "Further left is {}, at the same height equally accurate. The dotted line is the accuracy that all reached."
+    return (
+        _lines(runs, "time", f"fleet's clock ({times.unit})", over_time, further_left.format("faster")),
+        _lines(runs, "energy", f"energy of the fleet ({joules.unit})", over_energy, further_left.format("cheaper")),
+    )
+
+
+def _lines(runs: Sequence[Run], key: str, title: str, x: Mapping[str, list[float]], caption: str) -> Chart:
+    colour = colours([run.name for run in runs])
+    data = [
+        {
+            "type": "scatter",
+            "mode": "lines+markers" if len(run.rounds) <= 60 else "lines",
+            "name": escape(run.name),
+            "x": x[run.name],
+            "y": [100 * row.accuracy for row in run.rounds],
+            "line": {"color": colour[run.name], "width": 2},
+            "hovertext": [f"{escape(run.name)}, round {r.round}: {100 * r.accuracy:.1f} %" for r in run.rounds],
+            "hoverinfo": "text",
+        }
+        for run in runs
+    ]
+    goal = 100 * common_goal(runs).accuracy
+    line = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": goal, "y1": goal}
+    layout = {
+        "xaxis": axis(title, rangemode="tozero"),
+        "yaxis": axis("test accuracy (%)", rangemode="tozero"),
+        "legend": LEGEND,
+        "showlegend": True,
+        "shapes": [{**line, "line": {"color": GREY, "width": 1, "dash": "dot"}}],
+    }
+    return Chart(f"accuracy-{key}", f"Accuracy over {key}", caption, data, layout, 340)
+
+
+def bars(runs: Sequence[Run]) -> tuple[Chart, Chart]:
+    """Energy and mean round time of each run, beside the oracle's and MAXN's."""
+    joules = energy_scale([value for run in runs for value in (run.summary["energy_j"], run.summary["maxn_energy_j"])])
+    times = time_scale([run.summary["mean_round_s"] for run in runs])
+    return (
+        _bars(runs, "energy", f"energy of the fleet ({joules.unit})", "energy_j", "maxn_energy_j", joules.per),
+        _bars(runs, "round", f"mean round ({times.unit})", "mean_round_s", "maxn_mean_round_s", times.per),
+    )
+
+
+def _bars(runs: Sequence[Run], key: str, title: str, column: str, maxn: str, per: float) -> Chart:
+    colour = colours([run.name for run in runs])
+    names = [escape(run.name) for run in runs]
+    data: list[dict[str, Any]] = [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "y": names,
+            "x": [run.summary[column] / per for run in runs],
+            "width": 0.6,
+            "marker": {"color": [colour[run.name] for run in runs]},
+            "hovertemplate": "%{y}: %{x:.4~g}<extra></extra>",
+            "showlegend": False,
+        }
+    ]
+    references = [("MAXN", maxn, "line-ns", 3)] + ([("oracle", "oracle_energy_j", "diamond", 1.5)] if key == "energy" else [])
+    for name, reference, symbol, width in references:
+        shown = [run for run in runs if run.summary[reference] is not None]
+        mark = {"symbol": symbol, "size": 11, "color": "white", "line": {"color": GREY, "width": width}}
+        if shown:
+            data.append(
+                {
+                    "type": "scatter",
+                    "mode": "markers",
+                    "name": f"the same rounds: {name}",
+                    "y": [escape(run.name) for run in shown],
+                    "x": [run.summary[reference] / per for run in shown],
+                    "marker": mark,
+                    "hovertemplate": f"%{{y}}, {name}: %{{x:.4~g}}<extra></extra>",
+                }
+            )
+    layout = {
+        "xaxis": axis(title, rangemode="tozero"),
+        "yaxis": {"autorange": "reversed", "type": "category", "showgrid": False, "fixedrange": True},
+        "legend": LEGEND,
+        "hovermode": "closest",
+    }
+    caption = "Shorter is better. ┃ is what the same rounds would have needed at MAXN" + (
+        ", ◇ what a planner that knows the truth would have needed." if key == "energy" else "."
+    )
+    return Chart(f"bars-{key}", title.partition(" (")[0].capitalize(), caption, data, layout, 130 + 34 * max(2, len(runs)))
+
+
+def differences(runs: Sequence[Run]) -> dict[str, tuple[str, ...]]:
+    """Field of the experiment -> its value in each run, for the fields in which the runs differ."""
+    flat = [dict(_flat("", run.experiment.model_dump(mode="json"))) for run in runs]
+    keys = dict.fromkeys(key for one in flat for key in one)
+    values = {key: tuple(str(one.get(key, "")) for one in flat) for key in keys}
+    return {key: found for key, found in values.items() if len(set(found)) > 1}
+
+
+def _flat(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _flat(f"{prefix}.{key}" if prefix else str(key), inner)
+    elif isinstance(value, list):
+        for i, inner in enumerate(value):
+            yield from _flat(f"{prefix}[{i}]", inner)
+    elif value is not None:
+        yield prefix, value

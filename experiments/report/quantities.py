@@ -1,0 +1,75 @@
+"""How numbers are written: SI prefixes, durations and percentages, and a dash for what is not known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+UNKNOWN = "–"
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """A unit for an axis: values are divided by ``per``."""
+
+    unit: str
+    per: float
+
+    def of(self, value: float | None) -> float | None:
+        return None if value is None else value / self.per
+
+
+def energy_scale(values_j: Iterable[float | None]) -> Scale:
+    """J, kJ or MJ, so that the largest value has at most four digits before the point."""
+    largest_j = max((abs(v) for v in values_j if v is not None), default=0.0)
+    return next((s for s in (Scale("J", 1.0), Scale("kJ", 1e3)) if largest_j < 1e4 * s.per), Scale("MJ", 1e6))
+
+
+def time_scale(values_s: Iterable[float | None]) -> Scale:
+    """Seconds up to three hours, hours above."""
+    return Scale("s", 1.0) if max((v for v in values_s if v is not None), default=0.0) < 10_800 else Scale("h", 3600.0)
+
+
+def known(value: float | None) -> bool:
+    """Whether there is a finite number."""
+    return value is not None and math.isfinite(value)
+
+
+def number(value: float | None, digits: int = 3, unit: str = "") -> str:
+    """``digits`` significant digits, never an exponent: 1234.5 -> 1,234 (3 digits keep whole numbers whole)."""
+    if value is None or not math.isfinite(value):
+        return UNKNOWN
+    magnitude = math.floor(math.log10(abs(value))) if value else 0
+    text = f"{value:,.{max(0, digits - 1 - magnitude)}f}"
+    return f"{text} {unit}" if unit else text
+
+
+def energy(value_j: float | None) -> str:
+    """With the prefix that fits: 45.2 kJ."""
+    if value_j is None or not math.isfinite(value_j):
+        return UNKNOWN
+    scale = next((s for s in (Scale("J", 1.0), Scale("kJ", 1e3)) if abs(value_j) < 1e3 * s.per), Scale("MJ", 1e6))
+    return number(value_j / scale.per, 3, scale.unit)
+
+
+def duration(value_s: float | None) -> str:
+    """45.3 s, 12 min 5 s, 3 h 12 min."""
+    if value_s is None or not math.isfinite(value_s):
+        return UNKNOWN
+    if value_s < 120:
+        return number(value_s, 3, "s")
+    minutes, seconds = divmod(round(value_s), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s"
+
+
+def percent(value: float | None, digits: int = 1) -> str:
+    """0.234 -> 23.4 %."""
+    return UNKNOWN if value is None or not math.isfinite(value) else f"{100 * value:.{digits}f} %"
+
+
+def mean(values: Iterable[float | None]) -> float | None:
+    """The mean of what is known; None when nothing is."""
+    given = [value for value in values if value is not None and math.isfinite(value)]
+    return sum(given) / len(given) if given else None

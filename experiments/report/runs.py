@@ -1,0 +1,108 @@
+"""A run as a report reads it: its folder's experiment, rows and summary in one record."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from experiments.schema import load_experiment
+from experiments.summary import summarise
+from fedge.errors import BadInput
+from fedge.experiment import Experiment, boards
+from fedge.telemetry import run_folder
+from fedge.telemetry.rows import ClientRow, EventRow, RoundRow
+from fedge.telemetry.store import read_rows
+
+Labels = dict[str, dict[str, dict[str, str]]]
+"""Device -> ``truth`` or ``prior`` -> ``label`` and ``source``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run; ``clients`` holds finished rounds only, and every row of it knows its board's kind."""
+
+    folder: Path
+    name: str
+    experiment: Experiment
+    rounds: tuple[RoundRow, ...]
+    clients: tuple[ClientRow, ...]
+    events: tuple[EventRow, ...]
+    summary: dict[str, Any]
+    labels: Labels
+    kinds: dict[str, str]
+    """Board -> device, in the order of the fleet."""
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The kinds of board, in the order of the fleet."""
+        return tuple(dict.fromkeys(self.kinds.values()))
+
+
+def load_run(folder: Path) -> Run:
+    """Read a run folder; raises ``BadInput`` when it is none, or has no finished round yet."""
+    if not (folder / run_folder.RUN_YAML).is_file():
+        raise BadInput(str(folder), f"no {run_folder.RUN_YAML} in it", "the folder of a run")
+    experiment = load_experiment(folder / run_folder.RUN_YAML)
+    rounds = tuple(sorted(read_rows(folder, RoundRow), key=lambda row: row.round))
+    if not rounds:
+        raise BadInput(str(folder), "a run without a finished round", "a run that has played at least one round")
+    kinds = {board.name: board.entry.device for board in boards(experiment)}
+    clients = _clients(folder, kinds, {row.round for row in rounds})
+    stored = _stored_summary(folder)
+    wall_s = stored.get("wall_s")
+    summary = {**summarise(experiment, rounds, clients, 0.0), "wall_s": wall_s}
+    events = tuple(sorted(read_rows(folder, EventRow), key=lambda row: row.at_s))
+    labels = stored.get("labels") or {}
+    known = {**kinds, **{row.board: row.device for row in clients if row.board not in kinds}}
+    return Run(folder, experiment.name, experiment, rounds, clients, events, summary, labels, known)
+
+
+def load_runs(folders: Sequence[Path]) -> tuple[Run, ...]:
+    """Several runs, each with a name that none of the others has."""
+    runs = [load_run(folder) for folder in folders]
+    for name_of in (_by_policy, _by_folder, _by_path):
+        names = [name_of(run) for run in runs]
+        if max(Counter(names).values(), default=1) == 1:
+            break
+    else:
+        names = [f"{i}: {name}" for i, name in enumerate(names, 1)]
+    return tuple(dataclasses.replace(run, name=name) for run, name in zip(runs, names, strict=True))
+
+
+def _by_policy(run: Run) -> str:
+    return f"{run.experiment.name} ({run.experiment.policy.name})"
+
+
+def _by_folder(run: Run) -> str:
+    return f"{_by_policy(run)}, {run.folder.resolve().name}"
+
+
+def _by_path(run: Run) -> str:
+    return f"{_by_policy(run)}, {run.folder}"
+
+
+def _clients(folder: Path, kinds: dict[str, str], rounds: set[int]) -> tuple[ClientRow, ...]:
+    """The rows of finished rounds; a failed board's row does not say its kind, the experiment does."""
+    place = {board: i for i, board in enumerate(kinds)}
+    rows = [
+        row if row.device else dataclasses.replace(row, device=kinds.get(row.board, ""))
+        for row in read_rows(folder, ClientRow)
+        if row.round in rounds
+    ]
+    return tuple(sorted(rows, key=lambda row: (row.round, place.get(row.board, len(place)), row.board)))
+
+
+def _stored_summary(folder: Path) -> dict[str, Any]:
+    path = folder / run_folder.SUMMARY
+    if not path.is_file():
+        return {}
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise BadInput(str(path), f"no JSON ({error})", "the summary that the run wrote") from error
+    return stored if isinstance(stored, dict) else {}

@@ -1,0 +1,227 @@
+"""The timeline of rounds: what every board did when, who was last, and how far that was from the deadline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from html import escape
+from typing import Any
+
+from experiments.report.chart import Chart, Frame, Trace, axis
+from experiments.report.palette import ALARM, FETCH, GREY, SEND, WAIT, colours
+from experiments.report.quantities import Scale, duration, energy, time_scale
+from experiments.report.runs import Run
+from experiments.report.sampling import View, view_of
+from fedge.telemetry.rows import ClientRow, RoundRow
+
+BAR = 0.72
+FIRST_SHOWN = 10
+"""Rounds in view at first."""
+ROW_PX, FRAME_PX = 24, 120
+LEGEND = {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0, "xanchor": "left", "traceorder": "normal"}
+
+
+def timeline(run: Run) -> tuple[Chart, Chart]:
+    """All rounds on the fleet's clock, and one round at a time with the slack to its deadline."""
+    view = view_of(run)
+    return _all_rounds(run, view), _one_round(run, view)
+
+
+def _all_rounds(run: Run, view: View) -> Chart:
+    scale = time_scale([view.rounds[-1].end_s])
+    data = _bars(run, view, view.rows(run), scale, lambda row: row.start_s)
+    data += [_stragglers(view, view.rounds, scale, lambda row: row.end_s), _starts(view, scale)]
+    spans = tuple((str(row.round), row.start_s / scale.per, row.end_s / scale.per) for row in view.rounds)
+    shown = spans[-FIRST_SHOWN:]
+    layout = _layout(view, f"fleet's clock ({scale.unit})", (shown[0][1], shown[-1][2]))
+    caption = (
+        "Every round begins at a dotted line, when the model is fetched, and ends when the last board has sent its own. "
+        "Pale stretches are boards that wait at idle power: the less of them, the better the modes fit together. "
+        + view.note
+    )
+    return Chart("timeline", "All rounds", caption, data, layout, _height(view), spans=spans)
+
+
+def _one_round(run: Run, view: View) -> Chart:
+    rows = view.rows(run)
+    frames = tuple(_frame(run, view, one, [row for row in rows if row.round == one.round]) for one in view.rounds)
+    caption = (
+        "The dashed line is the deadline the server planned from the boards' offers; the outlined stretch up to it is a "
+        "board's slack. ★ marks the straggler. A board whose work could fill its slack in a slower mode costs more "
+        "energy than the round needs."
+    )
+    last = frames[-1]
+    return Chart("round", "One round", caption, last.data, last.layout, _height(view), frames)
+
+
+def _frame(run: Run, view: View, one: RoundRow, rows: Sequence[ClientRow]) -> Frame:
+    seconds = Scale("s", 1.0)
+    data = _bars(run, view, rows, seconds, lambda _: 0.0)
+    data.append(_stragglers(view, [one], seconds, lambda row: row.round_s))
+    if one.deadline_s is not None:
+        data += [_slack(view, rows), _deadline(view, one.deadline_s)]
+    end_s = max(one.round_s, one.deadline_s or 0.0)
+    layout = _layout(view, "time since the round's start (s)", (0.0, end_s * 1.03 or 1.0))
+    planned = "no deadline" if one.deadline_s is None else f"deadline {duration(one.deadline_s)}"
+    return Frame(f"Round {one.round}: {duration(one.round_s)}, {planned}", data, layout)
+
+
+def _bars(
+    run: Run, view: View, rows: Sequence[ClientRow], scale: Scale, start: Callable[[ClientRow], float]
+) -> list[Trace]:
+    """Fetching, working (one colour per kind), sending and waiting, each a trace; failed boards get a bar of their own."""
+    alive = [row for row in rows if row.status != "failed"]
+    colour = colours(run.devices)
+    work = [
+        _bar(view, f"work: {escape(device)}", colour[device], [row for row in alive if row.device == device], scale, start, "work")
+        for device in run.devices
+    ]
+    fetch = _bar(view, "fetch", FETCH, alive, scale, start, "fetch")
+    send = _bar(view, "send", SEND, alive, scale, start, "send")
+    wait = _bar(view, "wait", WAIT, alive, scale, start, "wait")
+    failed = _bar(view, "failed", "rgba(0,0,0,0)", [row for row in rows if row.status == "failed"], scale, start, "wait")
+    failed["marker"] = {"color": "rgba(200,16,46,0.15)", "line": {"color": ALARM, "width": 1}}
+    late = _late(view, [row for row in alive if row.status == "late"], scale, start)
+    return [trace for trace in (fetch, *work, send, wait, failed, late) if trace["x"]]
+
+
+def _phase(row: ClientRow, phase: str) -> tuple[float, float]:
+    """Seconds from the round's start to the phase's, and its length."""
+    sent_s = row.down_s + row.work_s + row.up_s
+    return {
+        "fetch": (0.0, row.down_s),
+        "work": (row.down_s, row.work_s),
+        "send": (row.down_s + row.work_s, row.up_s),
+        "wait": (sent_s, row.wait_s),
+    }[phase]
+
+
+def _bar(
+    view: View,
+    name: str,
+    colour: str,
+    rows: Sequence[ClientRow],
+    scale: Scale,
+    start: Callable[[ClientRow], float],
+    phase: str,
+) -> Trace:
+    place = {board: i for i, board in enumerate(view.boards)}
+    spans = [_phase(row, phase) for row in rows]
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "name": name,
+        "y": [place[row.board] for row in rows],
+        "base": [(start(row) + begin) / scale.per for row, (begin, _) in zip(rows, spans, strict=True)],
+        "x": [length / scale.per for _, length in spans],
+        "width": BAR,
+        "marker": {"color": colour},
+        "hovertext": [_told(row, phase, length) for row, (_, length) in zip(rows, spans, strict=True)],
+        "hoverinfo": "text",
+    }
+
+
+def _told(row: ClientRow, phase: str, length_s: float) -> str:
+    lines = [f"<b>{escape(row.board)}</b>, round {row.round}: {phase} {length_s:.3g} s"]
+    if row.status != "done":
+        lines.append(f"{row.status}: {escape(row.error or '')}")
+    if phase == "work" and row.gpu_mhz is not None:
+        lines.append(f"{row.cores} cores, CPU {row.cpu_mhz:g}, GPU {row.gpu_mhz:g}, memory {row.mem_mhz:g} MHz")
+        lines.append(f"{row.power_w or 0:.3g} W, {energy(row.work_j)}")
+    return "<br>".join(lines)
+
+
+def _late(view: View, rows: Sequence[ClientRow], scale: Scale, start: Callable[[ClientRow], float]) -> Trace:
+    ends = [(start(row) + row.end_s - row.start_s) / scale.per for row in rows]
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": "late, dropped",
+        "x": ends,
+        "y": [view.boards.index(row.board) for row in rows],
+        "marker": {"symbol": "x", "color": ALARM, "size": 8},
+        "hoverinfo": "skip",
+    }
+
+
+def _stragglers(view: View, rounds: Sequence[RoundRow], scale: Scale, end: Callable[[RoundRow], float]) -> Trace:
+    shown = [row for row in rounds if row.straggler in view.boards]
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": "straggler",
+        "x": [end(row) / scale.per for row in shown],
+        "y": [view.boards.index(row.straggler) for row in shown],
+        "marker": {"symbol": "star", "color": ALARM, "size": 10, "line": {"color": "white", "width": 1}},
+        "hovertext": [f"straggler of round {row.round}: {escape(row.straggler)}" for row in shown],
+        "hoverinfo": "text",
+        "cliponaxis": False,
+    }
+
+
+def _starts(view: View, scale: Scale) -> Trace:
+    """A dotted line where each round begins."""
+    low, high = -0.6, len(view.boards) - 0.4
+    xs = [row.start_s / scale.per for row in view.rounds]
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "showlegend": False,
+        "x": [x for start in xs for x in (start, start, None)],
+        "y": [y for _ in xs for y in (low, high, None)],
+        "line": {"color": GREY, "width": 1, "dash": "dot"},
+        "hoverinfo": "skip",
+    }
+
+
+def _slack(view: View, rows: Sequence[ClientRow]) -> Trace:
+    """From a board's end to the deadline, outlined."""
+    ends = [
+        (row, row.end_s - row.start_s, row.deadline_s) for row in rows if row.status == "done" and row.deadline_s is not None
+    ]
+    slack = [(row, end, deadline - end) for row, end, deadline in ends if deadline > end]
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "name": "slack",
+        "y": [view.boards.index(row.board) for row, _, _ in slack],
+        "base": [end for _, end, _ in slack],
+        "x": [length for _, _, length in slack],
+        "width": BAR,
+        "marker": {"color": "rgba(0,0,0,0)", "line": {"color": GREY, "width": 1}},
+        "hovertext": [f"<b>{escape(row.board)}</b>: {length:.3g} s of slack to the deadline" for row, _, length in slack],
+        "hoverinfo": "text",
+    }
+
+
+def _deadline(view: View, deadline_s: float) -> Trace:
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": "deadline",
+        "x": [deadline_s, deadline_s],
+        "y": [-0.6, len(view.boards) - 0.4],
+        "line": {"color": ALARM, "width": 2, "dash": "dash"},
+        "hovertext": f"deadline {duration(deadline_s)}",
+        "hoverinfo": "text",
+    }
+
+
+def _layout(view: View, title: str, span: tuple[float, float]) -> dict[str, Any]:
+    count = len(view.boards)
+    return {
+        "barmode": "overlay",
+        "xaxis": axis(title, range=list(span)),
+        "yaxis": {
+            "tickvals": list(range(count)),
+            "ticktext": [escape(board) for board in view.boards],
+            "range": [count - 0.4, -0.6],
+            "showgrid": False,
+            "fixedrange": True,
+        },
+        "legend": LEGEND,
+        "hovermode": "closest",
+    }
+
+
+def _height(view: View) -> int:
+    return FRAME_PX + ROW_PX * max(3, len(view.boards))

@@ -1,0 +1,68 @@
+"""A run's summary: the figures of its rows in one flat record; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fedge.experiment import Experiment
+from fedge.telemetry.rows import ClientRow, RoundRow
+
+
+def summarise(
+    experiment: Experiment, rounds: Sequence[RoundRow], clients: Sequence[ClientRow], wall_s: float
+) -> dict[str, Any]:
+    """The summary of a run; seconds on the fleet's clock except ``wall_s``, None where a figure is not known."""
+    maxn_j = _total([row.maxn_energy_j for row in rounds])
+    oracle_j = _total([row.oracle_energy_j for row in rounds])
+    energy_j = sum(row.energy_j for row in rounds)
+    return {
+        "name": experiment.name,
+        "policy": experiment.policy.name,
+        "backend": experiment.backend,
+        "seed": experiment.seed,
+        "rounds": len(rounds),
+        "clients": len({row.board for row in clients}),
+        "final_accuracy": rounds[-1].accuracy if rounds else None,
+        "final_loss": rounds[-1].loss if rounds else None,
+        "makespan_s": rounds[-1].end_s if rounds else 0.0,
+        "mean_round_s": sum(row.round_s for row in rounds) / max(1, len(rounds)),
+        "energy_j": energy_j,
+        "train_energy_j": sum(row.train_energy_j for row in rounds),
+        "oracle_energy_j": oracle_j,
+        "maxn_energy_j": maxn_j,
+        "maxn_mean_round_s": _mean([row.maxn_round_s for row in rounds]),
+        "saving_vs_maxn": None if not maxn_j else 1 - energy_j / maxn_j,
+        "oracle_saving_vs_maxn": None if not maxn_j or oracle_j is None else 1 - oracle_j / maxn_j,
+        "prior_time_mape": _mean([row.prior_time_ape for row in clients if row.prior_time_ape is not None]),
+        "prior_power_mape": _mean([row.prior_power_ape for row in clients if row.prior_power_ape is not None]),
+        "last_time_ape": _last_error(clients, "step_s"),
+        "last_power_ape": _last_error(clients, "power_w"),
+        "late": sum(row.late for row in rounds),
+        "failed": sum(row.failed for row in rounds),
+        "infeasible": sum(row.feasible is False for row in clients),
+        "wall_s": wall_s,
+    }
+
+
+def _total(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if values and len(known) == len(values) else None
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    total = _total(values)
+    return None if total is None else total / len(values)
+
+
+def _last_error(clients: Sequence[ClientRow], quantity: str) -> float | None:
+    """Mean |predicted - measured| / measured over the boards of the last round."""
+    last = max((row.round for row in clients), default=0)
+    errors = [
+        abs(predicted - measured) / measured
+        for row in clients
+        if row.round == last
+        and (measured := getattr(row, quantity)) is not None
+        and (predicted := getattr(row, f"predicted_{quantity}")) is not None
+    ]
+    return _mean(errors)

@@ -1,0 +1,30 @@
+"""Time as an argument: a virtual clock for emulated fleets and a monotonic one for real boards; nobody else reads a clock."""
+
+from __future__ import annotations
+
+import time
+
+
+class VirtualClock:
+    """A clock that moves only when told to."""
+
+    def __init__(self, start_s: float = 0.0) -> None:
+        self._now_s = start_s
+
+    def now_s(self) -> float:
+        return self._now_s
+
+    def sleep_s(self, seconds: float) -> None:
+        if seconds < 0:
+            raise ValueError(f"a clock cannot go back: sleep of {seconds} s")
+        self._now_s += seconds
+
+
+class RealClock:
+    """The machine's monotonic clock."""
+
+    def now_s(self) -> float:
+        return time.monotonic()
+
+    def sleep_s(self, seconds: float) -> None:
+        time.sleep(seconds)

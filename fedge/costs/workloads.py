@@ -1,0 +1,45 @@
+"""What one step of a workload holds: FLOP and bytes, by the counting rules in ``workloads.yaml``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+from types import MappingProxyType
+
+import yaml
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadSize:
+    """A workload at its batch size: GFLOP and GB per training step, and where the figures come from."""
+
+    name: str
+    description: str
+    batch_size: int
+    gflop_per_step: float
+    gbyte_per_step: float
+    source: str
+
+
+@lru_cache(maxsize=1)
+def load_workloads() -> Mapping[str, WorkloadSize]:
+    """The known workloads by name."""
+    text = (resources.files("fedge.costs") / "workloads.yaml").read_text(encoding="utf-8")
+    return MappingProxyType({name: WorkloadSize(name=name, **fields) for name, fields in yaml.safe_load(text).items()})
+
+
+def size_distance(a: WorkloadSize, b: WorkloadSize) -> float:
+    """Distance of two workloads in log GFLOP and log GB per step."""
+    return math.hypot(
+        math.log(a.gflop_per_step / b.gflop_per_step),
+        math.log(a.gbyte_per_step / b.gbyte_per_step),
+    )
+
+
+def size_ratio(wanted: WorkloadSize, known: WorkloadSize) -> float:
+    """Geometric mean of the GFLOP and the GB ratio of two workloads."""
+    flop, byte = wanted.gflop_per_step / known.gflop_per_step, wanted.gbyte_per_step / known.gbyte_per_step
+    return math.sqrt(flop * byte)

@@ -1,0 +1,281 @@
+"""The catalogue: one YAML file per board, checked strictly and turned into a ``DeviceSpec``.
+
+The stock boards lie in ``catalogue/`` beside this file; a user's own file has the same form (docs/devices.md).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import lru_cache
+from importlib import resources
+from importlib.resources.abc import Traversable
+from itertools import pairwise
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from fedge.errors import BadInput, UnknownName
+from fedge.types import DeviceSpec, Figure, Label, PowerMode
+
+UNCAPPED = "MAXN"
+"""The preset with every knob at its top, which every board has."""
+PRESET_SLACK = 0.06
+"""How far a preset may lie from its table entry. nvpmodel files name rounded clocks (900 for 905.25, 640 for 614.4) and
+the boards snap to the nearest; what is farther off is a mistake."""
+LONGEST_TABLE = 1000
+"""More clocks than any board has; a range beyond it is a slip of the pen."""
+FIGURES = ("ram_gb", "idle_w", "max_w", "gpu_gflops", "mem_gbps", "cpu_score")
+"""The fields that are single numbers, each with a source of its own."""
+CITED = (
+    "modules", "cores", "cpu_mhz", "gpu_mhz", "mem_mhz", "presets", "default_preset",
+    "rails", "total_power", "accelerators", "jetpacks",
+)  # fmt: skip
+"""The fields whose source and label stand under ``sources``."""
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class _Range(_Strict):
+    start: float = Field(alias="from")
+    to: float
+    step: float = Field(default=1.0, gt=0)
+    more: list[float] = Field(default_factory=list, alias="and")
+
+
+def _table(value: object) -> tuple[float, ...]:
+    """A knob's table from a list or a range; ValueError says what would be right."""
+    values = _range(value) if isinstance(value, dict) else value
+    if not isinstance(values, list) or not values or not all(type(v) in (int, float) for v in values):
+        raise ValueError("a list of numbers, or a range {from, to, step, and}")
+    if not all(math.isfinite(v) for v in values):
+        raise ValueError("finite numbers")
+    numbers = tuple(round(float(v), 4) for v in values)
+    if numbers[0] <= 0 or any(b <= a for a, b in pairwise(numbers)):
+        raise ValueError("values above 0, each larger than the one before")
+    return numbers
+
+
+def _range(value: dict[object, object]) -> list[float]:
+    try:
+        given = _Range.model_validate(value)
+    except ValidationError as error:
+        raise ValueError("a range of numbers: from, to, step (1 if left out), and a list 'and'") from error
+    steps = (given.to - given.start) / given.step
+    if not 0 <= steps < LONGEST_TABLE:
+        raise ValueError(f"a range that rises in at most {LONGEST_TABLE} steps")
+    if abs(given.start + round(steps) * given.step - given.to) > 1e-6:
+        raise ValueError("a range whose 'to' is 'from' plus whole steps")
+    return [given.start + i * given.step for i in range(round(steps) + 1)] + given.more
+
+
+def _counts(value: object) -> tuple[int, ...]:
+    numbers = _table(value)
+    if any(number != int(number) for number in numbers):
+        raise ValueError("whole numbers of cores")
+    return tuple(int(number) for number in numbers)
+
+
+_Table = Annotated[tuple[float, ...], BeforeValidator(_table)]
+_Counts = Annotated[tuple[int, ...], BeforeValidator(_counts)]
+_Text = Annotated[str, Field(min_length=1)]
+_Texts = Annotated[list[_Text], Field(min_length=1)]
+
+
+class _Cited(_Strict):
+    label: Label
+    source: _Text
+
+    def __str__(self) -> str:
+        return f"{self.label}: {self.source}"
+
+
+class _Figure(_Cited):
+    value: float = Field(gt=0, allow_inf_nan=False)
+
+
+class _Preset(_Strict):
+    """The caps of a preset; a knob left out is not capped."""
+
+    cores: int | None = None
+    cpu_mhz: float | None = None
+    gpu_mhz: float | None = None
+    mem_mhz: float | None = None
+
+
+class _Board(_Strict):
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
+    aliases: list[_Text] = Field(default_factory=list)
+    title: _Text
+    modules: _Texts
+    cores: _Counts
+    cpu_mhz: _Table
+    gpu_mhz: _Table
+    mem_mhz: _Table
+    presets: Annotated[dict[str, _Preset], Field(min_length=1)]
+    default_preset: _Text
+    ram_gb: _Figure
+    idle_w: _Figure
+    max_w: _Figure
+    gpu_gflops: _Figure
+    mem_gbps: _Figure
+    cpu_score: _Figure
+    rails: _Texts
+    total_power: _Text
+    accelerators: _Texts
+    jetpacks: _Texts
+    sources: dict[str, _Cited]
+
+
+def load_catalogue() -> Mapping[str, DeviceSpec]:
+    """The stock boards by canonical name, in the order of their names; read once."""
+    return _stock()[0]
+
+
+def aliases() -> Mapping[str, str]:
+    """Other names of the stock boards -> canonical name."""
+    return _stock()[1]
+
+
+def find(name: str, where: str = "--device") -> DeviceSpec:
+    """The board behind a name, an alias, or the path of the user's own ``.yaml``.
+
+    Raises ``UnknownName`` (which lists the known names) or, for a file, ``BadInput``; ``where`` names the field that
+    the name came from.
+    """
+    if name.endswith((".yaml", ".yml")):
+        return load_spec(Path(name))
+    specs, others = _stock()
+    canonical = others.get(name, name)
+    if canonical not in specs:
+        raise UnknownName(where, name, (*specs, *others))
+    return specs[canonical]
+
+
+def load_spec(path: Path | str) -> DeviceSpec:
+    """The board in the user's own YAML file; raises ``BadInput`` that names the file and the field."""
+    return _spec(_read(Path(path)), str(path))
+
+
+@lru_cache(maxsize=1)
+def _stock() -> tuple[Mapping[str, DeviceSpec], Mapping[str, str]]:
+    folder = resources.files("fedge.devices") / "catalogue"
+    files = [file for file in folder.iterdir() if file.name.endswith(".yaml")]
+    boards = sorted(((_read(file), file.name) for file in files), key=lambda pair: pair[0].name)
+    specs = {board.name: _spec(board, where) for board, where in boards}
+    others = {alias: board.name for board, _ in boards for alias in board.aliases}
+    return MappingProxyType(specs), MappingProxyType(others)
+
+
+def _read(file: Traversable | Path) -> _Board:
+    where = str(file) if isinstance(file, Path) else file.name
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(where, "an unreadable file", f"a board's YAML file ({error})") from error
+    except yaml.YAMLError as error:
+        raise BadInput(where, "broken YAML", " ".join(str(error).split())) from error
+    if not isinstance(content, dict):
+        raise BadInput(where, type(content).__name__, "a mapping of a board's fields (docs/devices.md)")
+    try:
+        return _Board.model_validate(content)
+    except ValidationError as error:
+        raise _bad_field(where, error) from error
+
+
+def _bad_field(where: str, error: ValidationError) -> BadInput:
+    """The first thing wrong with the file, as one line."""
+    first: Any = error.errors(include_url=False)[0]
+    field = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "missing":
+        return BadInput(f"{where}: {field}", "nothing", "every field of docs/devices.md")
+    if first["type"] == "extra_forbidden":
+        known = _Board.model_fields if len(first["loc"]) == 1 else ()
+        return BadInput(f"{where}: {field}", "an unknown field", f"known: {', '.join(known) or 'see docs/devices.md'}")
+    got = repr(first["input"])
+    right = str(first["msg"]).removeprefix("Value error, ").splitlines()[0]
+    return BadInput(f"{where}: {field}", got if len(got) <= 60 else got[:57] + "...", right)
+
+
+def _spec(board: _Board, where: str) -> DeviceSpec:
+    presets = {name: _preset(board, name, caps, where) for name, caps in board.presets.items()}
+    top = PowerMode(board.cores[-1], board.cpu_mhz[-1], board.gpu_mhz[-1], board.mem_mhz[-1])
+    presets.setdefault(UNCAPPED, top)
+    _check_names(board, tuple(presets), where)
+    if presets[UNCAPPED] != top:
+        raise BadInput(f"{where}: presets.{UNCAPPED}", str(presets[UNCAPPED]), f"every knob at its top, {top}")
+    return DeviceSpec(
+        name=board.name,
+        title=board.title,
+        cores=board.cores,
+        cpu_mhz=board.cpu_mhz,
+        gpu_mhz=board.gpu_mhz,
+        mem_mhz=board.mem_mhz,
+        presets=MappingProxyType(presets),
+        default_preset=board.default_preset,
+        ram_gb=_figure(board.ram_gb),
+        idle_w=_figure(board.idle_w),
+        max_w=_figure(board.max_w),
+        gpu_gflops=_figure(board.gpu_gflops),
+        mem_gbps=_figure(board.mem_gbps),
+        cpu_score=_figure(board.cpu_score),
+        rails=tuple(board.rails),
+        total_power=board.total_power,
+        accelerators=tuple(board.accelerators),
+        jetpacks=tuple(board.jetpacks),
+        sources=MappingProxyType(_sources(board)),
+    )
+
+
+def _check_names(board: _Board, presets: tuple[str, ...], where: str) -> None:
+    """Names inside the file must refer to each other."""
+    if board.default_preset not in presets:
+        raise UnknownName(f"{where}: default_preset", board.default_preset, presets)
+    for rail in board.total_power.split("+"):
+        if rail.strip() not in board.rails:
+            raise UnknownName(f"{where}: total_power", rail.strip(), tuple(board.rails))
+    for field in CITED:
+        if field not in board.sources:
+            raise BadInput(f"{where}: sources.{field}", "nothing", "a label and a source for every field")
+    for field in board.sources:
+        if field not in CITED:
+            raise UnknownName(f"{where}: sources", field, CITED)
+
+
+def _preset(board: _Board, name: str, caps: _Preset, where: str) -> PowerMode:
+    field = f"{where}: presets.{name}"
+    if caps.cores is not None and caps.cores not in board.cores:
+        raise BadInput(f"{field}.cores", str(caps.cores), f"one of {', '.join(map(str, board.cores))}")
+    return PowerMode(
+        caps.cores or board.cores[-1],
+        _snapped(board.cpu_mhz, caps.cpu_mhz, f"{field}.cpu_mhz"),
+        _snapped(board.gpu_mhz, caps.gpu_mhz, f"{field}.gpu_mhz"),
+        _snapped(board.mem_mhz, caps.mem_mhz, f"{field}.mem_mhz"),
+    )
+
+
+def _snapped(table: tuple[float, ...], cap: float | None, where: str) -> float:
+    if cap is None:
+        return table[-1]
+    closest = min(table, key=lambda value: abs(value - cap))
+    if not abs(closest - cap) <= PRESET_SLACK * closest:
+        raise BadInput(where, f"{cap:g} MHz", f"a clock of the board's table (nearest: {closest:g})")
+    return closest
+
+
+def _figure(given: _Figure) -> Figure:
+    return Figure(given.value, given.label, given.source)
+
+
+def _sources(board: _Board) -> dict[str, str]:
+    """Field -> ``label: source``; ``modules`` also carries the numbers, for which ``DeviceSpec`` has no field."""
+    cited = {field: str(board.sources[field]) for field in CITED}
+    modules = board.sources["modules"]
+    cited["modules"] = f"{modules.label}: {', '.join(board.modules)}; {modules.source}"
+    figures: dict[str, _Figure] = {field: getattr(board, field) for field in FIGURES}
+    return cited | {field: f"{figure.label}: {figure.source}" for field, figure in figures.items()}

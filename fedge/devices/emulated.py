@@ -1,0 +1,123 @@
+"""An emulated board: takes power modes, meters work on the fleet's clock, warms up, heats, throttles and rests.
+
+Temperature follows one thermal mass: dT/dt = (T_ambient + R P - T) / tau, with R such that the board's largest power
+settles ``HEADROOM_C`` above the ambient air (estimated), and the passive trip point of the boards' own thermal zones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from fedge.devices.truth import Surface
+from fedge.types import DeviceSpec, Measurement, PowerMode, Workload
+
+T = TypeVar("T")
+
+WARM_UP_STEPS = 1.5
+"""Extra steps' worth of time that a round's first minibatches cost (autotuning, caches; estimated)."""
+NOISE_TIME_SD = 0.008
+NOISE_POWER_SD = 0.010
+"""Run-to-run noise of a round's mean (the tables' smoothness residuals: 0.4-0.8 % time, 0.8-1.2 % power)."""
+OUTLIER_CHANCE = 0.01
+OUTLIER_SLOWDOWN = (1.15, 1.5)
+"""Rarely something else runs on the board (19 to 48 of 4,368 measured rows lie more than 25 % off, both ways)."""
+HEADROOM_C = 45.0
+TAU_S = 240.0
+TRIP_C = 97.0
+THROTTLED_SLOWDOWN = 1.25
+THROTTLED_POWER = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class Thermal:
+    """The board's thermal mass: kelvin per watt and ambient temperature."""
+
+    kelvin_per_w: float
+    ambient_c: float
+
+    def after(self, temperature_c: float, power_w: float, seconds: float) -> float:
+        """Temperature after ``seconds`` at ``power_w``."""
+        settled_c = self.ambient_c + self.kelvin_per_w * power_w
+        return settled_c + (temperature_c - settled_c) * math.exp(-seconds / TAU_S)
+
+    def seconds_until(self, limit_c: float, temperature_c: float, power_w: float) -> float:
+        """Seconds at ``power_w`` until ``limit_c`` is reached; infinite when it never is."""
+        settled_c = self.ambient_c + self.kelvin_per_w * power_w
+        if temperature_c >= limit_c:
+            return 0.0
+        if settled_c <= limit_c:
+            return math.inf
+        return TAU_S * math.log((settled_c - temperature_c) / (settled_c - limit_c))
+
+
+def thermal_of(spec: DeviceSpec, ambient_c: float) -> Thermal:
+    """The thermal mass of a board of this kind (estimated)."""
+    return Thermal(HEADROOM_C / spec.max_w.value, ambient_c)
+
+
+class EmulatedBoard:
+    """A ``fedge.interfaces.Device`` on the fleet's virtual time; ``rng`` fixes its noise."""
+
+    def __init__(
+        self, spec: DeviceSpec, surface: Surface, thermal: Thermal, temperature_c: float, rng: np.random.Generator
+    ) -> None:
+        self.spec = spec
+        self.surface = surface
+        self.thermal = thermal
+        self.temperature_c = temperature_c
+        self.mode = top_mode(surface)
+        """A board is found in, and rests in, its fastest mode."""
+        self._rng = rng
+
+    @property
+    def idle_w(self) -> float:
+        """Watts while it waits in the mode that is set."""
+        return float(self.surface.idle_w[self.surface.row(self.mode)])
+
+    @contextmanager
+    def in_mode(self, mode: PowerMode) -> Iterator[None]:
+        self.surface.row(mode)
+        found, self.mode = self.mode, mode
+        try:
+            yield
+        finally:
+            self.mode = found
+
+    def rest(self, seconds: float) -> None:
+        """Let the board idle, and cool, in the mode that is set."""
+        self.temperature_c = self.thermal.after(self.temperature_c, self.idle_w, seconds)
+
+    def measure(self, workload: Workload, steps: int, work: Callable[[], T]) -> tuple[T, Measurement]:
+        result = work()
+        row = self.surface.row(self.mode)
+        step_s = float(self.surface.step_s[row]) * (steps + WARM_UP_STEPS) / steps
+        step_s *= math.exp(NOISE_TIME_SD * self._rng.standard_normal())
+        power_w = float(self.surface.power_w[row]) * math.exp(NOISE_POWER_SD * self._rng.standard_normal())
+        if self._rng.random() < OUTLIER_CHANCE:
+            step_s *= self._rng.uniform(*OUTLIER_SLOWDOWN)
+        return result, self._heated(steps, step_s, power_w)
+
+    def _heated(self, steps: int, step_s: float, power_w: float) -> Measurement:
+        """The measurement after heating; past the trip point the rest of the work runs throttled."""
+        cool_s = min(steps * step_s, self.thermal.seconds_until(TRIP_C, self.temperature_c, power_w))
+        hot_s = (steps * step_s - cool_s) * THROTTLED_SLOWDOWN
+        hot_w = power_w * THROTTLED_POWER
+        total_s = cool_s + hot_s
+        mean_w = (cool_s * power_w + hot_s * hot_w) / total_s
+        tripped_c = self.thermal.after(self.temperature_c, power_w, cool_s)
+        end_c = min(self.thermal.after(tripped_c, hot_w, hot_s), TRIP_C) if hot_s > 0 else tripped_c
+        peak_c = max(self.temperature_c, tripped_c)
+        self.temperature_c = end_c
+        return Measurement(self.mode, steps, total_s / steps, mean_w, peak_c, throttled=hot_s > 0)
+
+
+def top_mode(surface: Surface) -> PowerMode:
+    """MAXN, or the nearest to it that the surface holds (a measured table may lack some modes)."""
+    share = surface.modes.knobs / surface.modes.knobs.max(axis=0)
+    return surface.modes[int(np.argmax(share.sum(axis=1)))]

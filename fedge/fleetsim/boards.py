@@ -1,0 +1,82 @@
+"""Composes an emulated board: its average from the cost profile or a measured table, its own truth from the seed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from fedge import modes as mode_tables
+from fedge.costs import profiles as costs
+from fedge.devices import catalogue
+from fedge.devices.link import Link
+from fedge.devices.truth import Surface, own_surface
+from fedge.errors import BadInput
+from fedge.experiment import Board, LinkSpec, WorkloadSpec
+from fedge.physics import model
+from fedge.profiles import table as tables
+from fedge.seeds import generator
+from fedge.types import DeviceSpec, Label
+
+TABLE = "table:"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kind:
+    """What all boards of one fleet entry share: the average surface, where it comes from, and the predictor's prior."""
+
+    spec: DeviceSpec
+    average: Surface
+    truth_label: Label
+    truth_source: str
+    residual_time_sd_log: float
+    residual_power_sd_log: float
+    prior: costs.CostProfile
+
+
+def kind_of(board: Board, workload: WorkloadSpec) -> Kind:
+    """The kind behind a board's fleet entry; raises ``BadInput`` for an unknown device, workload or table."""
+    return _kind(board.entry.device, board.entry.truth, workload.cost, workload.batch_size)
+
+
+@lru_cache(maxsize=64)
+def _kind(device: str, truth: str, workload: str, batch_size: int) -> Kind:
+    specs = catalogue.load_catalogue()
+    spec = catalogue.find(device, where="fleet.device")
+    prior = costs.prior_for(spec, workload, specs)
+    if truth.startswith(TABLE):
+        return _kind_from_table(spec, truth.removeprefix(TABLE), batch_size, prior)
+    cost = costs.cost_of(spec, workload, specs)
+    modes = mode_tables.grid(spec)
+    maxn = spec.maxn
+    average = Surface(
+        modes,
+        model.step_s(cost.coefficients, maxn, modes),
+        model.power_w(cost.coefficients, maxn, modes),
+        spec.idle_w.value * model.idle_shape(cost.coefficients, maxn, modes),
+    )
+    return Kind(spec, average, cost.label, cost.source, cost.residual_time_sd_log, cost.residual_power_sd_log, prior)
+
+
+def _kind_from_table(spec: DeviceSpec, path: str, batch_size: int, prior: costs.CostProfile) -> Kind:
+    table = tables.read_table(Path(path), batch_size=batch_size)
+    if not len(table.modes):
+        raise BadInput("fleet.truth", path, "a table with at least one row")
+    shape = model.idle_shape(prior.coefficients, spec.maxn, table.modes)
+    idle_w = np.minimum(spec.idle_w.value * shape, 0.95 * table.power_w)
+    average = Surface(table.modes, table.step_s, table.power_w, idle_w)
+    return Kind(spec, average, "measured", f"{Path(path).name} ({len(table.modes)} rows)", 0.0, 0.0, prior)
+
+
+def surface_of(board: Board, kind: Kind, seed: int) -> Surface:
+    """The truth of one board; a measured table is replayed as it is."""
+    if board.entry.truth.startswith(TABLE):
+        return kind.average
+    rng = generator(seed, board.name, "truth")
+    return own_surface(kind.average, kind.residual_time_sd_log, kind.residual_power_sd_log, rng)
+
+
+def link_of(spec: LinkSpec) -> Link:
+    return Link(spec.down_mbps, spec.up_mbps, spec.latency_s, spec.radio_w)

@@ -1,0 +1,176 @@
+"""An emulated client: a board with its state put back, its data, its predictor; answers one message at a time.
+
+The same function serves Flower's actors and the in-process backend, so both write the same rows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedge import pareto, registry, rounds, workloads
+from fedge.devices.emulated import WARM_UP_STEPS, EmulatedBoard, thermal_of, top_mode
+from fedge.devices.link import Link
+from fedge.devices.truth import Surface
+from fedge.errors import FedgeError
+from fedge.experiment import Board, Experiment, boards
+from fedge.fleetsim.boards import Kind, kind_of, link_of, surface_of
+from fedge.interfaces import LearningTask, Predictor
+from fedge.policies import policy_for
+from fedge.predictors import PREDICTORS
+from fedge.seeds import derived_seed, generator
+from fedge.types import Front, Goal, NamedArrays, Predictions, RoundReport, TrainOptions, TrainResult, Workload
+from fedge.wire import Answer, Ask, BoardState
+from fedge.workloads.partitions import split
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Seat:
+    """What stays the same for one board over a run."""
+
+    board: Board
+    kind: Kind
+    surface: Surface
+    """The truth over every mode."""
+    truth: Surface
+    """The truth over the modes that may be chosen."""
+    link: Link
+    share: NDArray[np.int64]
+    steps: int
+
+
+def seats_of(experiment: Experiment) -> tuple[Seat, ...]:
+    """A seat for every board of the fleet; cached per process."""
+    return _seats(experiment.model_dump_json())
+
+
+@lru_cache(maxsize=4)
+def _seats(experiment_json: str) -> tuple[Seat, ...]:
+    experiment = Experiment.model_validate_json(experiment_json)
+    fleet = boards(experiment)
+    shares = split(experiment.data, task_of(experiment).labels, len(fleet), generator(experiment.seed, "partition"))
+    return tuple(_seat(experiment, board, shares[board.index]) for board in fleet)
+
+
+def _seat(experiment: Experiment, board: Board, share: NDArray[np.int64]) -> Seat:
+    kind = kind_of(board, experiment.workload)
+    surface = surface_of(board, kind, experiment.seed)
+    steps = rounds.steps_of(len(share), experiment.workload.batch_size, experiment.workload.local_epochs)
+    allowed = surface.where(rounds.above_floor(surface.modes))
+    return Seat(board, kind, surface, allowed, link_of(board.entry.link), share, steps)
+
+
+@lru_cache(maxsize=4)
+def _task(name: str, data_dir: str | None, download: bool) -> LearningTask:
+    return workloads.load_task(name, data_dir=data_dir, download=download)
+
+
+def task_of(experiment: Experiment) -> LearningTask:
+    """The experiment's learning task; built once per process."""
+    return _task(experiment.workload.task, experiment.data.dir, experiment.data.download)
+
+
+def answer(
+    experiment: Experiment, index: int, ask: Ask, arrays: NamedArrays | None
+) -> tuple[Answer, TrainResult | None]:
+    """What board number ``index`` says to ``ask``; an error on the board is an answer with ``error``."""
+    name = boards(experiment)[index].name
+    try:
+        if ask.kind == "hello":
+            return Answer(name), None
+        seat = seats_of(experiment)[index]
+        if ask.kind == "front":
+            return _front(experiment, seat, ask), None
+        return _round(experiment, seat, ask, arrays or {})
+    except Exception as error:  # noqa: BLE001 -- the edge of the client: a failure becomes a row
+        logger.warning("%s failed in round %s", name, ask.round, exc_info=error)
+        reason = str(error) if isinstance(error, FedgeError) else f"{type(error).__name__}: {error}"
+        return Answer(name, error=reason), None
+
+
+def _front(experiment: Experiment, seat: Seat, ask: Ask) -> Answer:
+    player = _player(experiment, seat, ask.policy, _device(experiment, seat, ask))
+    _, front = rounds.offer(player, ask.state.measurements, seat.steps, seat.link.transfer(ask.model_bytes))
+    return Answer(seat.board.name, front=front)
+
+
+def _round(experiment: Experiment, seat: Seat, ask: Ask, arrays: NamedArrays) -> tuple[Answer, TrainResult]:
+    device = _device(experiment, seat, ask)
+    player = _player(experiment, seat, ask.policy, device)
+    link = seat.link.transfer(ask.model_bytes)
+    prior_apes = _prior_apes(player.predictor, seat) if not ask.state.measurements else (None, None)
+    goal = dataclasses.replace(ask.goal or Goal(ask.policy, seat.steps), steps=seat.steps)
+    played = rounds.play(player, goal, ask.state.measurements, link, _training(experiment, seat, ask, arrays))
+    report = RoundReport(
+        board=seat.board.name,
+        device=seat.kind.spec.name,
+        round=ask.round,
+        decision=played.decision,
+        measured=played.measured,
+        predicted=played.predicted,
+        link=link,
+        idle_w=device.idle_w,
+        front=played.front,
+        true_front=true_front(seat, device.idle_w, link.down_s + link.up_s),
+        samples=len(seat.share),
+        loss=played.trained.loss,
+        accuracy=played.trained.accuracy,
+        temperature_c=device.temperature_c,
+        prior_time_ape=prior_apes[0],
+        prior_power_ape=prior_apes[1],
+    )
+    measurements = (*ask.state.measurements, played.measured)
+    state = BoardState(measurements, device.temperature_c, ask.start_s + report.busy_s)
+    return Answer(seat.board.name, played.front, report, state), played.trained
+
+
+def _training(experiment: Experiment, seat: Seat, ask: Ask, arrays: NamedArrays) -> Callable[[], TrainResult]:
+    work = experiment.workload
+    options = TrainOptions(seat.steps, work.batch_size, work.learning_rate, work.momentum, ask.proximal_mu)
+    seed = derived_seed(experiment.seed, seat.board.name, ask.round, "train")
+    return lambda: task_of(experiment).train(arrays, seat.share, seed, options)
+
+
+def _device(experiment: Experiment, seat: Seat, ask: Ask) -> EmulatedBoard:
+    """The board as it stood when it last stopped working, rested until the round's start."""
+    ambient_c = seat.board.entry.ambient_c
+    temperature_c = ambient_c if ask.state.temperature_c is None else ask.state.temperature_c
+    rng = generator(experiment.seed, seat.board.name, ask.round, "noise")
+    device = EmulatedBoard(seat.kind.spec, seat.surface, thermal_of(seat.kind.spec, ambient_c), temperature_c, rng)
+    device.rest(max(0.0, ask.start_s - ask.state.rested_at_s))
+    return device
+
+
+def _player(experiment: Experiment, seat: Seat, policy: str, device: EmulatedBoard) -> rounds.Player:
+    make = registry.load("predictor", experiment.predictor, PREDICTORS)
+    predictor: Predictor = make(seat.kind.prior.coefficients, seat.kind.spec.maxn)
+    work = Workload(experiment.workload.cost, experiment.workload.batch_size)
+    return rounds.Player(
+        seat.board.name, device, predictor, policy_for(policy), work, seat.truth.modes, top_mode(seat.surface)
+    )
+
+
+def true_front(seat: Seat, idle_w: float, link_s: float) -> Front:
+    """The front that a planner knowing the board's noise-free truth would see; for the oracle's energy only."""
+    truth = seat.truth
+    warm = (seat.steps + WARM_UP_STEPS) / seat.steps
+    none = np.zeros(len(truth.modes))
+    known = Predictions(truth.modes, truth.step_s * warm, truth.power_w, none, none)
+    return pareto.offer(known, seat.steps, idle_w, link_s, top_mode(seat.surface), limit=None)
+
+
+def _prior_apes(predictor: Predictor, seat: Seat) -> tuple[float, float]:
+    """Mean |predicted - true| / true of time and power over the candidates, before any measurement."""
+    truth = seat.truth
+    prior = predictor.fit([]).predict(seat.truth.modes)
+    time = np.abs(prior.step_s - truth.step_s) / truth.step_s
+    power = np.abs(prior.power_w - truth.power_w) / truth.power_w
+    return float(time.mean()), float(power.mean())

@@ -1,0 +1,86 @@
+"""The seams of fedge: protocols of one to three methods, each with a trivial implementation and one contract test class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Protocol, Self, TypeVar
+
+from fedge.types import (
+    Decision,
+    DeviceSpec,
+    Front,
+    Goal,
+    Measurement,
+    Modes,
+    NamedArrays,
+    PowerMode,
+    Predictions,
+    TrainOptions,
+    TrainResult,
+    Workload,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+T = TypeVar("T")
+
+
+class Clock(Protocol):
+    """Seconds from an arbitrary start; never goes back."""
+
+    def now_s(self) -> float: ...
+
+    def sleep_s(self, seconds: float) -> None: ...
+
+
+class Device(Protocol):
+    """A board: it takes a power mode and meters work."""
+
+    @property
+    def spec(self) -> DeviceSpec: ...
+
+    @property
+    def idle_w(self) -> float:
+        """Watts while the board waits in the mode that is set."""
+        ...
+
+    def in_mode(self, mode: PowerMode) -> AbstractContextManager[None]:
+        """Set ``mode``; the mode found before is restored whatever happens inside."""
+        ...
+
+    def measure(self, workload: Workload, steps: int, work: Callable[[], T]) -> tuple[T, Measurement]:
+        """Run ``work`` (``steps`` minibatches of ``workload``) and meter it in the mode that is set."""
+        ...
+
+
+class Predictor(Protocol):
+    """Predicts step time and power of every mode; scikit-learn manners: ``fit`` returns self, learnt state ends in ``_``."""
+
+    def fit(self, measurements: Sequence[Measurement]) -> Self:
+        """Learn from all of a board's measurements (none is allowed when there is a prior)."""
+        ...
+
+    def predict(self, modes: Modes) -> Predictions: ...
+
+
+class Policy(Protocol):
+    """Chooses the mode for a round; pure. ``offer`` is the board's own front for the goal's steps."""
+
+    def __call__(self, predictions: Predictions, offer: Front, goal: Goal, spec: DeviceSpec) -> Decision: ...
+
+
+class LearningTask(Protocol):
+    """A model, its data and its loss; arrays are the model's parameters and buffers by name, in a fixed order."""
+
+    def initial_arrays(self, seed: int) -> NamedArrays: ...
+
+    def train(self, arrays: NamedArrays, share: NDArray[np.int64], seed: int, options: TrainOptions) -> TrainResult:
+        """Train from ``arrays`` on the training samples whose indices are ``share``; ``seed`` fixes the order."""
+        ...
+
+    def evaluate(self, arrays: NamedArrays) -> tuple[float, float]:
+        """Mean loss and accuracy of the model on the task's held-out test set."""
+        ...

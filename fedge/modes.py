@@ -1,0 +1,60 @@
+"""Tables of power modes: every combination of a board's knobs, and the way from a wished mode to one the board has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from fedge.types import DeviceSpec, Modes, PowerMode
+
+SAME_MHZ = 1e-6
+"""Two clocks closer than this are the same table entry."""
+
+
+def grid(
+    spec: DeviceSpec,
+    cores: Sequence[int] | None = None,
+    cpu_mhz: Sequence[float] | None = None,
+    gpu_mhz: Sequence[float] | None = None,
+    mem_mhz: Sequence[float] | None = None,
+) -> Modes:
+    """Every combination of the knobs, float64 (n, 4), memory varying fastest; a knob not given takes the board's table.
+
+    Values are taken as they are; see ``nearest`` to bring them onto the board's tables.
+    """
+    knobs = (
+        spec.cores if cores is None else cores,
+        spec.cpu_mhz if cpu_mhz is None else cpu_mhz,
+        spec.gpu_mhz if gpu_mhz is None else gpu_mhz,
+        spec.mem_mhz if mem_mhz is None else mem_mhz,
+    )
+    axes = np.meshgrid(*(np.asarray(knob, dtype=np.float64) for knob in knobs), indexing="ij")
+    return Modes(np.stack([axis.ravel() for axis in axes], axis=1))
+
+
+def modes_of(modes: Iterable[PowerMode]) -> Modes:
+    """The table of these modes, in their order."""
+    rows = [(mode.cores, mode.cpu_mhz, mode.gpu_mhz, mode.mem_mhz) for mode in modes]
+    return Modes(np.array(rows, dtype=np.float64).reshape(-1, 4))
+
+
+def nearest(spec: DeviceSpec, mode: PowerMode) -> PowerMode:
+    """The board's mode under these caps: per knob the highest table value <= the cap, else the lowest value."""
+    return PowerMode(
+        int(_under(spec.cores, mode.cores)),
+        _under(spec.cpu_mhz, mode.cpu_mhz),
+        _under(spec.gpu_mhz, mode.gpu_mhz),
+        _under(spec.mem_mhz, mode.mem_mhz),
+    )
+
+
+def index_of(modes: Modes, mode: PowerMode) -> int | None:
+    """The first row that holds ``mode``, or None."""
+    knobs = np.array([mode.cores, mode.cpu_mhz, mode.gpu_mhz, mode.mem_mhz])
+    hits = np.flatnonzero((np.abs(modes.knobs - knobs) < SAME_MHZ).all(axis=1))
+    return int(hits[0]) if len(hits) else None
+
+
+def _under(table: Sequence[float], cap: float) -> float:
+    return max((value for value in table if value <= cap + SAME_MHZ), default=min(table))

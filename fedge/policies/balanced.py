@@ -1,0 +1,68 @@
+"""The default policy: time and energy weighed against MAXN, fleet-wide when a deadline was planned, else per board."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedge.policies.choice import above_idle_j, best_row, busy_s, deadline_of, figure, margin_z, within
+from fedge.policies.energy import CONFIDENCE
+from fedge.types import Decision, DeviceSpec, Front, Goal, Predictions
+
+TIME_WEIGHT = 0.5
+
+
+def balanced(predictions: Predictions, offer: Front, goal: Goal, spec: DeviceSpec) -> Decision:
+    """Least energy within the planned deadline; without one, the least weighted sum of own time and own energy.
+
+    The weighing of a planned round was done when its deadline was planned (``fedge.policies.deadline``).
+    """
+    deadline_s = deadline_of(goal)
+    if deadline_s is None:
+        return _by_weight(predictions, offer, goal)
+    return _by_deadline(predictions, offer, goal, deadline_s)
+
+
+def _by_deadline(predictions: Predictions, offer: Front, goal: Goal, deadline_s: float) -> Decision:
+    """Least joules above idling that ends in time with the margin; else the fastest mode.
+
+    The plan gives the slowest board no room for a margin. Its fastest mode is then the right choice and meets the goal
+    as long as it is expected to end in time.
+    """
+    confidence = goal.limits.get("confidence", CONFIDENCE)
+    time_s, energy_j = busy_s(predictions, offer, goal), above_idle_j(predictions, offer, goal)
+    allowed = within(busy_s(predictions, offer, goal, margin_z(confidence)), deadline_s)
+    if allowed.any():
+        row = best_row(energy_j, time_s, allowed)
+        found = f"{figure(time_s[row])} s and {figure(energy_j[row])} J above idling expected"
+        why = f"Least energy within the round's {figure(deadline_s)} s: {found}."
+        return Decision(predictions.modes[row], why)
+    row = best_row(time_s, energy_j)
+    takes = f"Fastest mode: {figure(time_s[row])} s expected"
+    if within(time_s, deadline_s)[row]:
+        why = f"{takes}; the round's {figure(deadline_s)} s leave no margin at {confidence:.0%} confidence."
+        return Decision(predictions.modes[row], why)
+    why = f"{takes}, later than the round's {figure(deadline_s)} s; this board holds up the round."
+    return Decision(predictions.modes[row], why, feasible=False)
+
+
+def _by_weight(predictions: Predictions, offer: Front, goal: Goal) -> Decision:
+    """Least w T/T_maxn + (1-w) E/E_maxn; T and E run from the round's start to the board's own end.
+
+    ``limits["max_slowdown"]``, when given, keeps T within that multiple of T_maxn.
+    """
+    weight = goal.limits.get("time_weight", TIME_WEIGHT)
+    time_s = busy_s(predictions, offer, goal)
+    own_j = offer.idle_w * time_s + above_idle_j(predictions, offer, goal)
+    maxn_s = offer.link_s + offer.maxn.work_s
+    maxn_j = offer.idle_w * offer.link_s + offer.maxn.work_j
+    allowed = within(time_s, goal.limits.get("max_slowdown", np.inf) * maxn_s)
+    if not allowed.any():
+        row = best_row(time_s, own_j)
+        longest = f"{goal.limits['max_slowdown']:g} times MAXN's {figure(maxn_s)} s"
+        why = f"No mode ends within {longest}; the fastest takes {figure(time_s[row])} s."
+        return Decision(predictions.modes[row], why, feasible=False)
+    row = best_row(weight * time_s / maxn_s + (1.0 - weight) * own_j / maxn_j, time_s, allowed)
+    found = (
+        f"{time_s[row] / maxn_s:.0%} of MAXN's {figure(maxn_s)} s, {own_j[row] / maxn_j:.0%} of its {figure(maxn_j)} J"
+    )
+    return Decision(predictions.modes[row], f"Best balance: {found} expected.")

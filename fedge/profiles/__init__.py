@@ -1,0 +1,1 @@
+"""Measured power-mode tables: reading them and calibrating the physical model to them."""

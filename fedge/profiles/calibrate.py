@@ -1,0 +1,67 @@
+"""Calibrates the physical model to one measured table, and says how far off it is over all of the table's rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedge.physics.fit import fit_table
+from fedge.physics.model import Coefficients, power_w, step_s
+from fedge.profiles.table import ProfileTable
+from fedge.types import Floats, PowerMode
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """Of one quantity over all rows: mean and 95th percentile of |model - seen| / seen, and the residual's spread.
+
+    ``residual_sd_log`` is the robust standard deviation (1.4826 MAD) of log seen - log model.
+    """
+
+    mape: float
+    p95_ape: float
+    residual_sd_log: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Calibration:
+    """Coefficients fitted to a table, their errors over all its rows, and which table it was."""
+
+    device: str
+    workload: str
+    batch_size: int
+    coefficients: Coefficients
+    maxn: PowerMode
+    time: Errors
+    power: Errors
+    rows: int
+    table: str
+    sha256: str
+
+
+def calibrate(table: ProfileTable, maxn: PowerMode | None = None) -> Calibration:
+    """Fit the physical model to ``table``; ``maxn`` is the board's top, by default the table's."""
+    top = maxn or table.maxn
+    coefficients = fit_table(table.modes, top, table.step_s, table.power_w)
+    return Calibration(
+        table.device,
+        table.workload,
+        table.batch_size,
+        coefficients,
+        top,
+        errors_of(step_s(coefficients, top, table.modes), table.step_s),
+        errors_of(power_w(coefficients, top, table.modes), table.power_w),
+        len(table.modes),
+        Path(table.path).name,
+        table.sha256,
+    )
+
+
+def errors_of(modelled: Floats, seen: Floats) -> Errors:
+    """The errors of modelled values about seen ones, over all rows."""
+    ape = np.abs(modelled - seen) / seen
+    residual = np.log(seen) - np.log(modelled)
+    mad = float(np.median(np.abs(residual - np.median(residual))))
+    return Errors(float(ape.mean()), float(np.quantile(ape, 0.95)), 1.4826 * mad)

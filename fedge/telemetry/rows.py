@@ -1,0 +1,101 @@
+"""The columns of a run's tables: one row per round, one per client and round, one per event.
+
+Seconds are on the fleet's clock (virtual on emulated fleets), counted from the run's start where the name ends in
+``start_s`` or ``end_s``; nothing here depends on the backend or on real time, so that two backends write equal rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Status = Literal["done", "late", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRow:
+    """One round of the fleet. None means unknown (no truth on real boards, no plan in the first round)."""
+
+    round: int
+    start_s: float
+    end_s: float
+    round_s: float
+    deadline_s: float | None
+    straggler: str
+    selected: int
+    done: int
+    late: int
+    failed: int
+    energy_j: float
+    """Every selected board from the round's start to its end: work, radio, and waiting at idle power."""
+    train_energy_j: float
+    oracle_energy_j: float | None
+    """The least that a planner knowing the truth could reach at this round's length."""
+    maxn_round_s: float | None
+    maxn_energy_j: float | None
+    """The round's length and energy had every board run at MAXN (truth, without noise)."""
+    loss: float
+    accuracy: float
+
+
+@dataclass(frozen=True, slots=True)
+class ClientRow:
+    """One board in one round; a late or failed one has its reason in ``error``."""
+
+    round: int
+    board: str
+    device: str
+    status: Status
+    error: str | None
+    start_s: float
+    end_s: float
+    """When the board was done (late boards: when the round was over)."""
+    deadline_s: float | None
+    down_s: float
+    work_s: float
+    up_s: float
+    wait_s: float
+    """From the board's end to the round's end."""
+    feasible: bool | None
+    why: str
+    cores: int | None
+    cpu_mhz: float | None
+    gpu_mhz: float | None
+    mem_mhz: float | None
+    steps: int
+    samples: int
+    step_s: float | None
+    predicted_step_s: float | None
+    predicted_step_s_sd_log: float | None
+    power_w: float | None
+    predicted_power_w: float | None
+    predicted_power_w_sd_log: float | None
+    idle_w: float
+    work_j: float
+    radio_j: float
+    energy_j: float
+    """Work, radio and waiting at idle power, from the round's start to its end."""
+    maxn_work_s: float | None
+    """What the work would have taken at MAXN (truth, without noise)."""
+    maxn_work_j: float | None
+    oracle_work_s: float | None
+    oracle_work_j: float | None
+    """The work's time and energy in the mode that a planner knowing the truth would have chosen."""
+    loss: float | None
+    accuracy: float | None
+    temperature_c: float | None
+    throttled: bool
+    prior_time_ape: float | None
+    prior_power_ape: float | None
+    """Mean |predicted - true| / true over the board's modes before its first measurement."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventRow:
+    """Something worth telling that is not a number of a round."""
+
+    at_s: float
+    round: int
+    board: str | None
+    kind: str
+    message: str

@@ -1,0 +1,25 @@
+"""A run's folder: what lies where, and how files are written so that none is ever half there."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+RUN_YAML = "run.yaml"
+SUMMARY = "summary.json"
+MODEL = "model.safetensors"
+REPORT = "report.html"
+CHECKPOINTS = "checkpoints"
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write by a temporary name and a rename."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_text(path, json.dumps(value, indent=2, sort_keys=False) + "\n")

@@ -1,0 +1,260 @@
+"""The nouns of fedge: frozen records of values, with units in their names.
+
+Columns (``Modes``, ``Predictions``) hold numpy arrays, so that thousands of power modes are handled at once; this file
+itself needs the standard library only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+    NamedArrays = Mapping[str, NDArray[np.generic]]
+else:
+    Floats = NamedArrays = object
+
+Label = Literal["measured", "calibrated", "estimated"]
+"""How a number came about: seen on a board, a model fitted to measured tables, or taken from the data sheet."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class PowerMode:
+    """One setting of a board's four knobs."""
+
+    cores: int
+    cpu_mhz: float
+    gpu_mhz: float
+    mem_mhz: float
+
+    def __str__(self) -> str:
+        return f"{self.cores}c/{self.cpu_mhz:g}/{self.gpu_mhz:g}/{self.mem_mhz:g} MHz"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Modes:
+    """A table of power modes: ``knobs`` is float64 of shape (n, 4), columns cores, CPU, GPU and memory MHz."""
+
+    knobs: Floats
+
+    def __len__(self) -> int:
+        return len(self.knobs)
+
+    def __getitem__(self, i: int) -> PowerMode:
+        cores, cpu_mhz, gpu_mhz, mem_mhz = (float(v) for v in self.knobs[i])
+        return PowerMode(int(cores), cpu_mhz, gpu_mhz, mem_mhz)
+
+    def __iter__(self) -> Iterator[PowerMode]:
+        return (self[i] for i in range(len(self)))
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A number of the catalogue with its source and label."""
+
+    value: float
+    label: Label
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSpec:
+    """What a board is: its knobs' tables, presets, memory, rails and data-sheet figures (units in the names)."""
+
+    name: str
+    title: str
+    cores: tuple[int, ...]
+    cpu_mhz: tuple[float, ...]
+    gpu_mhz: tuple[float, ...]
+    mem_mhz: tuple[float, ...]
+    presets: Mapping[str, PowerMode]
+    default_preset: str
+    ram_gb: Figure
+    idle_w: Figure
+    max_w: Figure
+    gpu_gflops: Figure
+    mem_gbps: Figure
+    cpu_score: Figure
+    """Single-core speed at the top CPU clock relative to an AGX Orin core (1.0)."""
+    rails: tuple[str, ...]
+    total_power: str
+    """The formula of the board's total from its rails, e.g. ``"VDD_IN"`` or ``"VDD_GPU_SOC + VDD_CPU_CV + ..."``."""
+    accelerators: tuple[str, ...]
+    jetpacks: tuple[str, ...]
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """Field name -> source and label of the tables above, for ``fedge devices show``."""
+
+    @property
+    def maxn(self) -> PowerMode:
+        """Every knob at its top."""
+        return PowerMode(max(self.cores), max(self.cpu_mhz), max(self.gpu_mhz), max(self.mem_mhz))
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What a board's minibatch is: one training or inference step of a model on a data set."""
+
+    name: str
+    batch_size: int
+    kind: Literal["train", "infer"] = "train"
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What was seen of ``steps`` minibatches in one power mode: mean seconds per step and mean module power."""
+
+    mode: PowerMode
+    steps: int
+    step_s: float
+    power_w: float
+    peak_c: float | None = None
+    throttled: bool = False
+
+    @property
+    def work_s(self) -> float:
+        """Seconds for all the steps."""
+        return self.steps * self.step_s
+
+    @property
+    def work_j(self) -> float:
+        """Joules for all the steps."""
+        return self.work_s * self.power_w
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Predictions:
+    """Per mode: seconds per step and watts, each with the spread (one standard deviation of its natural logarithm).
+
+    All arrays are float64 of shape (n,), row i belongs to ``modes[i]``.
+    """
+
+    modes: Modes
+    step_s: Floats
+    power_w: Floats
+    step_s_sd_log: Floats
+    power_w_sd_log: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """One row of ``Predictions``."""
+
+    mode: PowerMode
+    step_s: float
+    power_w: float
+    step_s_sd_log: float
+    power_w_sd_log: float
+
+
+@dataclass(frozen=True, slots=True)
+class FrontPoint:
+    """One mode on a Pareto front: seconds and joules for the board's whole share of work."""
+
+    mode: PowerMode
+    work_s: float
+    work_j: float
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """A board's offer for a round: the modes from which none is both faster and cheaper.
+
+    Cheaper counts joules above idling (``work_j - idle_w * work_s``), because a board that is done idles until the
+    round ends. ``points`` run from fastest to cheapest; ``link_s`` is the time to fetch and send the model;
+    ``maxn`` is the same board at MAXN; ``time_sd_log`` is the spread of ``work_s``.
+    """
+
+    points: tuple[FrontPoint, ...]
+    maxn: FrontPoint
+    idle_w: float
+    link_s: float
+    time_sd_log: float
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What the server asks of a client for one round.
+
+    ``deadline_s`` counts from the round's start and includes the link; None means that no deadline was planned.
+    ``limits`` holds the policy's own numbers (``power_w``, ``time_weight`` ...).
+    """
+
+    policy: str
+    steps: int
+    deadline_s: float | None = None
+    limits: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The mode a policy chose, why, and whether it meets the goal."""
+
+    mode: PowerMode
+    why: str
+    feasible: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class TrainOptions:
+    """How a client trains: ``steps`` minibatches of SGD; ``proximal_mu`` > 0 adds FedProx's pull to the start."""
+
+    steps: int
+    batch_size: int
+    learning_rate: float
+    momentum: float = 0.9
+    proximal_mu: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrainResult:
+    """What training gave: the new arrays, and the mean loss and accuracy over the minibatches seen."""
+
+    arrays: NamedArrays
+    loss: float
+    accuracy: float
+
+
+@dataclass(frozen=True, slots=True)
+class LinkUse:
+    """One transfer in each direction: seconds, and joules above idle."""
+
+    down_s: float
+    up_s: float
+    radio_j: float
+
+
+@dataclass(frozen=True, slots=True)
+class RoundReport:
+    """What one client did in one round; virtual or real seconds from the round's start.
+
+    ``predicted`` was made before this round's measurement.
+    """
+
+    board: str
+    device: str
+    round: int
+    decision: Decision
+    measured: Measurement
+    predicted: Prediction
+    link: LinkUse
+    idle_w: float
+    front: Front
+    true_front: Front | None
+    """Emulated boards only: what a planner that knows the truth would have been offered."""
+    samples: int
+    loss: float
+    accuracy: float
+    temperature_c: float | None
+    prior_time_ape: float | None
+    """|predicted - true| / true over all modes before any measurement, emulated boards only, in round 1."""
+    prior_power_ape: float | None
+
+    @property
+    def busy_s(self) -> float:
+        """From the round's start to the end of the upload."""
+        return self.link.down_s + self.measured.work_s + self.link.up_s

@@ -1,0 +1,77 @@
+"""What travels between server and client, and its JSON form; nothing is ever pickled, everything is validated on arrival."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal, TypeVar
+
+from fedge.errors import FedgeError
+from fedge.types import Front, Goal, Measurement, RoundReport
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class BoardState:
+    """What a board remembers between rounds; the server keeps it for emulated boards, so that a run can be resumed."""
+
+    measurements: tuple[Measurement, ...] = ()
+    temperature_c: float | None = None
+    rested_at_s: float = 0.0
+    """Fleet time at which the board last stopped working."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One question to a client: who it is, its front before any round, or a round of training."""
+
+    kind: Literal["hello", "front", "train"]
+    round: int = 0
+    start_s: float = 0.0
+    """Fleet time at which the round starts."""
+    policy: str = ""
+    state: BoardState = BoardState()
+    goal: Goal | None = None
+    model_bytes: int = 0
+    proximal_mu: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A client's reply; ``error`` is the reason when there is nothing else."""
+
+    board: str
+    front: Front | None = None
+    report: RoundReport | None = None
+    state: BoardState | None = None
+    error: str | None = None
+
+
+class Unreadable(FedgeError):
+    """A message that is not what it claims to be."""
+
+
+@cache
+def _adapter(record: type[Any]) -> Any:
+    from pydantic import TypeAdapter  # noqa: PLC0415 -- heavy, and only needed once messages flow
+
+    return TypeAdapter(record)
+
+
+def to_json(value: object) -> str:
+    """The JSON text of a record of this file or of ``fedge.types``."""
+    return json.dumps(dataclasses.asdict(value), separators=(",", ":"))  # type: ignore[call-overload]
+
+
+def from_json(record: type[R], text: str) -> R:
+    """The record behind ``text``; raises ``Unreadable`` when it does not fit."""
+    from pydantic import ValidationError  # noqa: PLC0415
+
+    try:
+        value: R = _adapter(record).validate_python(json.loads(text))
+    except (ValidationError, json.JSONDecodeError) as error:
+        raise Unreadable(f"not a {record.__name__}: {error}") from error
+    return value

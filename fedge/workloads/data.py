@@ -1,0 +1,215 @@
+"""The data sets by name: images and labels in memory, split into training and test; importing this loads no torch.
+
+Images stay bytes until a minibatch is made of them: CIFAR-10 is 180 MB that way and 740 MB as float32, and every
+process that trains holds a copy.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import http.client
+import importlib.util
+import pickle
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedge.errors import BadInput, UnknownName
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+WHERE = "data.dir"
+CONNECT_TIMEOUT_S = 15.0
+"""How long a download may stay silent before it counts as failed."""
+DIGITS_TEST_SHARE = 0.2
+DIGITS_SPLIT_SEED = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Images:
+    """A data set: images uint8 (n, channels, side, side), labels int64 (n,), classes counted from 0.
+
+    ``mean`` and ``sd`` are the training images' per channel, in the pixels' own unit.
+    """
+
+    train_x: NDArray[np.uint8]
+    train_y: NDArray[np.int64]
+    test_x: NDArray[np.uint8]
+    test_y: NDArray[np.int64]
+    mean: tuple[float, ...]
+    sd: tuple[float, ...]
+    classes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A data set that torchvision reads: its class there, and the files that it looks for below the data folder."""
+
+    title: str
+    subfolder: str
+    files: tuple[str, ...]
+    mean: tuple[float, ...]
+    """Of the training images, per channel, pixels from 0 to 1."""
+    sd: tuple[float, ...]
+    classes: int = 10
+
+    def folder(self, root: Path) -> Path:
+        """Where its files belong."""
+        return root / self.subfolder
+
+    def missing(self, root: Path) -> tuple[str, ...]:
+        """The files that are not there."""
+        return tuple(file for file in self.files if not (self.folder(root) / file).is_file())
+
+
+_IDX_FILES = (
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+)
+_CIFAR_FILES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch", "batches.meta")
+
+SOURCES: Mapping[str, Source] = {
+    "mnist": Source("MNIST", "MNIST/raw", _IDX_FILES, (0.1307,), (0.3081,)),
+    "fashionmnist": Source("FashionMNIST", "FashionMNIST/raw", _IDX_FILES, (0.2860,), (0.3530,)),
+    "cifar10": Source(
+        "CIFAR10", "cifar-10-batches-py", _CIFAR_FILES, (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+    ),
+}
+"""Data sets that are files in the data folder. ``digits`` needs none."""
+
+_UNREADABLE = (
+    OSError,
+    RuntimeError,
+    ValueError,
+    AssertionError,
+    KeyError,
+    IndexError,
+    EOFError,
+    pickle.UnpicklingError,
+    http.client.HTTPException,
+)
+"""What torchvision raises for files that are absent or broken and for downloads that fail."""
+
+
+def load(name: str, root: Path, *, download: bool = True) -> Images:
+    """The data set called ``name`` (``digits`` or one of ``SOURCES``), from the folder ``root``.
+
+    Absent files are fetched when ``download``. Raises ``UnknownName``, or ``BadInput`` that says which files belong
+    where.
+    """
+    if name == "digits":
+        return _digits()
+    if name not in SOURCES:
+        raise UnknownName("data set", name, ("digits", *SOURCES))
+    source = SOURCES[name]
+    try:
+        with _alone(root) if download else _reader(root) as may_write:
+            return _read(source, root, download=may_write)
+    except _UNREADABLE as error:
+        raise _absent(source, root, error, download=download) from error
+
+
+def digits_path() -> Path | None:
+    """The digits' file inside scikit-learn; None when it is not where it used to be."""
+    found = importlib.util.find_spec("sklearn")
+    if found is None or found.origin is None:
+        return None
+    path = Path(found.origin).parent / "datasets" / "data" / "digits.csv.gz"
+    return path if path.is_file() else None
+
+
+def _digits() -> Images:
+    """scikit-learn's 1,797 handwritten digits, 8 x 8 pixels from 0 to 16; every fifth of each class is for testing."""
+    import numpy as np
+
+    table = _digits_table()
+    images, labels = table[:, :-1].reshape(-1, 1, 8, 8), table[:, -1].astype(np.int64)
+    rng = np.random.default_rng(DIGITS_SPLIT_SEED)
+    test = np.zeros(len(labels), dtype=np.bool_)
+    for label in range(10):
+        members = rng.permutation(np.flatnonzero(labels == label))
+        test[members[: round(DIGITS_TEST_SHARE * len(members))]] = True
+    return Images(images[~test], labels[~test], images[test], labels[test], mean=(4.884,), sd=(6.017,), classes=10)
+
+
+def _digits_table() -> NDArray[np.uint8]:
+    """Rows of 64 pixels and the label. The file is read directly: importing scikit-learn takes as long as torch."""
+    import numpy as np
+
+    path = digits_path()
+    if path is not None:
+        return np.loadtxt(path, delimiter=",", dtype=np.uint8)
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    return np.column_stack([digits.data, digits.target]).astype(np.uint8)
+
+
+def _read(source: Source, root: Path, *, download: bool) -> Images:
+    import numpy as np
+
+    from fedge.workloads.vision import datasets
+
+    reader = getattr(datasets, source.title)
+    parts = [reader(root, train=train, download=download) for train in (True, False)]
+    (train_x, train_y), (test_x, test_y) = (
+        (_channels_first(np.asarray(part.data, dtype=np.uint8)), np.asarray(part.targets, dtype=np.int64))
+        for part in parts
+    )
+    for images, labels in ((train_x, train_y), (test_x, test_y)):
+        if len(images) != len(labels) or not len(labels) or not 0 <= labels.min() <= labels.max() < source.classes:
+            raise ValueError(f"{len(images)} images and {len(labels)} labels do not belong together")
+    mean, sd = (tuple(255 * value for value in values) for values in (source.mean, source.sd))
+    return Images(train_x, train_y, test_x, test_y, mean, sd, source.classes)
+
+
+def _channels_first(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    import numpy as np
+
+    return images[:, None] if images.ndim == 3 else np.ascontiguousarray(images.transpose(0, 3, 1, 2))
+
+
+def _absent(source: Source, root: Path, error: BaseException, *, download: bool) -> BadInput:
+    missing = source.missing(root)
+    reason = " ".join((str(error) or type(error).__name__).split())
+    folder = source.folder(root)
+    if not missing:
+        right = f"the original files {', '.join(source.files)}: delete the folder and fetch or copy them again"
+        return BadInput(WHERE, f"unreadable {source.title} files in {folder} ({reason})", right)
+    tried = f" (the download failed: {reason})" if download else " (downloading is switched off)"
+    right = f"put {', '.join(missing)} (unpacked) into {folder}"
+    return BadInput(WHERE, f"no {source.title} in {root}{tried}", right)
+
+
+@contextmanager
+def _alone(root: Path) -> Iterator[bool]:
+    """Hold the data folder, so that processes that start together download once; yields whether it can be written.
+
+    A download that nobody answers fails after ``CONNECT_TIMEOUT_S``: torchvision itself would wait for ever.
+    """
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        lock: Any = (root / ".lock").open("w", encoding="utf-8")
+    except OSError:  # a folder that others keep for us, read only
+        yield False
+        return
+    before_s = socket.getdefaulttimeout()
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        socket.setdefaulttimeout(CONNECT_TIMEOUT_S)
+        try:
+            yield True
+        finally:
+            socket.setdefaulttimeout(before_s)
+
+
+@contextmanager
+def _reader(root: Path) -> Iterator[bool]:
+    yield False

@@ -1,0 +1,45 @@
+"""The one door to torchvision, open even where torchvision's compiled part does not fit the torch that is installed.
+
+A torchvision built for CUDA beside a torch without it (or the other way round) cannot load its compiled operators, and
+then ``import torchvision`` fails: it describes the shapes of ``torchvision::nms`` and ``torchvision::qnms`` to torch,
+which knows no such operators. Declaring the two is enough, because models and data sets never call them; code that
+does call them still gets torchvision's own error. Where the compiled part loads, nothing is declared here.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import torch
+
+__all__ = ["datasets", "models"]
+
+_DECLARED_ALWAYS = ("nms", "qnms")
+"""The operators that torchvision describes to torch whether or not its compiled part was loaded."""
+
+
+def _compiled_part_loads() -> bool:
+    found = importlib.util.find_spec("torchvision")
+    if found is None or found.origin is None:
+        return True  # there is nothing to mend: the import below says what is missing
+    for library in Path(found.origin).parent.glob("_C*.so"):
+        try:
+            torch.ops.load_library(str(library))
+        except OSError:
+            return False
+        return True
+    return False
+
+
+def _declare_operators() -> torch.library.Library:
+    library = torch.library.Library("torchvision", "FRAGMENT")
+    for name in _DECLARED_ALWAYS:
+        library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    return library
+
+
+# torch forgets the declarations when the library object goes, so it is kept for the life of the process.
+_declarations = None if _compiled_part_loads() else _declare_operators()
+
+from torchvision import datasets, models  # noqa: E402 -- only now can it be imported

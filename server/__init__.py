@@ -1,0 +1,1 @@
+"""The server: the round loop, aggregation by Flower's strategies, checkpoints; and the Flower ServerApp around it."""

@@ -1,0 +1,200 @@
+"""A round's books: from the clients' reports to the rows of the store; pure.
+
+Energy of a board from the round's start to its end: work at its measured power, the radio, and idle power for the rest
+of the time (fetching, sending and waiting in the mode it rests in).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fedge.experiment import LateSpec
+from fedge.policies.deadline import least_energy_at, round_energy_j
+from fedge.telemetry.rows import ClientRow, EventRow, RoundRow
+from fedge.types import RoundReport
+from fedge.wire import Answer
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A round's end on the fleet's clock and its rows, before aggregation; ``accepted`` boards may be aggregated."""
+
+    start_s: float
+    end_s: float
+    accepted: tuple[str, ...]
+    clients: tuple[ClientRow, ...]
+    events: tuple[EventRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """How a round began: its number, fleet time, planned deadline, and the boards' idle power as last known."""
+
+    round: int
+    start_s: float
+    deadline_s: float | None
+    idle_w: Mapping[str, float]
+
+
+def settle(opening: Opening, answers: Mapping[str, Answer], late: LateSpec) -> Settled:
+    """Decide who is late and write every board's row; lateness is decided by reports, never by arrival."""
+    deadline_s = opening.deadline_s
+    cut_s = deadline_s * (1 + late.grace) if deadline_s is not None and late.action == "drop" else None
+    reports = {board: answer.report for board, answer in sorted(answers.items()) if answer.report is not None}
+    accepted = tuple(b for b, report in reports.items() if cut_s is None or report.busy_s <= cut_s)
+    round_s = _round_s(reports, accepted, cut_s, deadline_s)
+    rows = tuple(
+        _client_row(opening, round_s, reports[board], board in accepted)
+        if board in reports
+        else _failed_row(opening, round_s, answers[board])
+        for board in sorted(answers)
+    )
+    events = tuple(event for row in rows for event in _events(row))
+    return Settled(opening.start_s, opening.start_s + round_s, accepted, rows, events)
+
+
+def _round_s(
+    reports: Mapping[str, RoundReport], accepted: Sequence[str], cut_s: float | None, deadline_s: float | None
+) -> float:
+    if cut_s is not None and len(accepted) < len(reports):
+        return cut_s
+    return max((reports[board].busy_s for board in accepted), default=deadline_s or 0.0)
+
+
+def round_row(settled: Settled, answers: Mapping[str, Answer], tested: tuple[float, float]) -> RoundRow:
+    """The fleet's row; ``tested`` is the new model's loss and accuracy on the held-out test set."""
+    rows = settled.clients
+    done = [row for row in rows if row.status == "done"]
+    maxn_s, maxn_j = _at_maxn(answers)
+    return RoundRow(
+        round=rows[0].round,
+        start_s=settled.start_s,
+        end_s=settled.end_s,
+        round_s=settled.end_s - settled.start_s,
+        deadline_s=rows[0].deadline_s,
+        straggler=max(done, key=lambda row: row.end_s).board if done else "",
+        selected=len(rows),
+        done=len(done),
+        late=sum(row.status == "late" for row in rows),
+        failed=sum(row.status == "failed" for row in rows),
+        energy_j=sum(row.energy_j for row in rows),
+        train_energy_j=sum(row.work_j for row in rows),
+        oracle_energy_j=_oracle_j(rows),
+        maxn_round_s=maxn_s,
+        maxn_energy_j=maxn_j,
+        loss=tested[0],
+        accuracy=tested[1],
+    )
+
+
+def _client_row(opening: Opening, round_s: float, report: RoundReport, accepted: bool) -> ClientRow:
+    measured, predicted, mode = report.measured, report.predicted, report.measured.mode
+    cut_work_s = min(measured.work_s, max(0.0, round_s - report.link.down_s))
+    work_j = cut_work_s * measured.power_w
+    radio_j = report.link.radio_j
+    oracle = least_energy_at(report.true_front, round_s) if report.true_front else None
+    maxn = report.true_front.maxn if report.true_front else None
+    return ClientRow(
+        round=opening.round,
+        board=report.board,
+        device=report.device,
+        status="done" if accepted else "late",
+        error=None if accepted else f"took {report.busy_s:.1f} s; the cut-off was {round_s:.1f} s",
+        start_s=opening.start_s,
+        end_s=opening.start_s + min(report.busy_s, round_s),
+        deadline_s=opening.deadline_s,
+        down_s=report.link.down_s,
+        work_s=cut_work_s,
+        up_s=report.link.up_s if accepted else 0.0,
+        wait_s=max(0.0, round_s - report.busy_s),
+        feasible=report.decision.feasible,
+        why=report.decision.why,
+        cores=mode.cores,
+        cpu_mhz=mode.cpu_mhz,
+        gpu_mhz=mode.gpu_mhz,
+        mem_mhz=mode.mem_mhz,
+        steps=measured.steps,
+        samples=report.samples,
+        step_s=measured.step_s,
+        predicted_step_s=predicted.step_s,
+        predicted_step_s_sd_log=predicted.step_s_sd_log,
+        power_w=measured.power_w,
+        predicted_power_w=predicted.power_w,
+        predicted_power_w_sd_log=predicted.power_w_sd_log,
+        idle_w=report.idle_w,
+        work_j=work_j,
+        radio_j=radio_j,
+        energy_j=work_j + radio_j + report.idle_w * (round_s - cut_work_s),
+        maxn_work_s=maxn.work_s if maxn else None,
+        maxn_work_j=maxn.work_j if maxn else None,
+        oracle_work_s=oracle.work_s if oracle else None,
+        oracle_work_j=oracle.work_j if oracle else None,
+        loss=report.loss,
+        accuracy=report.accuracy,
+        temperature_c=report.temperature_c,
+        throttled=measured.throttled,
+        prior_time_ape=report.prior_time_ape,
+        prior_power_ape=report.prior_power_ape,
+    )
+
+
+def _failed_row(opening: Opening, round_s: float, answer: Answer) -> ClientRow:
+    """A board that reported nothing: it is taken to have idled, since nothing else is known."""
+    idle_w = opening.idle_w.get(answer.board, 0.0)
+    empty = {field.name: None for field in dataclasses.fields(ClientRow)}
+    known = {
+        "round": opening.round,
+        "board": answer.board,
+        "device": "",
+        "status": "failed",
+        "error": answer.error or "no answer",
+        "start_s": opening.start_s,
+        "end_s": opening.start_s + round_s,
+        "deadline_s": opening.deadline_s,
+        "why": "",
+        "idle_w": idle_w,
+        "energy_j": idle_w * round_s,
+        "wait_s": round_s,
+        "throttled": False,
+        **dict.fromkeys(("down_s", "work_s", "up_s", "work_j", "radio_j"), 0.0),
+        **dict.fromkeys(("steps", "samples"), 0),
+    }
+    return ClientRow(**(empty | known))  # type: ignore[arg-type]
+
+
+def _oracle_j(rows: Sequence[ClientRow]) -> float | None:
+    """The rows' energy had every board that reported worked in the oracle's mode; None without the truth."""
+    total = 0.0
+    for row in rows:
+        if row.status == "failed":
+            total += row.energy_j
+        elif row.oracle_work_s is None or row.oracle_work_j is None:
+            return None
+        else:
+            waiting_j = row.idle_w * (row.down_s + row.work_s + row.up_s + row.wait_s - row.oracle_work_s)
+            total += row.oracle_work_j + row.radio_j + waiting_j
+    return total
+
+
+def _at_maxn(answers: Mapping[str, Answer]) -> tuple[float | None, float | None]:
+    """Seconds and joules of the round had every board run at MAXN; None where a board's truth is not known."""
+    reports = [answer.report for _, answer in sorted(answers.items())]
+    fronts = [report.true_front for report in reports if report is not None and report.true_front is not None]
+    if not fronts or len(fronts) < len(reports):
+        return None, None
+    round_s = max(front.link_s + front.maxn.work_s for front in fronts)
+    radio_j = sum(report.link.radio_j for report in reports if report is not None)
+    return round_s, radio_j + sum(round_energy_j(front, front.maxn, round_s) for front in fronts)
+
+
+def _events(row: ClientRow) -> tuple[EventRow, ...]:
+    """What in a board's row is worth telling."""
+    told = (
+        ("failed", row.error or "", row.status == "failed"),
+        ("late", row.error or "", row.status == "late"),
+        ("infeasible", row.why, row.feasible is False),
+        ("throttled", f"reached {row.temperature_c or 0.0:.0f} C", row.throttled),
+    )
+    return tuple(EventRow(row.end_s, row.round, row.board, kind, text) for kind, text, holds in told if holds)

@@ -1,0 +1,201 @@
+"""Aggregation by a Flower strategy: what a round sends, what comes of its replies, and the strategy's own memory."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import flwr.serverapp.strategy as flower_strategies
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.serverapp.strategy import Strategy
+
+from fedge import registry
+from fedge.errors import BadInput, FedgeError
+from fedge.experiment import StrategySpec
+from fedge.seeds import derived_seed
+from fedge.types import NamedArrays
+from server.flower_messages import arrays_of, ensure_identity, message, record_of
+
+STRATEGIES = {
+    name: f"flwr.serverapp.strategy:{name}"
+    for name, value in vars(flower_strategies).items()
+    if inspect.isclass(value) and issubclass(value, Strategy) and value is not Strategy
+}
+WHOLE_SELECTION = {"fraction_train": 1.0, "min_train_nodes": 1, "min_available_nodes": 1}
+"""The coordinator selects the clients; the strategy must not sample again, nor wait for more."""
+
+
+class UnlikeArrays(FedgeError):
+    """A client's arrays do not have the global model's names and shapes."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Contribution:
+    """One client's result: its arrays, and the samples that weigh them."""
+
+    board: str
+    arrays: NamedArrays
+    samples: int
+    loss: float
+    accuracy: float
+
+
+class _Selected:
+    """Stands in for Flower's Grid where a strategy only asks for the node ids."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def get_node_ids(self) -> list[int]:
+        return list(range(1, self._count + 1))
+
+
+def strategy_of(spec: StrategySpec, where: str = "strategy") -> Strategy:
+    """The strategy that the experiment names; raises ``BadInput`` for an unknown class or option."""
+    make = registry.load(f"{where}.name", spec.name, STRATEGIES)
+    accepted = inspect.signature(make).parameters
+    options: dict[str, Any] = {key: value for key, value in WHOLE_SELECTION.items() if key in accepted}
+    if spec.wraps is not None:
+        options["strategy"] = strategy_of(spec.wraps, f"{where}.wraps")
+    unknown = sorted(set(spec.options) - set(accepted))
+    if unknown:
+        raise BadInput(f"{where}.options.{unknown[0]}", repr(spec.options[unknown[0]]), f"known: {', '.join(accepted)}")
+    try:
+        strategy: Strategy = make(**options | spec.options)
+    except (TypeError, ValueError) as error:
+        raise BadInput(f"{where}.options", repr(spec.options), f"what {spec.name} takes ({error})") from error
+    return strategy
+
+
+class Aggregator:
+    """Wraps a strategy for one round at a time; seeds the global generator that Flower's noise is drawn from."""
+
+    def __init__(self, strategy: Strategy, seed: int) -> None:
+        self._strategy = strategy
+        self._seed = seed
+
+    def configure(self, round_number: int, arrays: NamedArrays, clients: int) -> tuple[NamedArrays, dict[str, float]]:
+        """What the strategy sends to every client: arrays and numbers such as ``proximal-mu``."""
+        ensure_identity()
+        messages = self._strategy.configure_train(
+            round_number,
+            record_of(_learnt(arrays)),
+            ConfigRecord(),
+            _Selected(clients),  # type: ignore[arg-type]
+        )
+        content = next(iter(messages)).content
+        sent = next(iter(content.array_records.values()))
+        numbers = {
+            key: float(value)
+            for record in content.config_records.values()
+            for key, value in record.items()
+            if isinstance(value, int | float)
+        }
+        return _like(arrays, arrays_of(sent)), numbers
+
+    def aggregate(self, round_number: int, arrays: NamedArrays, contributions: Sequence[Contribution]) -> NamedArrays:
+        """The new global arrays, with the old ones' types; replies are taken in the order of board names."""
+        ordered = sorted(contributions, key=lambda c: c.board)
+        replies = [message(_content(c), "train", node) for node, c in enumerate(ordered, start=1)]
+        # Flower's differential-privacy wrappers draw from numpy's global generator.
+        np.random.seed(derived_seed(self._seed, "aggregate", round_number))  # noqa: NPY002
+        record, _ = self._strategy.aggregate_train(round_number, replies)
+        if record is None:
+            return arrays
+        counted = {
+            name: np.max([c.arrays[name] for c in ordered], axis=0) for name in arrays.keys() - _learnt(arrays).keys()
+        }
+        return _like(arrays, arrays_of(record) | counted)
+
+    def memory(self) -> dict[str, np.ndarray]:
+        """The strategy's own arrays (momentum and the like), flat by name, for a checkpoint."""
+        return _memory_of(self._strategy)
+
+    def remember(self, memory: Mapping[str, np.ndarray]) -> None:
+        """Put back what ``memory`` gave."""
+        _put_back(self._strategy, memory)
+
+
+def check_arrays(arrays: NamedArrays, contribution: Contribution) -> None:
+    """Raise ``UnlikeArrays`` unless names and shapes agree; Flower would broadcast some shapes without a word."""
+    want = {name: np.shape(value) for name, value in arrays.items()}
+    got = {name: np.shape(value) for name, value in contribution.arrays.items()}
+    for name in sorted(want.keys() | got.keys()):
+        if want.get(name) != got.get(name):
+            raise UnlikeArrays(f"array {name!r}: got shape {got.get(name)}; the model has {want.get(name)}")
+    for name, value in contribution.arrays.items():
+        if not np.isfinite(value).all():
+            raise UnlikeArrays(f"array {name!r}: holds values that are not finite; a lower learning rate may help")
+
+
+def _learnt(arrays: NamedArrays) -> NamedArrays:
+    """The arrays that can be averaged, at least one-dimensional; counters (integers) are no matter for a strategy."""
+    return {name: np.atleast_1d(value) for name, value in arrays.items() if np.issubdtype(value.dtype, np.floating)}
+
+
+def _like(arrays: NamedArrays, new: NamedArrays) -> NamedArrays:
+    """``new`` with the order, shapes and types of ``arrays``; what ``new`` lacks stays as it was."""
+    return {
+        name: np.asarray(new.get(name, old)).astype(old.dtype, copy=False).reshape(old.shape)
+        for name, old in arrays.items()
+    }
+
+
+def _content(contribution: Contribution) -> RecordDict:
+    metrics = {
+        "num-examples": contribution.samples,
+        "train_loss": contribution.loss,
+        "train_accuracy": contribution.accuracy,
+    }
+    return RecordDict({"arrays": record_of(_learnt(contribution.arrays)), "metrics": MetricRecord(metrics)})
+
+
+def _memory_of(strategy: Any) -> dict[str, np.ndarray]:
+    """Every array and float among the strategy's attributes, as ``attribute/kind/place/key``.
+
+    The place keeps the order: some strategies hold their momentum as a list that follows the order of the arrays.
+    """
+    flat: dict[str, np.ndarray] = {}
+    for name, value in vars(strategy).items():
+        if isinstance(value, Strategy):
+            flat |= {f"{name}/strategy/{path}": array for path, array in _memory_of(value).items()}
+            continue
+        kind, values = _taken_apart(value)
+        flat |= {f"{name}/{kind}/{i:06d}/{key}": array for i, (key, array) in enumerate(values.items())}
+    return flat
+
+
+def _taken_apart(value: Any) -> tuple[str, Mapping[str, np.ndarray]]:
+    if isinstance(value, ArrayRecord):
+        return "record", arrays_of(value)
+    if isinstance(value, dict) and all(isinstance(v, np.ndarray) for v in value.values()):
+        return "dict", value
+    if isinstance(value, list) and all(isinstance(v, np.ndarray) for v in value):
+        return "list", {str(i): v for i, v in enumerate(value)}
+    if isinstance(value, float):
+        return "float", {"0": np.array(value)}
+    return "nothing", {}
+
+
+_PUT_TOGETHER: dict[str, Callable[[dict[str, np.ndarray]], Any]] = {
+    "record": record_of,
+    "dict": dict,
+    "list": lambda values: list(values.values()),
+    "float": lambda values: float(values["0"]),
+}
+
+
+def _put_back(strategy: Any, memory: Mapping[str, np.ndarray]) -> None:
+    parts: dict[tuple[str, str], dict[str, np.ndarray]] = {}
+    for path, array in sorted(memory.items()):
+        name, kind, rest = path.split("/", 2)
+        parts.setdefault((name, kind), {})[rest] = array
+    for (name, kind), values in parts.items():
+        if kind == "strategy":
+            _put_back(getattr(strategy, name), values)
+        else:
+            in_order = {path.split("/", 1)[1]: array for path, array in values.items()}
+            setattr(strategy, name, _PUT_TOGETHER[kind](in_order))

@@ -1,0 +1,88 @@
+"""Checkpoints: everything that the next round needs, in one safetensors file that appears whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedge.errors import BadInput
+from fedge.types import Front, NamedArrays
+from fedge.wire import BoardState, from_json, to_json
+
+KEPT = 2
+_MODEL, _STRATEGY = "model/", "strategy/"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Progress:
+    """A run after ``round`` rounds: the fleet's clock, the global model, the strategy's memory, the boards' states."""
+
+    round: int
+    clock_s: float
+    arrays: NamedArrays
+    memory: Mapping[str, NDArray[np.generic]] = field(default_factory=dict)
+    states: Mapping[str, BoardState] = field(default_factory=dict)
+    fronts: Mapping[str, Front] = field(default_factory=dict)
+
+
+def save(folder: Path, progress: Progress) -> Path:
+    """Write the checkpoint of ``progress.round`` and drop all but the newest few."""
+    from safetensors.numpy import save_file  # noqa: PLC0415
+
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"round-{progress.round:06d}.safetensors"
+    part = folder / f".{path.name}.{os.getpid()}.part"
+    tensors = {_MODEL + name: np.asarray(value, order="C") for name, value in progress.arrays.items()}
+    tensors |= {_STRATEGY + name: np.asarray(value, order="C") for name, value in progress.memory.items()}
+    save_file(tensors, part, metadata=_metadata(progress))
+    with part.open("rb") as handle:
+        os.fsync(handle.fileno())
+    part.replace(path)
+    for old in _all(folder)[:-KEPT]:
+        old.unlink()
+    return path
+
+
+def latest(folder: Path) -> Progress | None:
+    """The newest checkpoint of a run, None when there is none yet; raises ``BadInput`` for an unreadable file."""
+    paths = _all(folder)
+    return _load(paths[-1]) if paths else None
+
+
+def _all(folder: Path) -> list[Path]:
+    return sorted(folder.glob("round-*.safetensors"))
+
+
+def _metadata(progress: Progress) -> dict[str, str]:
+    return {
+        "round": str(progress.round),
+        "clock_s": repr(progress.clock_s),
+        "order": json.dumps(list(progress.arrays)),
+        "states": json.dumps({board: to_json(state) for board, state in progress.states.items()}),
+        "fronts": json.dumps({board: to_json(front) for board, front in progress.fronts.items()}),
+    }
+
+
+def _load(path: Path) -> Progress:
+    from safetensors import SafetensorError, safe_open  # noqa: PLC0415
+
+    try:
+        with safe_open(path, framework="numpy") as opened:
+            about = opened.metadata()
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 -- not a mapping
+        return Progress(
+            round=int(about["round"]),
+            clock_s=float(about["clock_s"]),
+            arrays={name: tensors[_MODEL + name] for name in json.loads(about["order"])},
+            memory={k.removeprefix(_STRATEGY): v for k, v in tensors.items() if k.startswith(_STRATEGY)},
+            states={board: from_json(BoardState, text) for board, text in json.loads(about["states"]).items()},
+            fronts={board: from_json(Front, text) for board, text in json.loads(about["fronts"]).items()},
+        )
+    except (SafetensorError, OSError, KeyError, ValueError) as error:
+        raise BadInput(str(path), "a file that cannot be read", f"a whole checkpoint ({error})") from error

@@ -1,0 +1,154 @@
+"""The round loop: plan, ask, settle, store, aggregate, checkpoint; the same on every backend."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from fedge.errors import FedgeError, RunFailed
+from fedge.experiment import Experiment, boards
+from fedge.interfaces import LearningTask
+from fedge.telemetry.rows import EventRow
+from fedge.telemetry.store import Row
+from fedge.types import NamedArrays
+from fedge.wire import Answer, Ask, BoardState
+from server import checkpoint
+from server.accounting import Opening, Settled, round_row, settle
+from server.aggregation import Aggregator, Contribution, UnlikeArrays, check_arrays, strategy_of
+from server.checkpoint import Progress
+from server.plan import plan_round
+from server.port import ClientPort, Question, Reply
+
+logger = logging.getLogger(__name__)
+
+
+class Tables(Protocol):
+    """Where rows go."""
+
+    def append(self, rows: Iterable[Row]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Coordinator:
+    """One run's parts; ``checkpoints`` None keeps nothing on disk, ``on_round`` is called after every round."""
+
+    experiment: Experiment
+    port: ClientPort
+    task: LearningTask
+    tables: Tables
+    checkpoints: Path | None = None
+    on_round: Callable[[int], None] = lambda _: None
+
+    def run(self, progress: Progress | None = None) -> Progress:
+        """Play all rounds that are left; raises ``RunFailed`` when a round gives nothing to aggregate."""
+        aggregator = Aggregator(strategy_of(self.experiment.strategy), self.experiment.seed)
+        progress = self._opened() if progress is None else progress
+        aggregator.remember(progress.memory)
+        while progress.round < self.experiment.rounds:
+            progress = self._round(progress, aggregator)
+            if self.checkpoints is not None:
+                checkpoint.save(self.checkpoints, progress)
+            self.on_round(progress.round)
+        return progress
+
+    def _opened(self) -> Progress:
+        """Before the first round: the initial model, and every board's front as far as its prior knows it."""
+        arrays = self.task.initial_arrays(self.experiment.seed)
+        ask = Ask("front", policy=self.experiment.policy.name, model_bytes=_bytes_of(arrays))
+        names = [board.name for board in boards(self.experiment)]
+        replies = self.port.ask({name: Question(ask) for name in names}, self.experiment.reply_timeout_s)
+        failed = {name: replies[name].answer.error for name in names if replies[name].answer.front is None}
+        self.tables.append(EventRow(0.0, 0, name, "failed", error or "no front") for name, error in failed.items())
+        if len(failed) == len(names):
+            raise RunFailed(f"no board is ready: {names[0]} says {failed[names[0]]}")
+        fronts = {name: front for name in names if (front := replies[name].answer.front) is not None}
+        return Progress(0, 0.0, arrays, fronts=fronts)
+
+    def _round(self, progress: Progress, aggregator: Aggregator) -> Progress:
+        number = progress.round + 1
+        selected = [board.name for board in boards(self.experiment)]
+        plan = plan_round(self.experiment.policy, progress.fronts, selected)
+        arrays, numbers = aggregator.configure(number, progress.arrays, len(selected))
+        ask = Ask(
+            "train",
+            number,
+            progress.clock_s,
+            self.experiment.policy.name,
+            model_bytes=_bytes_of(arrays),
+            proximal_mu=numbers.get("proximal-mu", 0.0),
+        )
+        questions = {
+            name: Question(
+                dataclasses.replace(ask, goal=plan.goals[name], state=progress.states.get(name, BoardState())), arrays
+            )
+            for name in selected
+        }
+        replies = self._checked(self.port.ask(questions, self.experiment.reply_timeout_s), arrays)
+        answers = {name: reply.answer for name, reply in replies.items()}
+        idle_w = {name: front.idle_w for name, front in progress.fronts.items()}
+        settled = settle(Opening(number, progress.clock_s, plan.deadline_s, idle_w), answers, self.experiment.late)
+        self.tables.append((*settled.clients, *settled.events))
+        new = self._aggregated(number, arrays, aggregator, settled, replies)
+        self.tables.append([round_row(settled, answers, self.task.evaluate(new))])
+        return Progress(
+            number,
+            settled.end_s,
+            new,
+            aggregator.memory(),
+            {**progress.states, **{name: a.state for name, a in answers.items() if a.state is not None}},
+            {**progress.fronts, **{name: a.front for name, a in answers.items() if a.front is not None}},
+        )
+
+    def _checked(self, replies: Mapping[str, Reply], arrays: NamedArrays) -> Mapping[str, Reply]:
+        """Replies whose arrays do not fit the model become failures before anything is decided."""
+        return {board: _checked(board, reply, arrays) for board, reply in replies.items()}
+
+    def _aggregated(
+        self,
+        number: int,
+        arrays: NamedArrays,
+        aggregator: Aggregator,
+        settled: Settled,
+        replies: Mapping[str, Reply],
+    ) -> NamedArrays:
+        contributions = [c for board in settled.accepted if (c := _contribution(board, replies[board])) is not None]
+        if not contributions:
+            raise RunFailed(f"round {number}: no board gave a result to aggregate; {_reasons(settled)}")
+        try:
+            return aggregator.aggregate(number, arrays, contributions)
+        except FedgeError:
+            raise
+        except Exception as error:  # the strategy is the user's choice, its errors are many
+            name = self.experiment.strategy.name
+            raise RunFailed(f"round {number}: strategy {name} failed: {type(error).__name__}: {error}") from error
+
+
+def _checked(board: str, reply: Reply, arrays: NamedArrays) -> Reply:
+    contribution = _contribution(board, reply)
+    if contribution is None:
+        return reply
+    try:
+        check_arrays(arrays, contribution)
+    except UnlikeArrays as error:
+        return Reply(Answer(board, error=str(error)))
+    return reply
+
+
+def _contribution(board: str, reply: Reply) -> Contribution | None:
+    report, trained = reply.answer.report, reply.trained
+    if report is None or trained is None:
+        return None
+    return Contribution(board, trained.arrays, report.samples, trained.loss, trained.accuracy)
+
+
+def _bytes_of(arrays: NamedArrays) -> int:
+    return sum(value.nbytes for value in arrays.values())
+
+
+def _reasons(settled: Settled) -> str:
+    errors: Sequence[str] = [f"{row.board}: {row.error}" for row in settled.clients if row.error]
+    return "; ".join(errors[:3]) or "no board replied"

@@ -1,0 +1,109 @@
+"""The port over Flower's Grid: finds which node is which board, pushes questions, pulls replies until the time is up."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Protocol
+
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+
+from fedge.errors import RunFailed
+from fedge.interfaces import Clock
+from fedge.types import TrainResult
+from fedge.wire import Answer, Ask, Unreadable, from_json, to_json
+from server.flower_messages import arrays_of, message, record_of
+from server.port import Question, Reply
+
+POLL_S = 0.05
+_TYPES = {"hello": MessageType.QUERY, "front": MessageType.QUERY, "train": MessageType.TRAIN}
+
+
+class Grid(Protocol):
+    """The three calls of ``flwr.serverapp.Grid`` that are used."""
+
+    def get_node_ids(self) -> Collection[int]: ...
+
+    def push_messages(self, messages: Collection[Message]) -> Collection[str]: ...
+
+    def pull_messages(self, message_ids: Collection[str]) -> Collection[Message]: ...
+
+
+class GridPort:
+    """A ``ClientPort``; boards are known by their own names, which their answers to ``hello`` tell."""
+
+    def __init__(self, grid: Grid, boards: Collection[str], clock: Clock, connect_timeout_s: float = 120.0) -> None:
+        self._grid = grid
+        self._boards = tuple(boards)
+        self._clock = clock
+        self._connect_timeout_s = connect_timeout_s
+        self._node_of: dict[str, int] = {}
+
+    def ask(self, questions: Mapping[str, Question], timeout_s: float) -> Mapping[str, Reply]:
+        if not self._node_of:
+            self._node_of = self._find_boards()
+        reached = {board: question for board, question in questions.items() if board in self._node_of}
+        replies = self._exchange({self._node_of[board]: question for board, question in reached.items()}, timeout_s)
+        return {
+            board: replies.get(self._node_of[board], _silent(board, timeout_s)) if board in reached else _lost(board)
+            for board in questions
+        }
+
+    def _find_boards(self) -> dict[str, int]:
+        """Wait for every node, ask each who it is."""
+        started_s = self._clock.now_s()
+        while len(nodes := tuple(self._grid.get_node_ids())) < len(self._boards):
+            if self._clock.now_s() - started_s > self._connect_timeout_s:
+                raise RunFailed(f"{len(nodes)} of {len(self._boards)} nodes came up in {self._connect_timeout_s:.0f} s")
+            self._clock.sleep_s(POLL_S)
+        replies = self._exchange({node: Question(Ask("hello")) for node in nodes}, self._connect_timeout_s)
+        found = {reply.answer.board: node for node, reply in replies.items() if reply.answer.error is None}
+        if not found:
+            raise RunFailed(f"no board answered: {next((r.answer.error for r in replies.values()), 'silence')}")
+        return found
+
+    def _exchange(self, questions: Mapping[int, Question], timeout_s: float) -> dict[int, Reply]:
+        """Push every question and pull replies until all are there or the time is up."""
+        started_s = self._clock.now_s()
+        ids = tuple(self._grid.push_messages([_packed(node, question) for node, question in questions.items()]))
+        node_of = dict(zip(ids, questions, strict=True))
+        replies: dict[int, Reply] = {}
+        while node_of and self._clock.now_s() - started_s < timeout_s:
+            for reply in self._grid.pull_messages(tuple(node_of)):
+                node = node_of.pop(reply.metadata.reply_to_message_id)
+                replies[node] = _unpacked(self._name_of(node), reply)
+            if node_of:
+                self._clock.sleep_s(POLL_S)
+        return replies
+
+    def _name_of(self, node: int) -> str:
+        return next((board for board, known in self._node_of.items() if known == node), f"node {node}")
+
+
+def _packed(node: int, question: Question) -> Message:
+    content = RecordDict({"fedge": ConfigRecord({"ask": to_json(question.ask)})})
+    if question.arrays is not None:
+        content["arrays"] = record_of(question.arrays)
+    return message(content, _TYPES[question.ask.kind], node)
+
+
+def _unpacked(board: str, reply: Message) -> Reply:
+    """The reply's values; whatever is wrong with it is an answer with ``error``."""
+    if reply.has_error():
+        return Reply(Answer(board, error=f"Flower error {reply.error.code}: {reply.error.reason}"))
+    try:
+        answer = from_json(Answer, str(reply.content.config_records["fedge"]["answer"]))
+    except (KeyError, Unreadable) as error:
+        return Reply(Answer(board, error=f"unreadable reply: {error}"))
+    if "arrays" not in reply.content.array_records:
+        return Reply(answer)
+    arrays = arrays_of(reply.content.array_records["arrays"])
+    metrics = reply.content.metric_records["metrics"]
+    return Reply(answer, TrainResult(arrays, float(metrics["loss"]), float(metrics["accuracy"])))  # type: ignore[arg-type]
+
+
+def _silent(board: str, timeout_s: float) -> Reply:
+    return Reply(Answer(board, error=f"no reply within {timeout_s:g} s"))
+
+
+def _lost(board: str) -> Reply:
+    return Reply(Answer(board, error="never connected"))

@@ -1,0 +1,36 @@
+"""Plays a run in its folder: goes on from the last checkpoint when there is one, leaves the final model behind."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from fedge.experiment import Experiment
+from fedge.fleetsim.client import task_of
+from fedge.telemetry.run_folder import CHECKPOINTS, MODEL
+from fedge.telemetry.store import RunTables
+from fedge.types import NamedArrays
+from server import checkpoint
+from server.coordinator import Coordinator
+from server.port import ClientPort
+
+
+def play(experiment: Experiment, port: ClientPort, folder: Path, on_round: Callable[[int], None] = lambda _: None) -> None:
+    """Play every round that is left and write the model; raises ``RunFailed`` when the run cannot go on."""
+    progress = checkpoint.latest(folder / CHECKPOINTS)
+    tables = RunTables(folder)
+    tables.forget_after(progress.round if progress else -1)
+    coordinator = Coordinator(experiment, port, task_of(experiment), tables, folder / CHECKPOINTS, on_round)
+    save_model(folder / MODEL, coordinator.run(progress).arrays)
+
+
+def save_model(path: Path, arrays: NamedArrays) -> None:
+    """The global model as safetensors, by a temporary name and a rename."""
+    from safetensors.numpy import save_file  # noqa: PLC0415
+
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    save_file({name: np.asarray(value, order="C") for name, value in arrays.items()}, part)
+    part.replace(path)

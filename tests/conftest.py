@@ -1,0 +1,58 @@
+"""What every test shares: one thread per process, examples that repeat, a reason for what this machine cannot run."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from pathlib import Path
+
+# Before numpy or torch is imported: their thread pools are made once.
+for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_variable, "1")
+
+import hypothesis
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+hypothesis.settings.register_profile("fedge", deadline=None, derandomize=True, database=None)
+hypothesis.settings.load_profile("fedge")
+
+# Where torch has no build, the parts without it are still tested.
+collect_ignore_glob = (
+    [] if importlib.util.find_spec("torch") else ["clients/*", "server/*", "experiments/*", "fedge/workloads/*"]
+)
+
+
+def _missing(mark: str) -> str | None:
+    """Why this machine cannot run a test that carries the mark; None when it can."""
+    if mark == "jetson" and not Path("/etc/nv_tegra_release").exists():
+        return "needs a Jetson board"
+    if mark == "gpu" and not shutil.which("nvidia-smi"):
+        return "needs a CUDA device"
+    if mark == "fleet" and (os.geteuid() != 0 or not shutil.which("systemd-nspawn")):
+        return "needs root and systemd-nspawn"
+    return None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        for mark in ("jetson", "gpu", "fleet"):
+            reason = _missing(mark) if item.get_closest_marker(mark) else None
+            if reason:
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session")
+def project_root() -> Path:
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def profiles_root() -> Path:
+    """The folder of recorded measurements, which is not part of the project."""
+    folder = os.environ.get("FEDGE_PROFILES")
+    if not folder:
+        pytest.skip("FEDGE_PROFILES names no folder of recorded measurements")
+    return Path(folder)

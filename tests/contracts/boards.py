@@ -1,0 +1,66 @@
+"""A made-up board for tests of the physical model: coefficients, a grid of modes, and a workload much like another."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+
+from fedge.physics.model import POWER_NAMES, TIME_NAMES, Coefficients
+from fedge.types import Modes, PowerMode
+
+MAXN = PowerMode(8, 2000.0, 1200.0, 3000.0)
+
+TIME = {
+    "gpu_s": 0.05,
+    "mem_s": 0.03,
+    "gpu_mem_overlap": 1.5,
+    "prep_s": 0.012,
+    "prep_core_exponent": 0.9,
+    "prep_mem_share": 0.3,
+    "prep_crowding": 0.05,
+    "launch_s": 0.02,
+    "stage_overlap": 4.0,
+    "host_s": 0.004,
+    "fixed_s": 0.003,
+}
+POWER = {
+    "static_w": 8.0,
+    "cores_idle_w": 1.5,
+    "cores_busy_w": 5.0,
+    "host_busy_w": 3.0,
+    "cpu_exponent": 1.5,
+    "gpu_idle_w": 1.0,
+    "gpu_busy_w": 6.0,
+    "gpu_math_w": 4.0,
+    "gpu_use_exponent": 1.0,
+    "gpu_exponent": 1.2,
+    "mem_idle_w": 1.5,
+    "mem_busy_w": 6.0,
+    "mem_exponent": 0.6,
+}
+
+
+def coefficients() -> Coefficients:
+    return Coefficients(
+        np.log(np.array([TIME[name] for name in TIME_NAMES])), np.log(np.array([POWER[name] for name in POWER_NAMES]))
+    )
+
+
+def another_workload(rng: np.random.Generator, time_sd: float = 0.4, power_sd: float = 0.15) -> Coefficients:
+    base = coefficients()
+    return Coefficients(
+        base.time + time_sd * rng.standard_normal(len(base.time)),
+        base.power + power_sd * rng.standard_normal(len(base.power)),
+    )
+
+
+def grid() -> Modes:
+    """7 x 5 x 6 x 3 modes, MAXN last."""
+    knobs = itertools.product(
+        (2, 3, 4, 5, 6, 7, 8),
+        (500.0, 900.0, 1300.0, 1700.0, 2000.0),
+        (200.0, 400.0, 600.0, 800.0, 1000.0, 1200.0),
+        (700.0, 1800.0, 3000.0),
+    )
+    return Modes(np.array(list(knobs), dtype=np.float64))

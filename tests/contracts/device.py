@@ -1,0 +1,42 @@
+"""What every device does, emulated or real; a test class inherits it and gives ``device`` and two of its modes."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedge.interfaces import Device
+from fedge.types import PowerMode, Workload
+
+WORK = Workload("resnet18-imagenet", 16)
+
+
+class DeviceContract:
+    """A test class's ``device`` fixture gives a fresh board."""
+
+    modes: tuple[PowerMode, PowerMode]
+
+    def test_work_is_metered_in_the_mode_that_is_set(self, device: Device) -> None:
+        with device.in_mode(self.modes[1]):
+            result, measured = device.measure(WORK, 7, lambda: "trained")
+
+        assert result == "trained"
+        assert (measured.mode, measured.steps) == (self.modes[1], 7)
+        assert measured.step_s > 0
+        assert measured.power_w > 0
+
+    def test_the_mode_found_is_restored_after_an_error(self, device: Device) -> None:
+        idle_w = device.idle_w
+        with pytest.raises(RuntimeError, match="boom"), device.in_mode(self.modes[1]):
+            raise RuntimeError("boom")
+
+        assert device.idle_w == idle_w
+
+    def test_idling_draws_less_than_working(self, device: Device) -> None:
+        with device.in_mode(self.modes[0]):
+            _, measured = device.measure(WORK, 3, lambda: None)
+            assert 0 < device.idle_w < measured.power_w
+
+    def test_its_spec_has_its_modes(self, device: Device) -> None:
+        for mode in self.modes:
+            assert mode.cores in device.spec.cores
+            assert mode.gpu_mhz in device.spec.gpu_mhz

@@ -1,0 +1,45 @@
+"""Small reports and answers for tests of the server: one board, its work, its link, its fronts."""
+
+from __future__ import annotations
+
+from fedge.types import Decision, Front, FrontPoint, LinkUse, Measurement, PowerMode, Prediction, RoundReport
+from fedge.wire import Answer, BoardState
+
+MAXN, LOW = PowerMode(4, 1479.0, 921.6, 1600.0), PowerMode(2, 1132.8, 460.8, 800.0)
+IDLE_W = 2.0
+LINK = LinkUse(0.5, 1.5, 1.0)
+
+
+def front(scale: float = 1.0) -> Front:
+    """MAXN: 10 s at 9 W; LOW: 20 s at 4 W; both times ``scale``."""
+    fast = FrontPoint(MAXN, 10.0 * scale, 90.0 * scale)
+    return Front((fast, FrontPoint(LOW, 20.0 * scale, 80.0 * scale)), fast, IDLE_W, LINK.down_s + LINK.up_s, 0.1)
+
+
+def report(board: str, work_s: float, power_w: float = 9.0, truth: Front | None = None, steps: int = 10) -> RoundReport:
+    """A board that worked ``work_s`` at ``power_w`` in MAXN."""
+    measured = Measurement(MAXN, steps, work_s / steps, power_w, 40.0)
+    return RoundReport(
+        board=board,
+        device="nano",
+        round=1,
+        decision=Decision(MAXN, "Top of every knob."),
+        measured=measured,
+        predicted=Prediction(MAXN, work_s / steps, power_w, 0.1, 0.1),
+        link=LINK,
+        idle_w=IDLE_W,
+        front=front(),
+        true_front=truth,
+        samples=100,
+        loss=0.5,
+        accuracy=0.8,
+        temperature_c=40.0,
+        prior_time_ape=None,
+        prior_power_ape=None,
+    )
+
+
+def answer(board: str, work_s: float, power_w: float = 9.0, truth: Front | None = None) -> Answer:
+    """The answer with that report."""
+    said = report(board, work_s, power_w, truth)
+    return Answer(board, said.front, said, BoardState((said.measured,), 40.0, said.busy_s))

@@ -1,0 +1,106 @@
+"""An emulated board is a device, and it warms up, heats, throttles and rests as one."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from contracts.device import WORK, DeviceContract
+
+from fedge.devices import catalogue
+from fedge.devices.emulated import TRIP_C, WARM_UP_STEPS, EmulatedBoard, Thermal, top_mode
+from fedge.devices.truth import Surface
+from fedge.types import Modes, PowerMode
+
+SLOW, FAST = PowerMode(2, 1132.8, 460.8, 800.0), PowerMode(4, 1479.0, 921.6, 1600.0)
+SURFACE = Surface(
+    Modes(np.array([[2, 1132.8, 460.8, 800.0], [4, 1479.0, 921.6, 1600.0]])),
+    step_s=np.array([2.0, 1.0]),
+    power_w=np.array([4.0, 9.0]),
+    idle_w=np.array([1.0, 1.5]),
+)
+COOL = Thermal(kelvin_per_w=4.5, ambient_c=25.0)
+
+
+def board(seed: int = 1, thermal: Thermal = COOL, temperature_c: float = 25.0) -> EmulatedBoard:
+    return EmulatedBoard(catalogue.find("nano"), SURFACE, thermal, temperature_c, np.random.default_rng(seed))
+
+
+class TestEmulatedBoard(DeviceContract):
+    modes = (FAST, SLOW)
+
+    @pytest.fixture
+    def device(self) -> EmulatedBoard:
+        return board()
+
+
+def test_it_is_found_in_its_fastest_mode() -> None:
+    assert board().mode == FAST == top_mode(SURFACE)
+
+
+def test_a_mode_that_it_does_not_have_is_refused_and_nothing_changes() -> None:
+    device = board()
+    with pytest.raises(LookupError), device.in_mode(PowerMode(3, 1479.0, 921.6, 1600.0)):
+        pass
+
+    assert device.mode == FAST
+
+
+def test_over_many_rounds_the_mean_is_the_truth_with_warm_up() -> None:
+    device = board()
+    steps = 20
+    times, powers = [], []
+    for _ in range(400):
+        device.temperature_c = 25.0
+        _, measured = device.measure(WORK, steps, lambda: None)
+        times.append(measured.step_s)
+        powers.append(measured.power_w)
+
+    assert np.median(times) == pytest.approx(1.0 * (steps + WARM_UP_STEPS) / steps, rel=0.002)
+    assert np.median(powers) == pytest.approx(9.0, rel=0.002)
+    assert 0.004 < np.std(np.log(times)[np.array(times) < 1.13]) < 0.015
+
+
+def test_outliers_are_rare_and_slow() -> None:
+    device = board()
+    slow = 0
+    for _ in range(2000):
+        device.temperature_c = 25.0
+        slow += device.measure(WORK, 100, lambda: None)[1].step_s > 1.1
+
+    assert 5 <= slow <= 45
+
+
+def test_the_same_seed_measures_the_same() -> None:
+    assert board(4).measure(WORK, 9, lambda: None)[1] == board(4).measure(WORK, 9, lambda: None)[1]
+
+
+def test_work_heats_towards_the_settled_temperature_and_rest_cools() -> None:
+    device = board()
+    device.measure(WORK, 5000, lambda: None)
+    assert device.temperature_c == pytest.approx(25.0 + 4.5 * 9.0, abs=1.5)
+
+    device.rest(1e6)
+    assert device.temperature_c == pytest.approx(25.0 + 4.5 * 1.5, abs=0.1)
+
+
+def test_past_the_trip_point_it_throttles_and_says_so() -> None:
+    hot = board(thermal=Thermal(9.0, 40.0), temperature_c=90.0)
+    _, measured = hot.measure(WORK, 2000, lambda: None)
+    _, cool = board(thermal=COOL).measure(WORK, 2000, lambda: None)
+
+    assert measured.throttled
+    assert not cool.throttled
+    assert measured.step_s > 1.1 * cool.step_s
+    assert measured.power_w < cool.power_w
+    assert hot.temperature_c <= TRIP_C
+
+
+def test_the_time_to_a_temperature_agrees_with_the_temperature_after_that_time() -> None:
+    thermal = Thermal(9.0, 40.0)
+    seconds = thermal.seconds_until(97.0, 50.0, 9.0)
+
+    assert thermal.after(50.0, 9.0, seconds) == pytest.approx(97.0)
+    assert thermal.seconds_until(97.0, 98.0, 9.0) == 0.0
+    assert math.isinf(thermal.seconds_until(97.0, 50.0, 1.0))

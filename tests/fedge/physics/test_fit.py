@@ -1,0 +1,152 @@
+"""Fits recover a made-up board, from a whole table and from few, repeated and wrong measurements."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+from contracts.boards import MAXN, another_workload, coefficients, grid
+
+from fedge.physics.fit import Prior, fit_map, fit_table, predict, prior_about
+from fedge.physics.model import Coefficients, power_w, step_s
+from fedge.types import Floats, Measurement, Modes
+
+MODES = grid()
+
+
+def _truth(coefficients: Coefficients) -> tuple[Floats, Floats]:
+    return step_s(coefficients, MAXN, MODES), power_w(coefficients, MAXN, MODES)
+
+
+def _measured(truth: tuple[Floats, Floats], rows: list[int], slower: float = 1.0) -> list[Measurement]:
+    return [Measurement(MODES[i], 40, float(truth[0][i]) * slower, float(truth[1][i])) for i in rows]
+
+
+def _mape(predicted: Floats, true: Floats) -> float:
+    return float(np.mean(np.abs(predicted - true) / true))
+
+
+def test_a_table_made_by_the_model_is_recovered_through_noise_and_bad_rows() -> None:
+    rng = np.random.default_rng(2)
+    seconds, watts = _truth(another_workload(rng))
+    noisy_s = seconds * np.exp(0.01 * rng.standard_normal(len(MODES)))
+    noisy_w = watts * np.exp(0.01 * rng.standard_normal(len(MODES)))
+    noisy_s[::40] /= 3.0
+
+    fitted = fit_table(MODES, MAXN, noisy_s, noisy_w)
+
+    assert _mape(step_s(fitted, MAXN, MODES), seconds) < 0.005
+    assert _mape(power_w(fitted, MAXN, MODES), watts) < 0.005
+
+
+def test_a_table_of_one_core_count_and_three_rows_can_be_fitted() -> None:
+    seconds, watts = _truth(coefficients())
+    rows = [-1, -2, -3]
+
+    fitted = fit_table(Modes(MODES.knobs[rows]), MAXN, seconds[rows], watts[rows])
+
+    assert _mape(step_s(fitted, MAXN, Modes(MODES.knobs[rows])), seconds[rows]) < 0.05
+
+
+def test_without_measurements_the_prior_predicts() -> None:
+    seconds, watts = _truth(coefficients())
+
+    predictions = predict(fit_map(prior_about(coefficients()), MAXN, []), MODES)
+
+    np.testing.assert_allclose(predictions.step_s, seconds)
+    np.testing.assert_allclose(predictions.power_w, watts)
+    assert 0.25 < np.median(predictions.step_s_sd_log) < 0.6
+    assert 0.08 < np.median(predictions.power_w_sd_log) < 0.25
+
+
+def test_measurements_reduce_the_error_on_modes_not_measured() -> None:
+    errors = []
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        truth = _truth(another_workload(rng))
+        rows = rng.permutation(len(MODES))
+        held_out = rows[50:]
+        posteriors = [
+            fit_map(prior_about(coefficients()), MAXN, _measured(truth, list(rows[:n]))) for n in (0, 3, 10, 50)
+        ]
+        predictions = [predict(p, Modes(MODES.knobs[held_out])) for p in posteriors]
+        errors.append(
+            [(_mape(p.step_s, truth[0][held_out]), _mape(p.power_w, truth[1][held_out])) for p in predictions]
+        )
+    median = np.median(errors, axis=0)
+
+    assert (np.diff(median, axis=0) < 0).all()
+    assert median[2, 0] < 0.05
+    assert median[2, 1] < 0.03
+    assert median[3].max() < 0.015
+
+
+def test_nine_intervals_in_ten_hold_the_truth() -> None:
+    inside = []
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        truth = _truth(another_workload(rng))
+        predictions = predict(
+            fit_map(prior_about(coefficients()), MAXN, _measured(truth, list(range(0, 600, 90)))), MODES
+        )
+        inside.append(np.mean(np.abs(np.log(truth[0] / predictions.step_s)) < 1.645 * predictions.step_s_sd_log))
+
+    assert np.mean(inside) > 0.85
+
+
+def test_one_wrong_measurement_among_ten_is_mostly_ignored() -> None:
+    truth = _truth(another_workload(np.random.default_rng(5)))
+    rows = list(range(5, 600, 60))
+    good = _measured(truth, rows)
+    wrong = [*good[:4], *_measured(truth, [rows[4]], slower=1.8), *good[5:]]
+
+    clean, spoilt = (predict(fit_map(prior_about(coefficients()), MAXN, seen), MODES) for seen in (good, wrong))
+
+    assert _mape(spoilt.step_s, truth[0]) < _mape(clean.step_s, truth[0]) + 0.03
+
+
+def test_a_throttled_measurement_hardly_moves_a_mode_that_was_measured_unthrottled() -> None:
+    truth = _truth(coefficients())
+    plain = _measured(truth, [600])
+    hot = Measurement(MODES[600], 40, 1.25 * plain[0].step_s, 0.8 * plain[0].power_w, throttled=True)
+
+    predictions = predict(fit_map(prior_about(coefficients()), MAXN, [*plain, hot]), Modes(MODES.knobs[[600]]))
+
+    assert predictions.step_s[0] == pytest.approx(plain[0].step_s, rel=0.01)
+
+
+def test_repeating_a_mode_counts_for_that_mode_and_not_for_the_whole_board() -> None:
+    truth = _truth(another_workload(np.random.default_rng(6)))
+    once = predict(fit_map(prior_about(coefficients()), MAXN, _measured(truth, [300])), MODES)
+
+    often = predict(fit_map(prior_about(coefficients()), MAXN, _measured(truth, [300] * 50)), MODES)
+
+    assert often.step_s_sd_log[300] <= once.step_s_sd_log[300]
+    assert np.median(often.step_s_sd_log) > 0.8 * np.median(once.step_s_sd_log)
+
+
+def test_a_loose_scale_lets_one_measurement_move_every_mode() -> None:
+    base = coefficients()
+    tight = Prior(base, np.full(11, 0.01), np.full(13, 0.01), time_scale_sd=1.0, power_scale_sd=0.3)
+    truth = _truth(base)
+    seen = _measured((2.0 * truth[0], 1.2 * truth[1]), [10])
+
+    predictions = predict(fit_map(tight, MAXN, seen), MODES)
+
+    np.testing.assert_allclose(predictions.step_s, 2.0 * truth[0], rtol=0.03)
+    np.testing.assert_allclose(predictions.power_w, 1.2 * truth[1], rtol=0.03)
+
+
+def test_ten_measurements_are_learnt_within_a_twentieth_of_a_second() -> None:
+    truth = _truth(another_workload(np.random.default_rng(7)))
+    seen = _measured(truth, list(range(0, 600, 60)))
+    fit_map(prior_about(coefficients()), MAXN, seen)
+
+    took = []
+    for _ in range(5):
+        start = time.perf_counter()
+        fit_map(prior_about(coefficients()), MAXN, seen)
+        took.append(time.perf_counter() - start)
+
+    assert min(took) < 0.05

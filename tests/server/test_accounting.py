@@ -1,0 +1,89 @@
+"""A round's books: who is late, when the round ends, and where every joule went."""
+
+from __future__ import annotations
+
+import pytest
+from contracts.reports import IDLE_W, LINK, answer, front
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedge.experiment import LateSpec
+from fedge.wire import Answer
+from server.accounting import Opening, round_row, settle
+
+OPEN = Opening(round=1, start_s=100.0, deadline_s=30.0, idle_w={"a": IDLE_W, "b": IDLE_W})
+BUSY = LINK.down_s + LINK.up_s
+
+
+def test_the_round_lasts_until_the_straggler_is_done() -> None:
+    settled = settle(OPEN, {"a": answer("a", 10.0), "b": answer("b", 25.0)}, LateSpec())
+
+    assert settled.end_s == pytest.approx(100.0 + 25.0 + BUSY)
+    assert settled.accepted == ("a", "b")
+    assert round_row(settled, {}, (0.1, 0.9)).straggler == "b"
+
+
+def test_energy_is_work_and_radio_and_idling_for_the_rest_of_the_round() -> None:
+    settled = settle(OPEN, {"a": answer("a", 10.0), "b": answer("b", 25.0)}, LateSpec())
+    a = settled.clients[0]
+
+    assert a.work_j == pytest.approx(10.0 * 9.0)
+    assert a.energy_j == pytest.approx(90.0 + LINK.radio_j + IDLE_W * (27.0 - 10.0))
+    assert a.down_s + a.work_s + a.up_s + a.wait_s == pytest.approx(27.0)
+
+
+@given(st.lists(st.tuples(st.floats(0.1, 200.0), st.floats(0.5, 60.0)), min_size=1, max_size=6), st.booleans())
+def test_a_boards_time_and_energy_always_add_up(work: list[tuple[float, float]], drop: bool) -> None:
+    answers = {f"b{i}": answer(f"b{i}", *w) for i, w in enumerate(work)}
+    settled = settle(OPEN, answers, LateSpec(action="drop" if drop else "accept", grace=0.0))
+    round_s = settled.end_s - settled.start_s
+
+    for row in settled.clients:
+        assert row.end_s <= settled.end_s + 1e-9
+        assert row.energy_j == pytest.approx(row.work_j + row.radio_j + row.idle_w * (round_s - row.work_s))
+        assert (row.board in settled.accepted) == (row.status == "done")
+
+
+def test_a_late_reply_is_dropped_at_the_cut_off_when_the_experiment_says_so() -> None:
+    answers = {"a": answer("a", 10.0), "b": answer("b", 60.0)}
+    settled = settle(OPEN, answers, LateSpec(action="drop", grace=0.1))
+    b = settled.clients[1]
+
+    assert settled.end_s - settled.start_s == pytest.approx(33.0)
+    assert settled.accepted == ("a",)
+    assert (b.status, b.error) == ("late", "took 62.0 s; the cut-off was 33.0 s")
+    assert b.work_j == pytest.approx((33.0 - LINK.down_s) * 9.0)
+    assert [event.kind for event in settled.events] == ["late"]
+
+
+def test_a_failed_board_is_a_row_that_idled() -> None:
+    settled = settle(OPEN, {"a": answer("a", 10.0), "b": Answer("b", error="out of memory")}, LateSpec())
+    b = settled.clients[1]
+
+    assert (b.status, b.error, b.feasible) == ("failed", "out of memory", None)
+    assert b.energy_j == pytest.approx(IDLE_W * 12.0)
+    assert settled.accepted == ("a",)
+
+
+def test_the_oracle_takes_the_cheapest_mode_that_fits_the_rounds_length() -> None:
+    answers = {"a": answer("a", 10.0, truth=front()), "b": answer("b", 25.0, truth=front(2.0))}
+    settled = settle(OPEN, answers, LateSpec())
+    row = round_row(settled, answers, (0.1, 0.9))
+    a, b = settled.clients
+
+    # a has 25 s for its work and takes LOW (80 J in 20 s); b has 25 s as well, which only MAXN (20 s) meets.
+    assert (a.oracle_work_s, b.oracle_work_s) == (20.0, 20.0)
+    assert row.oracle_energy_j == pytest.approx(
+        80.0 + IDLE_W * (27.0 - 20.0) + 180.0 + IDLE_W * (27.0 - 20.0) + 2 * LINK.radio_j
+    )
+    assert row.maxn_round_s == pytest.approx(20.0 + BUSY)
+    assert row.maxn_energy_j == pytest.approx(90.0 + IDLE_W * 12.0 + 180.0 + IDLE_W * 2.0 + 2 * LINK.radio_j)
+
+
+def test_without_the_truth_there_is_no_oracle() -> None:
+    answers = {"a": answer("a", 10.0)}
+    row = round_row(settle(OPEN, answers, LateSpec()), answers, (0.1, 0.9))
+
+    assert (row.oracle_energy_j, row.maxn_energy_j, row.maxn_round_s) == (None, None, None)
+
+

@@ -1,0 +1,61 @@
+"""A checkpoint holds all that the next round needs, appears whole, and only the newest are kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from contracts.reports import front, report
+
+from fedge.errors import BadInput
+from fedge.wire import BoardState
+from server import checkpoint
+from server.checkpoint import Progress
+
+
+def progress(number: int) -> Progress:
+    return Progress(
+        number,
+        12.345678901234567,
+        {"b": np.arange(6, dtype=np.float32).reshape(2, 3), "a": np.array(number, np.int64)},
+        {"m_t/dict/000000/b": np.ones(3)},
+        {"nano-1": BoardState((report("nano-1", 3.0).measured,), 41.5, 9.0)},
+        {"nano-1": front()},
+    )
+
+
+def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path, progress(3))
+    loaded = checkpoint.latest(tmp_path)
+
+    assert loaded is not None
+    assert (loaded.round, loaded.clock_s) == (3, 12.345678901234567)
+    assert list(loaded.arrays) == ["b", "a"]
+    assert loaded.arrays["b"].tolist() == progress(3).arrays["b"].tolist()
+    assert (loaded.arrays["a"].shape, loaded.arrays["a"].dtype) == ((), np.int64)
+    assert loaded.memory["m_t/dict/000000/b"].tolist() == [1.0, 1.0, 1.0]
+    assert loaded.states == progress(3).states
+    assert loaded.fronts == progress(3).fronts
+
+
+def test_the_newest_counts_and_old_ones_go(tmp_path: Path) -> None:
+    for number in range(1, 6):
+        checkpoint.save(tmp_path, progress(number))
+
+    loaded = checkpoint.latest(tmp_path)
+    assert loaded is not None
+    assert loaded.round == 5
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["round-000004.safetensors", "round-000005.safetensors"]
+
+
+def test_there_is_none_before_the_first(tmp_path: Path) -> None:
+    assert checkpoint.latest(tmp_path / "missing") is None
+
+
+@pytest.mark.parametrize("content", [b"", b"half a file"])
+def test_a_broken_file_is_named(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "round-000001.safetensors").write_bytes(content)
+
+    with pytest.raises(BadInput, match=r"round-000001.safetensors: got a file that cannot be read"):
+        checkpoint.latest(tmp_path)

@@ -1,0 +1,263 @@
+"""The architecture, enforced: imports go down, heavy libraries stay where they belong, functions are short."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("fedge", "clients", "server", "experiments")
+
+SIBLINGS = (
+    "predictors",
+    "explorers",
+    "policies",
+    "costs",
+    "devices",
+    "profiles",
+    "workloads",
+    "concurrency",
+    "telemetry",
+)
+"""Parts of fedge that know nothing of each other."""
+
+LAYERS: tuple[tuple[str, ...], ...] = (
+    ("fedge.types", "fedge.errors", "fedge"),
+    ("fedge.interfaces",),
+    (
+        "fedge.registry",
+        "fedge.clock",
+        "fedge.pareto",
+        "fedge.wire",
+        "fedge.units",
+        "fedge.seeds",
+        "fedge.modes",
+        "fedge.experiment",
+        "fedge.physics",
+    ),
+    tuple(f"fedge.{sibling}" for sibling in SIBLINGS),
+    ("fedge.rounds", "fedge.fleetsim"),
+    ("clients", "server"),
+    ("experiments",),
+)
+"""From the bottom up. ``fedge`` itself stands for the package's own ``__init__``."""
+
+CLOSED_LAYERS = (3, 5)
+"""Layers whose parts do not import each other: the siblings of fedge, and the two programs."""
+
+STANDALONE = ("fedge.worker", "fedge.powerd")
+"""Run by the board's own Python; they import nothing of fedge."""
+
+HOMES: dict[str, tuple[str, ...]] = {
+    "flwr": ("clients", "server", "experiments"),
+    "ray": ("server", "experiments"),
+    "torch": ("fedge.workloads", "fedge.worker"),
+    "torchvision": ("fedge.workloads", "fedge.worker"),
+    "pyarrow": ("fedge.telemetry", "fedge.profiles", "experiments"),
+    "plotly": ("server", "experiments"),
+    "typer": ("experiments",),
+    "rich": ("experiments",),
+}
+"""The only parts that may import a library, at the top of a file or inside a function."""
+
+HEAVY = ("torch", "torchvision", "flwr", "ray", "pyarrow", "plotly", "scipy", "sklearn")
+LONGEST_FUNCTION_LINES = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """One import of ``target`` (a dotted module) by ``module``, at ``line`` of its file."""
+
+    module: str
+    target: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.module}:{self.line} imports {self.target}"
+
+
+def _is_type_checking(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) in {"TYPE_CHECKING", "typing.TYPE_CHECKING"}
+
+
+def _runtime_nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """Every node that can run: what stands under ``if TYPE_CHECKING`` does not."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and _is_type_checking(child):
+            for alternative in child.orelse:
+                yield alternative
+                yield from _runtime_nodes(alternative)
+            continue
+        yield child
+        yield from _runtime_nodes(child)
+
+
+def _absolute(module: str, is_package: bool, node: ast.ImportFrom) -> str:
+    if not node.level:
+        return node.module or ""
+    parts = module.split(".")
+    base = parts[: len(parts) - node.level + is_package]
+    return ".".join([*base, *([node.module] if node.module else [])])
+
+
+def imports_of(module: str, source: str, is_package: bool = False) -> list[Import]:
+    """What a source file imports when it runs; ``from a import b`` counts as ``a.b``, since b may be a module of a."""
+    found: list[Import] = []
+    for node in _runtime_nodes(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found += [Import(module, alias.name, node.lineno) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = _absolute(module, is_package, node)
+            found += [Import(module, f"{base}.{alias.name}", node.lineno) for alias in node.names]
+    return found
+
+
+def _inside(module: str, part: str) -> bool:
+    return module == part or module.startswith(f"{part}.")
+
+
+def part_of(module: str) -> tuple[int, str] | None:
+    """The layer and the part of it that a module belongs to; None for a library and for what stands alone."""
+    for layer, parts in enumerate(LAYERS):
+        for part in parts:
+            if part != "fedge" and _inside(module, part):
+                return layer, part
+    if _inside(module, "fedge") and module.count(".") <= 1 and not module.startswith(STANDALONE):
+        return 0, "fedge"  # a name out of fedge/__init__.py, such as fedge.__version__
+    return None
+
+
+def wrong_way(found: Import) -> str | None:
+    """Why an import breaks the layers; None when it does not."""
+    if _inside(found.module, "fedge.worker") or _inside(found.module, "fedge.powerd"):
+        own = ".".join(found.module.split(".")[:2])
+        strays = _inside(found.target, "fedge") and not _inside(found.target, own)
+        return "a stand-alone part imports nothing of fedge" if strays else None
+    here, there = part_of(found.module), part_of(found.target)
+    if here is None or there is None:
+        return None
+    if there[0] > here[0]:
+        return "imports go down only"
+    if there[0] == here[0] and there[1] != here[1] and here[0] in CLOSED_LAYERS:
+        return "these two do not know each other"
+    if there[1] in {"clients", "server"} and here[1] == "experiments":
+        return (
+            None if _inside(found.module, "experiments.backends") else "only experiments.backends imports the programs"
+        )
+    return None
+
+
+def _module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@cache
+def _sources() -> tuple[Path, ...]:
+    return tuple(path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py")))
+
+
+@cache
+def _all_imports() -> tuple[Import, ...]:
+    return tuple(
+        found
+        for path in _sources()
+        for found in imports_of(_module_name(path), path.read_text(encoding="utf-8"), path.name == "__init__.py")
+    )
+
+
+def test_imports_go_down_the_layers_only() -> None:
+    broken = [f"{found}: {why}" for found in _all_imports() if (why := wrong_way(found))]
+    assert not broken, "\n".join(broken)
+
+
+def test_every_module_has_a_place_in_the_layers() -> None:
+    modules = {_module_name(path) for path in _sources()}
+    homeless = sorted(m for m in modules if part_of(m) in {None, (0, "fedge")} and m != "fedge")
+    assert not [m for m in homeless if not any(_inside(m, alone) for alone in STANDALONE)]
+
+
+@pytest.mark.parametrize("library", sorted(HOMES))
+def test_a_library_is_imported_only_where_it_belongs(library: str) -> None:
+    strays = [
+        str(found)
+        for found in _all_imports()
+        if _inside(found.target, library) and not any(_inside(found.module, home) for home in HOMES[library])
+    ]
+    assert not strays, "\n".join(strays)
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "reason"),
+    [
+        ("fedge.types", "from fedge.interfaces import Device", "imports go down only"),
+        ("fedge.policies.balanced", "from fedge.predictors import forest", "these two do not know each other"),
+        ("fedge.policies.balanced", "def f():\n    import fedge.costs.energy", "these two do not know each other"),
+        ("clients.app", "from server.app import app", "these two do not know each other"),
+        ("experiments.cli", "import server.app", "only experiments.backends imports the programs"),
+        ("fedge.powerd.daemon", "from fedge.errors import BadInput", "a stand-alone part imports nothing of fedge"),
+        ("fedge.rounds", "from experiments import cli", "imports go down only"),
+        ("fedge.devices", "from .. import rounds", "imports go down only"),
+    ],
+)
+def test_the_layer_rule_sees_an_import_that_breaks_it(module: str, source: str, reason: str) -> None:
+    reasons = [wrong_way(found) for found in imports_of(module, source, is_package="." not in module[6:])]
+    assert reasons == [reason]
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("fedge.policies.balanced", "from fedge.policies import power_cap"),
+        ("fedge.policies.balanced", "if TYPE_CHECKING:\n    from fedge.predictors import forest"),
+        ("experiments.backends.local", "from server.app import app"),
+        ("fedge.devices.real", "from fedge.powerd import client"),
+        ("fedge.powerd.daemon", "from fedge.powerd import limits"),
+        ("server.app", "from fedge import __version__, rounds"),
+    ],
+)
+def test_the_layer_rule_allows_an_import_that_goes_down(module: str, source: str) -> None:
+    assert [wrong_way(found) for found in imports_of(module, source) if wrong_way(found)] == []
+
+
+def test_the_command_line_starts_without_heavy_libraries() -> None:
+    if not (ROOT / "experiments" / "cli.py").exists():
+        pytest.skip("experiments/cli.py does not exist")
+    program = f"import sys, experiments.cli; print(*[m for m in {HEAVY!r} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == []
+
+
+def _lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """The length of a function from its signature to its end, without its docstring."""
+    first = function.body[0]
+    documented = ast.get_docstring(function, clean=False) is not None
+    docstring = (first.end_lineno or first.lineno) - first.lineno + 1 if documented else 0
+    return (function.end_lineno or function.lineno) - function.lineno + 1 - docstring
+
+
+def test_no_function_is_longer_than_fifty_lines() -> None:
+    long = [
+        f"{path.relative_to(ROOT)}:{node.lineno} {node.name} has {_lines(node)} lines"
+        for path in _sources()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and _lines(node) > LONGEST_FUNCTION_LINES
+    ]
+    assert not long, "\n".join(long)
+
+
+def test_every_file_says_its_one_idea_in_its_first_line() -> None:
+    silent = [
+        str(path.relative_to(ROOT))
+        for path in _sources()
+        if path.stat().st_size and not (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").strip()
+    ]
+    assert not silent, "\n".join(silent)

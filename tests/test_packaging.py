@@ -1,0 +1,98 @@
+"""The packaging, checked: the lock is exact and plain and fits every declared range; a node gets only what it runs."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parents[1]
+SHIPPED = ("fedge", "clients", "server")
+SHIPPED_KINDS = {".py", ".toml", ".md", ".yaml", ".yml", ".json", ".jsonl"}
+"""The kinds of files that Flower puts into an app bundle."""
+
+
+@cache
+def _project() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+@cache
+def _lock_lines() -> tuple[str, ...]:
+    lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
+    return tuple(line for line in lines if line and not line.startswith("#"))
+
+
+def _pins() -> dict[str, str]:
+    return {canonicalize_name(name): version for name, _, version in (line.partition("==") for line in _lock_lines())}
+
+
+def _declared() -> list[Requirement]:
+    project = _project()["project"]
+    extras = [text for texts in project["optional-dependencies"].values() for text in texts]
+    return [Requirement(text) for text in (*project["dependencies"], *extras, *_project()["build-system"]["requires"])]
+
+
+def test_the_lock_holds_plain_exact_pins_only() -> None:
+    odd = [line for line in _lock_lines() if not re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][0-9a-z.]*", line)]
+    assert not odd, odd
+
+
+def test_the_lock_names_no_address_and_no_local_build() -> None:
+    text = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+    assert "://" not in text
+    assert not [line for line in _lock_lines() if "+" in line]
+
+
+def test_the_lock_names_each_package_once() -> None:
+    assert len(_pins()) == len(_lock_lines())
+
+
+@pytest.mark.parametrize("requirement", _declared(), ids=lambda requirement: requirement.name)
+def test_a_declared_dependency_is_pinned_within_its_range(requirement: Requirement) -> None:
+    version = _pins().get(canonicalize_name(requirement.name))
+    assert version is not None, f"{requirement.name} is not in requirements.lock"
+    assert requirement.specifier.contains(version), f"{version} is outside {requirement}"
+
+
+def test_the_version_is_the_same_in_the_code_and_in_the_project_file() -> None:
+    import fedge
+
+    assert fedge.__version__ == _project()["project"]["version"]
+
+
+def test_every_dependency_has_its_reason_written_down() -> None:
+    text = (ROOT / "docs" / "dependencies.md").read_text(encoding="utf-8").lower()
+    assert [found.name for found in _declared() if f"`{found.name.lower()}" not in text] == []
+
+
+def _bundle() -> set[str]:
+    build = pytest.importorskip("flwr.cli.build", reason="the bundle's rules are Flower's")
+    files: dict[str, bytes | Path] = {
+        path.relative_to(ROOT).as_posix(): path
+        for folder in (*SHIPPED, "experiments", "tests", "docs", "benchmarks", "ansible")
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    files |= {path.name: path for path in ROOT.iterdir() if path.is_file()}
+    return set(build.get_filtered_fab_paths(files, _project()))
+
+
+def test_a_node_gets_the_library_and_the_programs_and_nothing_else() -> None:
+    assert {path.split("/")[0] for path in _bundle()} == {*SHIPPED, "LICENSE"}
+
+
+def test_a_node_gets_every_file_that_the_library_reads() -> None:
+    wanted = {
+        path.relative_to(ROOT).as_posix()
+        for folder in SHIPPED
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in SHIPPED_KINDS and path.is_file()
+    }
+    assert wanted - _bundle() == set()
