@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fedge import registry, workloads
-from fedge.costs import profiles as costs
+from fedge.costs.workloads import load_workloads
 from fedge.devices import catalogue
 from fedge.errors import BadInput, UnknownName
 from fedge.experiment import Board, Experiment, boards
@@ -54,7 +54,7 @@ def _check_fleet(experiment: Experiment) -> None:
         if names.count(board.name) > 1:
             right = "boards of a name of their own: give the fleet entries a `name`"
             raise BadInput("fleet", f"two boards called {board.name!r}", right)
-    known = costs.known_workloads()
+    known = tuple(load_workloads())
     if experiment.workload.cost not in known:
         raise UnknownName("workload.cost", experiment.workload.cost, known)
     for board in fleet:
@@ -114,7 +114,7 @@ def labels(experiment: Experiment) -> dict[str, dict[str, dict[str, str]]]:
     return {
         device: {
             "truth": {"label": kind.truth_label, "source": kind.truth_source},
-            "prior": {"label": kind.prior.label, "source": kind.prior.source},
+            "prior": {"label": "estimated", "source": "; ".join(prior.source for prior in kind.priors)},
         }
         for device, kind in kinds.items()
     }

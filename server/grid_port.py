@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
@@ -21,11 +21,11 @@ _TYPES = {"hello": MessageType.QUERY, "front": MessageType.QUERY, "train": Messa
 class Grid(Protocol):
     """The three calls of ``flwr.serverapp.Grid`` that are used."""
 
-    def get_node_ids(self) -> Collection[int]: ...
+    def get_node_ids(self) -> Iterable[int]: ...
 
-    def push_messages(self, messages: Collection[Message]) -> Collection[str]: ...
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]: ...
 
-    def pull_messages(self, message_ids: Collection[str]) -> Collection[Message]: ...
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]: ...
 
 
 class GridPort:

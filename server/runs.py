@@ -18,7 +18,9 @@ from server.coordinator import Coordinator
 from server.port import ClientPort
 
 
-def play(experiment: Experiment, port: ClientPort, folder: Path, on_round: Callable[[int], None] = lambda _: None) -> None:
+def play(
+    experiment: Experiment, port: ClientPort, folder: Path, on_round: Callable[[int], None] = lambda _: None
+) -> None:
     """Play every round that is left and write the model; raises ``RunFailed`` when the run cannot go on."""
     progress = checkpoint.latest(folder / CHECKPOINTS)
     tables = RunTables(folder)

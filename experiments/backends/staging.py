@@ -1,4 +1,4 @@
-"""Makes the Flower app of a run folder: copies of the programs and the user's plug-ins, and the pyproject.toml that names them."""
+"""Makes the Flower app of a run folder: copies of the programs and the user's plug-ins, and a pyproject.toml."""
 
 from __future__ import annotations
 

@@ -31,6 +31,7 @@ START_WITHIN_S = 60.0
 PORT_TRIES = 5
 END_WITHIN_S = 5.0
 TAIL_LINES = 15
+FLOWER_SAYS = "Simulation failed with exception: "
 # Every process of a run inherits this variable, also those that Flower and Ray start in sessions of their own.
 MARK = "FEDGE_RUN_MARK"
 SETTINGS = {
@@ -41,7 +42,9 @@ SETTINGS = {
     "HF_HUB_DISABLE_TELEMETRY": "1",
     # The environment that runs the launcher runs the app; Flower would otherwise install one for every run.
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    # Start-up: look for the task ten times a second, and start no workers beside the actors, which bring their own.
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
+    "RAY_prestart_worker_first_driver": "0",
     # One thread everywhere gives the same bits in every backend.
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
@@ -153,7 +156,7 @@ def _start_superlink(launch: Launch) -> tuple[subprocess.Popen[bytes], Log]:
         if "address already in use" not in log.text().lower():
             break
         logger.info("port %d was taken by another program, trying the next", port)
-    raise RunFailed(f"Flower's SuperLink did not start; {log.tail()}")
+    raise RunFailed(f"Flower's SuperLink did not start\n{log.tail()}")
 
 
 def free_port() -> int:
@@ -189,13 +192,13 @@ def _run(
     stream = _spawn(launch, ["flwr", "run", str(launch.app_dir), CONNECTION, *options], log)
     while stream.poll() is None:
         if superlink.poll() is not None:
-            raise RunFailed(f"Flower's SuperLink died (exit {superlink.returncode}); {superlink_log.tail()}")
+            raise RunFailed(f"Flower's SuperLink died (exit {superlink.returncode})\n{superlink_log.tail()}")
         _pause(launch, POLL_S)
     if stream.returncode != 0:
-        raise RunFailed(f"`flwr run` failed (exit {stream.returncode}); {log.tail()}")
+        raise RunFailed(f"`flwr run` failed (exit {stream.returncode})\n{log.tail()}")
     status, details = _outcome(launch)
     if status != "finished:completed":
-        raise RunFailed(f"the run ended as {status}: {details}; {log.tail()}")
+        raise RunFailed(f"the run ended as {status}: {details.removeprefix(FLOWER_SAYS)}\n{log.tail()}")
 
 
 def _outcome(launch: Launch) -> tuple[str, str]:
@@ -209,7 +212,7 @@ def _outcome(launch: Launch) -> tuple[str, str]:
         run = json.loads(text[text.index("{") :])["runs"][0]
         return str(run["status"]), str(run["status-details"])
     except (ValueError, LookupError, TypeError) as error:
-        raise RunFailed(f"cannot read how the run ended ({error!r}); {log.tail()}") from error
+        raise RunFailed(f"cannot read how the run ended ({error!r})\n{log.tail()}") from error
 
 
 def _spawn(launch: Launch, command: list[str], log: Log) -> subprocess.Popen[bytes]:
@@ -249,7 +252,9 @@ def _ending(launch: Launch) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _handling(handlers: Mapping[signal.Signals, Callable[[int, FrameType | None], None] | signal.Handlers]) -> Iterator[None]:
+def _handling(
+    handlers: Mapping[signal.Signals, Callable[[int, FrameType | None], None] | signal.Handlers],
+) -> Iterator[None]:
     """Handle signals so inside; only the main thread may, so in any other nothing changes."""
     if threading.current_thread() is not threading.main_thread():
         yield

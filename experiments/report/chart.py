@@ -1,4 +1,4 @@
-"""A chart as plain data (Plotly's ``data`` and ``layout``) with its heading and the sentence that says what to look at."""
+"""A chart as plain data (Plotly's ``data`` and ``layout``) with its heading and what to look at."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Trace = dict[str, Any]
+LEGEND = {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0, "xanchor": "left", "traceorder": "normal"}
+"""Above the plot, from the left: it never covers data."""
 DIGITS = 6
 """Significant digits kept in the page: more than any screen shows, and half the bytes."""
 
@@ -50,6 +52,11 @@ class Section:
 def axis(title: str, **more: Any) -> dict[str, Any]:
     """An axis with its title; everything of taste is the page's theme."""
     return {"title": {"text": title}, **more}
+
+
+def marks(points: int) -> str:
+    """A mark per point as long as they can be told apart."""
+    return "lines+markers" if points <= 60 else "lines"
 
 
 def as_json(value: Any) -> Any:

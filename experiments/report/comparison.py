@@ -8,8 +8,7 @@ from html import escape
 from itertools import accumulate
 from typing import Any
 
-from experiments.report.chart import Chart, axis
-from experiments.report.figures import LEGEND
+from experiments.report.chart import LEGEND, Chart, axis, marks
 from experiments.report.palette import GREY, colours
 from experiments.report.quantities import energy_scale, time_scale
 from experiments.report.runs import Run
@@ -42,7 +41,9 @@ def accuracies(runs: Sequence[Run]) -> tuple[Chart, Chart]:
     joules = energy_scale([sum(row.energy_j for row in run.rounds) for run in runs])
     over_time = {run.name: [row.end_s / times.per for row in run.rounds] for run in runs}
     over_energy = {run.name: [j / joules.per for j in accumulate(row.energy_j for row in run.rounds)] for run in runs}
-    further_left = "Further left is {}, at the same height equally accurate. The dotted line is the accuracy that all reached."
+    further_left = (
+        "Further left is {}, at the same height equally accurate. The dotted line is the accuracy that all reached."
+    )
     return (
         _lines(runs, "time", f"fleet's clock ({times.unit})", over_time, further_left.format("faster")),
         _lines(runs, "energy", f"energy of the fleet ({joules.unit})", over_energy, further_left.format("cheaper")),
@@ -54,7 +55,7 @@ def _lines(runs: Sequence[Run], key: str, title: str, x: Mapping[str, list[float
     data = [
         {
             "type": "scatter",
-            "mode": "lines+markers" if len(run.rounds) <= 60 else "lines",
+            "mode": marks(len(run.rounds)),
             "name": escape(run.name),
             "x": x[run.name],
             "y": [100 * row.accuracy for row in run.rounds],
@@ -68,7 +69,7 @@ def _lines(runs: Sequence[Run], key: str, title: str, x: Mapping[str, list[float
     line = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": goal, "y1": goal}
     layout = {
         "xaxis": axis(title, rangemode="tozero"),
-        "yaxis": axis("test accuracy (%)", rangemode="tozero"),
+        "yaxis": axis("test accuracy (%)"),
         "legend": LEGEND,
         "showlegend": True,
         "shapes": [{**line, "line": {"color": GREY, "width": 1, "dash": "dot"}}],
@@ -101,7 +102,9 @@ def _bars(runs: Sequence[Run], key: str, title: str, column: str, maxn: str, per
             "showlegend": False,
         }
     ]
-    references = [("MAXN", maxn, "line-ns", 3)] + ([("oracle", "oracle_energy_j", "diamond", 1.5)] if key == "energy" else [])
+    references = [("MAXN", maxn, "line-ns", 3)] + (
+        [("oracle", "oracle_energy_j", "diamond", 1.5)] if key == "energy" else []
+    )
     for name, reference, symbol, width in references:
         shown = [run for run in runs if run.summary[reference] is not None]
         mark = {"symbol": symbol, "size": 11, "color": "white", "line": {"color": GREY, "width": width}}
@@ -126,7 +129,9 @@ def _bars(runs: Sequence[Run], key: str, title: str, column: str, maxn: str, per
     caption = "Shorter is better. ┃ is what the same rounds would have needed at MAXN" + (
         ", ◇ what a planner that knows the truth would have needed." if key == "energy" else "."
     )
-    return Chart(f"bars-{key}", title.partition(" (")[0].capitalize(), caption, data, layout, 130 + 34 * max(2, len(runs)))
+    return Chart(
+        f"bars-{key}", title.partition(" (")[0].capitalize(), caption, data, layout, 130 + 34 * max(2, len(runs))
+    )
 
 
 def differences(runs: Sequence[Run]) -> dict[str, tuple[str, ...]]:

@@ -41,7 +41,7 @@ def number(value: float | None, digits: int = 3, unit: str = "") -> str:
     if value is None or not math.isfinite(value):
         return UNKNOWN
     magnitude = math.floor(math.log10(abs(value))) if value else 0
-    text = f"{value:,.{max(0, digits - 1 - magnitude)}f}"
+    text = f"{value:,.{max(0, digits - 1 - magnitude)}f}".replace("-", "−")
     return f"{text} {unit}" if unit else text
 
 
@@ -66,7 +66,7 @@ def duration(value_s: float | None) -> str:
 
 def percent(value: float | None, digits: int = 1) -> str:
     """0.234 -> 23.4 %."""
-    return UNKNOWN if value is None or not math.isfinite(value) else f"{100 * value:.{digits}f} %"
+    return UNKNOWN if value is None or not math.isfinite(value) else f"{100 * value:.{digits}f} %".replace("-", "−")
 
 
 def mean(values: Iterable[float | None]) -> float | None:

@@ -37,7 +37,9 @@ def view_of(run: Run) -> View:
     rounds = run.rounds[-max(1, MAX_CELLS // len(boards)) :]
     parts = []
     if len(boards) < len(run.kinds):
-        parts.append(f"{len(boards)} of {len(run.kinds)} boards (the most frequent stragglers, then some of every kind)")
+        parts.append(
+            f"{len(boards)} of {len(run.kinds)} boards (the most frequent stragglers, then some of every kind)"
+        )
     if len(rounds) < len(run.rounds):
         parts.append(f"the last {len(rounds)} of {len(run.rounds)} rounds")
     return View(boards, rounds, f"Drawn here: {' and '.join(parts)}; the tables in Parquet hold all." if parts else "")
@@ -57,4 +59,4 @@ def _boards(run: Run) -> tuple[str, ...]:
 def thinned(rows: Sequence[T], limit: int = MAX_POINTS) -> tuple[Sequence[T], str]:
     """Every n-th row, and a sentence about it when rows were left out."""
     step = -(-len(rows) // limit) if rows else 1
-    return rows[::step], "" if step <= 1 else f"Every {step}th of {len(rows):,} points is drawn."
+    return rows[::step], "" if step <= 1 else f"One in {step} of {len(rows):,} points is drawn."

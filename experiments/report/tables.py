@@ -13,6 +13,8 @@ from experiments.report.runs import Run
 from fedge.telemetry.rows import ClientRow
 
 MAX_EVENTS, MAX_CLIENTS = 200, 100
+MAX_SOURCE = 120
+"""Characters of a source shown at once; the rest unfolds."""
 LABELS = ("measured", "calibrated", "estimated")
 
 
@@ -80,7 +82,11 @@ def _origin(run: Run, device: str, part: str) -> Cell:
     found = run.labels.get(device, {}).get(part)
     if not found:
         return Cell(badge("not recorded"))
-    return Cell(f"{badge(found.get('label', 'not recorded'))} {escape(found.get('source', ''))}")
+    label, source = badge(found.get("label", "not recorded")), found.get("source", "")
+    if len(source) <= MAX_SOURCE:
+        return Cell(f"{label} {escape(source)}")
+    head = source[:MAX_SOURCE].rsplit(" ", 1)[0]
+    return Cell(f"<details><summary>{label} {escape(head)} …</summary>{escape(source)}</details>")
 
 
 def last_round(run: Run) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any
 
-from experiments.report.chart import Chart, Frame, Trace, axis
+from experiments.report.chart import LEGEND, Chart, Frame, Trace, axis
 from experiments.report.palette import ALARM, FETCH, GREY, SEND, WAIT, colours
 from experiments.report.quantities import Scale, duration, energy, time_scale
 from experiments.report.runs import Run
@@ -17,7 +17,6 @@ BAR = 0.72
 FIRST_SHOWN = 10
 """Rounds in view at first."""
 ROW_PX, FRAME_PX = 24, 120
-LEGEND = {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0, "xanchor": "left", "traceorder": "normal"}
 
 
 def timeline(run: Run) -> tuple[Chart, Chart]:
@@ -34,8 +33,8 @@ def _all_rounds(run: Run, view: View) -> Chart:
     shown = spans[-FIRST_SHOWN:]
     layout = _layout(view, f"fleet's clock ({scale.unit})", (shown[0][1], shown[-1][2]))
     caption = (
-        "Every round begins at a dotted line, when the model is fetched, and ends when the last board has sent its own. "
-        "Pale stretches are boards that wait at idle power: the less of them, the better the modes fit together. "
+        "Every round begins at a dotted line, when the model is fetched, and ends when the last board has sent its "
+        "own. Pale stretches are boards that wait at idle power: the less of them, the better the modes fit together. "
         + view.note
     )
     return Chart("timeline", "All rounds", caption, data, layout, _height(view), spans=spans)
@@ -45,9 +44,9 @@ def _one_round(run: Run, view: View) -> Chart:
     rows = view.rows(run)
     frames = tuple(_frame(run, view, one, [row for row in rows if row.round == one.round]) for one in view.rounds)
     caption = (
-        "The dashed line is the deadline the server planned from the boards' offers; the outlined stretch up to it is a "
-        "board's slack. ★ marks the straggler. A board whose work could fill its slack in a slower mode costs more "
-        "energy than the round needs."
+        "The dashed line is the deadline the server planned from the boards' offers; the outlined stretch up to it is "
+        "a board's slack. ★ marks the straggler. A board that could have worked through its slack in a cheaper mode "
+        "spent more energy than the round needed."
     )
     last = frames[-1]
     return Chart("round", "One round", caption, last.data, last.layout, _height(view), frames)
@@ -68,17 +67,27 @@ def _frame(run: Run, view: View, one: RoundRow, rows: Sequence[ClientRow]) -> Fr
 def _bars(
     run: Run, view: View, rows: Sequence[ClientRow], scale: Scale, start: Callable[[ClientRow], float]
 ) -> list[Trace]:
-    """Fetching, working (one colour per kind), sending and waiting, each a trace; failed boards get a bar of their own."""
+    """Fetching, working (one colour per kind), sending and waiting, each a trace; failed boards have their own."""
     alive = [row for row in rows if row.status != "failed"]
     colour = colours(run.devices)
     work = [
-        _bar(view, f"work: {escape(device)}", colour[device], [row for row in alive if row.device == device], scale, start, "work")
+        _bar(
+            view,
+            f"work: {escape(device)}",
+            colour[device],
+            [row for row in alive if row.device == device],
+            scale,
+            start,
+            phase="work",
+        )
         for device in run.devices
     ]
-    fetch = _bar(view, "fetch", FETCH, alive, scale, start, "fetch")
-    send = _bar(view, "send", SEND, alive, scale, start, "send")
-    wait = _bar(view, "wait", WAIT, alive, scale, start, "wait")
-    failed = _bar(view, "failed", "rgba(0,0,0,0)", [row for row in rows if row.status == "failed"], scale, start, "wait")
+    fetch = _bar(view, "fetch", FETCH, alive, scale, start, phase="fetch")
+    send = _bar(view, "send", SEND, alive, scale, start, phase="send")
+    wait = _bar(view, "wait", WAIT, alive, scale, start, phase="wait")
+    failed = _bar(
+        view, "failed", "rgba(0,0,0,0)", [row for row in rows if row.status == "failed"], scale, start, phase="wait"
+    )
     failed["marker"] = {"color": "rgba(200,16,46,0.15)", "line": {"color": ALARM, "width": 1}}
     late = _late(view, [row for row in alive if row.status == "late"], scale, start)
     return [trace for trace in (fetch, *work, send, wait, failed, late) if trace["x"]]
@@ -102,6 +111,7 @@ def _bar(
     rows: Sequence[ClientRow],
     scale: Scale,
     start: Callable[[ClientRow], float],
+    *,
     phase: str,
 ) -> Trace:
     place = {board: i for i, board in enumerate(view.boards)}
@@ -176,7 +186,9 @@ def _starts(view: View, scale: Scale) -> Trace:
 def _slack(view: View, rows: Sequence[ClientRow]) -> Trace:
     """From a board's end to the deadline, outlined."""
     ends = [
-        (row, row.end_s - row.start_s, row.deadline_s) for row in rows if row.status == "done" and row.deadline_s is not None
+        (row, row.end_s - row.start_s, row.deadline_s)
+        for row in rows
+        if row.status == "done" and row.deadline_s is not None
     ]
     slack = [(row, end, deadline - end) for row, end, deadline in ends if deadline > end]
     return {
@@ -188,7 +200,9 @@ def _slack(view: View, rows: Sequence[ClientRow]) -> Trace:
         "x": [length for _, _, length in slack],
         "width": BAR,
         "marker": {"color": "rgba(0,0,0,0)", "line": {"color": GREY, "width": 1}},
-        "hovertext": [f"<b>{escape(row.board)}</b>: {length:.3g} s of slack to the deadline" for row, _, length in slack],
+        "hovertext": [
+            f"<b>{escape(row.board)}</b>: {length:.3g} s of slack to the deadline" for row, _, length in slack
+        ],
         "hoverinfo": "text",
     }
 

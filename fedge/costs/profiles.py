@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from fedge.costs.estimate import for_board, for_workload, nearest
+from fedge.costs.estimate import board_distance, for_board, for_workload, nearest
 from fedge.costs.record import CostProfile, Evidence, load_calibrated, read_profile, write_profile
 from fedge.costs.workloads import load_workloads, size_distance, size_ratio
 from fedge.errors import BadInput, UnknownName
 from fedge.types import DeviceSpec
 
-__all__ = ["CostProfile", "Evidence", "cost_of", "load_calibrated", "prior_for", "read_profile", "write_profile"]
+__all__ = ["CostProfile", "Evidence", "cost_of", "load_calibrated", "priors_for", "read_profile", "write_profile"]
 
 SIZE_EXPONENT = 0.5
 """A step's time grows more slowly than its FLOP and bytes: launches, loading and small kernels do not grow with them.
@@ -35,30 +35,34 @@ def cost_of(
     return _on_board(having, device, specs)
 
 
-def prior_for(
+def priors_for(
     device: DeviceSpec,
     workload: str,
     specs: Mapping[str, DeviceSpec],
     calibrated: Sequence[CostProfile] | None = None,
-) -> CostProfile:
-    """What a predictor may believe of ``workload`` on ``device`` beforehand; never fitted to it on any board.
+) -> tuple[CostProfile, ...]:
+    """What a predictor may believe of ``workload`` on ``device`` beforehand; none was fitted to it on any board.
 
-    It is another workload's profile, on the same board if there is one, else estimated from the nearest board; of
-    several, the workload closest in FLOP and bytes per step, with its times rescaled. A workload of unknown size takes
-    the first by name, unscaled. Raises ``BadInput`` when no other workload is known.
+    Every calibrated profile of another workload, carried to this board by data-sheet ratios and to this workload by its
+    size; the most credible first: the same board, then the workload closest in FLOP and bytes per step, then the
+    nearest board. A workload of unknown size is not rescaled. Raises ``BadInput`` when no other workload is known.
     """
     others = [profile for profile in _usable(calibrated, specs) if profile.workload != workload]
     if not others:
         raise BadInput("workload.cost", repr(workload), "a workload beside which another one is calibrated")
-    board = nearest(others, device, specs).device
-    if any(profile.device == device.name for profile in others):
-        board = device.name
-    here = [profile for profile in others if profile.device == board]
-    closest = min(here, key=lambda profile: (_distance(workload, profile.workload), profile.workload))
+
+    def credibility(profile: CostProfile) -> tuple[bool, float, float, str]:
+        of = specs[profile.device]
+        return of != device, _distance(workload, profile.workload), board_distance(of, device), profile.workload
+
+    return tuple(_carried(profile, device, workload, specs) for profile in sorted(others, key=credibility))
+
+
+def _carried(profile: CostProfile, device: DeviceSpec, workload: str, specs: Mapping[str, DeviceSpec]) -> CostProfile:
+    here = profile if profile.device == device.name else for_board(profile, specs[profile.device], device)
     sizes = load_workloads()
-    batch_size = sizes[workload].batch_size if workload in sizes else closest.batch_size
-    ratio = _time_ratio(workload, closest.workload)
-    return for_workload(_on_board([closest], device, specs), workload, batch_size, ratio)
+    batch_size = sizes[workload].batch_size if workload in sizes else profile.batch_size
+    return for_workload(here, workload, batch_size, _time_ratio(workload, profile.workload))
 
 
 def _usable(calibrated: Sequence[CostProfile] | None, specs: Mapping[str, DeviceSpec]) -> list[CostProfile]:

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from fedge import modes as mode_tables
-from fedge.costs import profiles as costs
+from fedge.costs.profiles import cost_of, priors_for
+from fedge.costs.record import CostProfile
 from fedge.devices import catalogue
 from fedge.devices.link import Link
 from fedge.devices.truth import Surface, own_surface
@@ -25,7 +26,7 @@ TABLE = "table:"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kind:
-    """What all boards of one fleet entry share: the average surface, where it comes from, and the predictor's prior."""
+    """What all boards of one fleet entry share: the average surface, where it comes from, and the predictor's priors."""
 
     spec: DeviceSpec
     average: Surface
@@ -33,7 +34,7 @@ class Kind:
     truth_source: str
     residual_time_sd_log: float
     residual_power_sd_log: float
-    prior: costs.CostProfile
+    priors: tuple[CostProfile, ...]
 
 
 def kind_of(board: Board, workload: WorkloadSpec) -> Kind:
@@ -45,10 +46,10 @@ def kind_of(board: Board, workload: WorkloadSpec) -> Kind:
 def _kind(device: str, truth: str, workload: str, batch_size: int) -> Kind:
     specs = catalogue.load_catalogue()
     spec = catalogue.find(device, where="fleet.device")
-    prior = costs.prior_for(spec, workload, specs)
+    priors = priors_for(spec, workload, specs)
     if truth.startswith(TABLE):
-        return _kind_from_table(spec, truth.removeprefix(TABLE), batch_size, prior)
-    cost = costs.cost_of(spec, workload, specs)
+        return _kind_from_table(spec, truth.removeprefix(TABLE), batch_size, priors)
+    cost = cost_of(spec, workload, specs)
     modes = mode_tables.grid(spec)
     maxn = spec.maxn
     average = Surface(
@@ -57,17 +58,17 @@ def _kind(device: str, truth: str, workload: str, batch_size: int) -> Kind:
         model.power_w(cost.coefficients, maxn, modes),
         spec.idle_w.value * model.idle_shape(cost.coefficients, maxn, modes),
     )
-    return Kind(spec, average, cost.label, cost.source, cost.residual_time_sd_log, cost.residual_power_sd_log, prior)
+    return Kind(spec, average, cost.label, cost.source, cost.residual_time_sd_log, cost.residual_power_sd_log, priors)
 
 
-def _kind_from_table(spec: DeviceSpec, path: str, batch_size: int, prior: costs.CostProfile) -> Kind:
+def _kind_from_table(spec: DeviceSpec, path: str, batch_size: int, priors: tuple[CostProfile, ...]) -> Kind:
     table = tables.read_table(Path(path), batch_size=batch_size)
     if not len(table.modes):
         raise BadInput("fleet.truth", path, "a table with at least one row")
-    shape = model.idle_shape(prior.coefficients, spec.maxn, table.modes)
+    shape = model.idle_shape(priors[0].coefficients, spec.maxn, table.modes)
     idle_w = np.minimum(spec.idle_w.value * shape, 0.95 * table.power_w)
     average = Surface(table.modes, table.step_s, table.power_w, idle_w)
-    return Kind(spec, average, "measured", f"{Path(path).name} ({len(table.modes)} rows)", 0.0, 0.0, prior)
+    return Kind(spec, average, "measured", f"{Path(path).name} ({len(table.modes)} rows)", 0.0, 0.0, priors)
 
 
 def surface_of(board: Board, kind: Kind, seed: int) -> Surface:

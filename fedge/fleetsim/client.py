@@ -21,12 +21,13 @@ from fedge.devices.truth import Surface
 from fedge.errors import FedgeError
 from fedge.experiment import Board, Experiment, boards
 from fedge.fleetsim.boards import Kind, kind_of, link_of, surface_of
-from fedge.interfaces import LearningTask, Predictor
+from fedge.interfaces import Predictor
 from fedge.policies import policy_for
 from fedge.predictors import PREDICTORS
 from fedge.seeds import derived_seed, generator
 from fedge.types import Front, Goal, NamedArrays, Predictions, RoundReport, TrainOptions, TrainResult, Workload
 from fedge.wire import Answer, Ask, BoardState
+from fedge.workloads import LabelledTask
 from fedge.workloads.partitions import split
 
 logger = logging.getLogger(__name__)
@@ -69,11 +70,11 @@ def _seat(experiment: Experiment, board: Board, share: NDArray[np.int64]) -> Sea
 
 
 @lru_cache(maxsize=4)
-def _task(name: str, data_dir: str | None, download: bool) -> LearningTask:
+def _task(name: str, data_dir: str | None, download: bool) -> LabelledTask:
     return workloads.load_task(name, data_dir=data_dir, download=download)
 
 
-def task_of(experiment: Experiment) -> LearningTask:
+def task_of(experiment: Experiment) -> LabelledTask:
     """The experiment's learning task; built once per process."""
     return _task(experiment.workload.task, experiment.data.dir, experiment.data.download)
 
@@ -151,7 +152,9 @@ def _device(experiment: Experiment, seat: Seat, ask: Ask) -> EmulatedBoard:
 
 def _player(experiment: Experiment, seat: Seat, policy: str, device: EmulatedBoard) -> rounds.Player:
     make = registry.load("predictor", experiment.predictor, PREDICTORS)
-    predictor: Predictor = make(seat.kind.prior.coefficients, seat.kind.spec.maxn)
+    predictor: Predictor = make(
+        tuple(prior.coefficients for prior in seat.kind.priors), seat.kind.spec.maxn, device.idle_w
+    )
     work = Workload(experiment.workload.cost, experiment.workload.batch_size)
     return rounds.Player(
         seat.board.name, device, predictor, policy_for(policy), work, seat.truth.modes, top_mode(seat.surface)

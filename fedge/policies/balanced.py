@@ -23,26 +23,24 @@ def balanced(predictions: Predictions, offer: Front, goal: Goal, spec: DeviceSpe
 
 
 def _by_deadline(predictions: Predictions, offer: Front, goal: Goal, deadline_s: float) -> Decision:
-    """Least joules above idling that ends in time with the margin; else the fastest mode.
+    """Least joules above idling that ends in time, both with the margin; else in time as expected; else the fastest.
 
-    The plan gives the slowest board no room for a margin. Its fastest mode is then the right choice and meets the goal
-    as long as it is expected to end in time.
+    The plan gives the slowest board no room for a margin: of the modes expected in time it takes the cheapest.
     """
     confidence = goal.limits.get("confidence", CONFIDENCE)
+    z = margin_z(confidence)
     time_s, energy_j = busy_s(predictions, offer, goal), above_idle_j(predictions, offer, goal)
-    allowed = within(busy_s(predictions, offer, goal, margin_z(confidence)), deadline_s)
-    if allowed.any():
-        row = best_row(energy_j, time_s, allowed)
-        found = f"{figure(time_s[row])} s and {figure(energy_j[row])} J above idling expected"
-        why = f"Least energy within the round's {figure(deadline_s)} s: {found}."
-        return Decision(predictions.modes[row], why)
-    row = best_row(time_s, energy_j)
-    takes = f"Fastest mode: {figure(time_s[row])} s expected"
-    if within(time_s, deadline_s)[row]:
-        why = f"{takes}; the round's {figure(deadline_s)} s leave no margin at {confidence:.0%} confidence."
-        return Decision(predictions.modes[row], why)
-    why = f"{takes}, later than the round's {figure(deadline_s)} s; this board holds up the round."
-    return Decision(predictions.modes[row], why, feasible=False)
+    careful_j = above_idle_j(predictions, offer, goal, z)
+    safe = within(busy_s(predictions, offer, goal, z), deadline_s)
+    expected = within(time_s, deadline_s)
+    if not expected.any():
+        row = best_row(time_s, energy_j)
+        late = f"later than the round's {figure(deadline_s)} s; this board holds up the round"
+        return Decision(predictions.modes[row], f"Fastest mode: {figure(time_s[row])} s expected, {late}.", False)
+    row = best_row(careful_j, time_s, safe if safe.any() else expected)
+    margin = f"with {confidence:.0%} confidence" if safe.any() else "without margin"
+    found = f"{figure(time_s[row])} s and {figure(energy_j[row])} J above idling expected"
+    return Decision(predictions.modes[row], f"Least energy within the round's {figure(deadline_s)} s {margin}: {found}.")
 
 
 def _by_weight(predictions: Predictions, offer: Front, goal: Goal) -> Decision:

@@ -31,9 +31,14 @@ def busy_s(predictions: Predictions, offer: Front, goal: Goal, z: float = 0.0) -
     return offer.link_s + work_s * np.exp(z * predictions.step_s_sd_log)
 
 
-def above_idle_j(predictions: Predictions, offer: Front, goal: Goal) -> Floats:
-    """Joules of the work beyond what the board would draw idling as long, n t (p - i); shape (modes,)."""
-    energy: Floats = goal.steps * predictions.step_s * (predictions.power_w - offer.idle_w)
+def above_idle_j(predictions: Predictions, offer: Front, goal: Goal, z: float = 0.0) -> Floats:
+    """Joules of the work beyond what the board would draw idling as long, n t (p - i); shape (modes,).
+
+    With ``z``, what is not exceeded in time and power with that margin: n t exp(z s_t) (p exp(z s_p) - i). Near idle
+    power p - i is small and its error large, so that the least of thousands of expected values is mostly the luckiest.
+    """
+    work_s = goal.steps * predictions.step_s * np.exp(z * predictions.step_s_sd_log)
+    energy: Floats = work_s * (predictions.power_w * np.exp(z * predictions.power_w_sd_log) - offer.idle_w)
     return energy
 
 

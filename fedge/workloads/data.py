@@ -7,7 +7,6 @@ process that trains holds a copy.
 from __future__ import annotations
 
 import fcntl
-import http.client
 import importlib.util
 import pickle
 import socket
@@ -84,18 +83,13 @@ SOURCES: Mapping[str, Source] = {
 }
 """Data sets that are files in the data folder. ``digits`` needs none."""
 
-_UNREADABLE = (
-    OSError,
-    RuntimeError,
-    ValueError,
-    AssertionError,
-    KeyError,
-    IndexError,
-    EOFError,
-    pickle.UnpicklingError,
-    http.client.HTTPException,
-)
-"""What torchvision raises for files that are absent or broken and for downloads that fail."""
+
+def _reading_errors() -> tuple[type[Exception], ...]:
+    """What torchvision raises for files that are absent or broken and for downloads that fail."""
+    from http.client import HTTPException
+
+    broken = (ValueError, TypeError, AssertionError, LookupError, EOFError, pickle.UnpicklingError)
+    return (OSError, RuntimeError, HTTPException, *broken)
 
 
 def load(name: str, root: Path, *, download: bool = True) -> Images:
@@ -112,7 +106,7 @@ def load(name: str, root: Path, *, download: bool = True) -> Images:
     try:
         with _alone(root) if download else _reader(root) as may_write:
             return _read(source, root, download=may_write)
-    except _UNREADABLE as error:
+    except _reading_errors() as error:
         raise _absent(source, root, error, download=download) from error
 
 

@@ -18,16 +18,23 @@ class Shape:
 
 
 def digits_cnn(shape: Shape) -> nn.Module:
-    """Two convolutions and one dense layer, about 10 thousand parameters for 8 x 8 images: made to be quick."""
-    half = shape.side // 2
+    """Two convolutions and one dense layer, about 6 thousand parameters for 8 x 8 images: made to be quick.
+
+    Group normalisation keeps it learning at step sizes where it would otherwise diverge, and unlike batch norm has no
+    running statistics that clients with different classes would have to average (Hsieh et al. 2020).
+    """
+    quarter = shape.side // 4
     return nn.Sequential(
         nn.Conv2d(shape.channels, 16, 3, padding=1),
-        nn.ReLU(),
         nn.MaxPool2d(2),
+        nn.GroupNorm(4, 16),
+        nn.ReLU(),
         nn.Conv2d(16, 32, 3, padding=1),
+        nn.MaxPool2d(2),
+        nn.GroupNorm(4, 32),
         nn.ReLU(),
         nn.Flatten(),
-        nn.Linear(32 * half * half, shape.classes),
+        nn.Linear(32 * quarter * quarter, shape.classes),
     )
 
 
@@ -51,7 +58,7 @@ def lenet5(shape: Shape) -> nn.Module:
 
 
 def small_cnn(shape: Shape) -> nn.Module:
-    """Three convolutions, two poolings, dropout: enough for about 99% on MNIST and 75% on CIFAR-10."""
+    """Three convolutions, two poolings, dropout and two dense layers: about half a million parameters."""
     quarter = shape.side // 4
     return nn.Sequential(
         nn.Conv2d(shape.channels, 32, 3, padding=1),
@@ -71,7 +78,7 @@ def small_cnn(shape: Shape) -> nn.Module:
 
 
 def resnet18(shape: Shape) -> nn.Module:
-    """torchvision's ResNet-18, not pretrained, with the usual change for small images (He et al. 2016, section 4.2).
+    """ResNet-18 of torchvision, not pretrained, with the usual change for small images (He et al. 2016, section 4.2).
 
     The first convolution is 3 x 3 with stride 1 instead of 7 x 7 with stride 2, and the pooling after it is left out.
     """
@@ -88,17 +95,19 @@ def _mobilenet_v3(size: str, shape: Shape) -> nn.Module:
 
     build = {"small": models.mobilenet_v3_small, "large": models.mobilenet_v3_large}[size]
     net: nn.Module = build(weights=None, num_classes=shape.classes)
-    net.features[0][0] = nn.Conv2d(shape.channels, 16, kernel_size=3, stride=1, padding=1, bias=False)  # type: ignore[index, operator]
+    stem = net.get_submodule("features.0")
+    assert isinstance(stem, nn.Sequential)
+    stem[0] = nn.Conv2d(shape.channels, 16, kernel_size=3, stride=1, padding=1, bias=False)
     return net
 
 
 def mobilenet_v3_small(shape: Shape) -> nn.Module:
-    """torchvision's MobileNetV3-Small, not pretrained; the first convolution has stride 1 instead of 2."""
+    """MobileNetV3-Small of torchvision, not pretrained; the first convolution has stride 1 instead of 2."""
     return _mobilenet_v3("small", shape)
 
 
 def mobilenet_v3_large(shape: Shape) -> nn.Module:
-    """torchvision's MobileNetV3-Large, not pretrained; the first convolution has stride 1 instead of 2."""
+    """MobileNetV3-Large of torchvision, not pretrained; the first convolution has stride 1 instead of 2."""
     return _mobilenet_v3("large", shape)
 
 

@@ -1,4 +1,4 @@
-"""How the training samples are split over the clients: evenly, by a Dirichlet draw per class, or in shards of one class.
+"""How the training samples are split over the clients: evenly, by a Dirichlet draw per class, or in shards of a class.
 
 A partition is a function of the labels, the number of clients and a random generator. It returns one sorted int64 array
 of sample indices per client; every sample belongs to exactly one client and no client is empty.
@@ -94,7 +94,7 @@ def shards(per_client: int) -> Partition:
 
 
 PARTITIONS: Mapping[str, Callable[[Settings], Partition]] = {
-    "iid": lambda settings: iid(),
+    "iid": lambda _: iid(),
     "dirichlet": lambda settings: dirichlet(settings.alpha),
     "shards": lambda settings: shards(settings.shards_per_client),
 }

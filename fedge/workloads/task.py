@@ -74,7 +74,8 @@ class ImageTask:
         self._net.eval()
         loss, right = 0.0, 0
         with torch.no_grad():
-            for x, y in zip(self._test_x.split(TEST_BATCH), self._test_y.split(TEST_BATCH), strict=True):
+            for start in range(0, self.n_test, TEST_BATCH):
+                x, y = self._test_x[start : start + TEST_BATCH], self._test_y[start : start + TEST_BATCH]
                 scores = self._net(self._scaled(x))
                 loss += float(nn.functional.cross_entropy(scores, y, reduction="sum"))
                 right += int((scores.argmax(1) == y).sum())
@@ -90,7 +91,7 @@ class ImageTask:
 
     def _load(self, arrays: NamedArrays) -> None:
         own = self._net.state_dict()
-        if list(arrays) != list(own):
+        if set(arrays) != set(own):
             got = f"arrays called {_few(list(arrays))}"
             raise BadInput("model arrays", got, f"this model's {len(own)}: {_few(list(own))}")
         for name, tensor in own.items():

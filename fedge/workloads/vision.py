@@ -25,7 +25,7 @@ def _compiled_part_loads() -> bool:
         return True  # there is nothing to mend: the import below says what is missing
     for library in Path(found.origin).parent.glob("_C*.so"):
         try:
-            torch.ops.load_library(str(library))
+            torch.ops.load_library(str(library))  # type: ignore[no-untyped-call]
         except OSError:
             return False
         return True
@@ -33,9 +33,10 @@ def _compiled_part_loads() -> bool:
 
 
 def _declare_operators() -> torch.library.Library:
-    library = torch.library.Library("torchvision", "FRAGMENT")
+    library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
     for name in _DECLARED_ALWAYS:
-        library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        schema = f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+        library.define(schema)  # type: ignore[no-untyped-call]
     return library
 
 

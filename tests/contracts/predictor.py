@@ -1,4 +1,4 @@
-"""What every predictor does; a test class inherits it and gives a fresh ``predictor`` and a board's ``modes`` and truth."""
+"""What every predictor does; a test class inherits it and gives a fresh ``predictor`` and a board's true values."""
 
 from __future__ import annotations
 

@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 from contracts.boards import MAXN, another_workload, coefficients, grid
 
-from fedge.physics.fit import Prior, fit_map, fit_table, predict, prior_about
+from fedge.physics.fit import (
+    Prior,
+    fit_map,
+    fit_table,
+    idle_w_at_maxn,
+    log_evidence,
+    predict,
+    prior_about,
+    with_idle_w,
+)
 from fedge.physics.model import Coefficients, power_w, step_s
 from fedge.types import Floats, Measurement, Modes
 
@@ -150,3 +159,22 @@ def test_ten_measurements_are_learnt_within_a_twentieth_of_a_second() -> None:
         took.append(time.perf_counter() - start)
 
     assert min(took) < 0.05
+
+
+def test_the_true_prior_has_more_evidence_than_a_wrong_one() -> None:
+    base = coefficients()
+    wrong = Coefficients(base.time + 1.0, base.power)
+    seen = _measured(_truth(base), list(range(0, 600, 60)))
+
+    true_evidence, wrong_evidence = (log_evidence(fit_map(prior_about(c), MAXN, seen)) for c in (base, wrong))
+
+    assert true_evidence > wrong_evidence
+    assert log_evidence(fit_map(prior_about(base), MAXN, [])) == 0.0
+
+
+def test_static_watts_make_up_the_idle_power_that_was_asked() -> None:
+    raised = with_idle_w(coefficients(), 20.0)
+
+    assert idle_w_at_maxn(coefficients()) == pytest.approx(12.0)
+    assert idle_w_at_maxn(raised) == pytest.approx(20.0)
+    assert np.exp(with_idle_w(coefficients(), 0.5).power[0]) > 0

@@ -36,8 +36,9 @@ def test_without_rows_the_prior_is_the_answer() -> None:
 
 def test_a_curve_that_leaves_the_numbers_is_not_followed() -> None:
     def cliff(p: Floats) -> tuple[Floats, Floats]:
-        value = np.log(p) if p[0] > 0 else np.full(1, np.nan)
-        return value, np.array([[1.0 / p[0]]])
+        if p[0] <= 0:
+            return np.full(1, np.nan), np.ones((1, 1))
+        return np.log(p), np.array([[1.0 / p[0]]])
 
     fitted = fit_curve(cliff, np.array([-3.0]), 0.1, Gaussian(np.ones(1), np.eye(1) * 1e-6), np.ones(1))
 

@@ -1,0 +1,233 @@
+"""What a terminal shows while a run goes on: the round, the fleet's clock and energy, and every board's last mode."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.markup import escape
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from experiments.report.quantities import UNKNOWN, duration, energy, mean, number, percent
+from fedge.experiment import Experiment, boards
+from fedge.telemetry.rows import ClientRow, RoundRow
+from fedge.telemetry.store import FILES, read_rows
+
+MAX_ROWS = 20
+"""Boards listed one by one; a larger fleet is shown by kind."""
+
+
+class LiveView:
+    """A table in a terminal; where the output is a file or a pipe, one plain line per round instead.
+
+    ``refresh`` may be called as often as one likes: the tables are read again only after they changed.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        experiment: Experiment,
+        console: Console | None = None,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._folder, self._experiment = folder, experiment
+        self._console = console or Console()
+        self._now_s = now_s
+        self._started_s = now_s()
+        self._live: Live | None = None
+        self._stamp: int | None = None
+        self._rounds: list[RoundRow] = []
+        self._clients: list[ClientRow] = []
+        self._told = 0
+
+    def __enter__(self) -> Self:
+        self._read()
+        self._told = self._rounds[-1].round if self._rounds else 0
+        if self._console.is_terminal:
+            self._live = Live(self._view(), console=self._console, auto_refresh=False)
+            self._live.start(refresh=True)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.refresh()
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def refresh(self) -> None:
+        """Show what the run folder holds now."""
+        changed = self._read()
+        if self._live is not None:
+            self._live.update(self._view(), refresh=True)
+        elif changed:
+            self._tell()
+
+    def _read(self) -> bool:
+        """Read the tables if there is a new round; the round's row is written after those of its clients."""
+        path = self._folder / FILES[RoundRow]
+        stamp = path.stat().st_mtime_ns if path.exists() else None
+        if stamp == self._stamp:
+            return False
+        self._stamp = stamp
+        self._rounds = read_rows(self._folder, RoundRow)
+        self._clients = _clients_of(self._folder, self._rounds[-1].round) if self._rounds else []
+        return True
+
+    def _view(self) -> RenderableType:
+        return view(self._experiment, self._rounds, self._clients, self._now_s() - self._started_s)
+
+    def _tell(self) -> None:
+        spent_j = 0.0
+        for row in self._rounds:
+            spent_j += row.energy_j
+            if row.round > self._told:
+                self._console.print(_line(row, self._experiment.rounds, spent_j), soft_wrap=True, highlight=False)
+                self._told = row.round
+
+
+def _clients_of(folder: Path, number_: int) -> list[ClientRow]:
+    """One round's rows only: a long run of a large fleet has many."""
+    import pyarrow.parquet as pq
+
+    path = folder / FILES[ClientRow]
+    if not path.exists():
+        return []
+    return [ClientRow(**row) for row in pq.read_table(path, filters=[("round", "=", number_)]).to_pylist()]
+
+
+def _line(row: RoundRow, rounds: int, spent_j: float) -> Text:
+    """One round in one line, for logs."""
+    deadline = "" if row.deadline_s is None else f" of {duration(row.deadline_s)}"
+    trouble = "".join(f"  {count} {word}" for count, word in ((row.late, "late"), (row.failed, "failed")) if count)
+    return Text(
+        f"round {row.round}/{rounds}  accuracy {percent(row.accuracy)}  took {duration(row.round_s)}{deadline}"
+        f"  energy {energy(row.energy_j)} (sum {energy(spent_j)})  clock {duration(row.end_s)}"
+        f"  straggler {row.straggler or UNKNOWN}{trouble}"
+    )
+
+
+def view(
+    experiment: Experiment, rounds: Sequence[RoundRow], clients: Sequence[ClientRow], elapsed_s: float
+) -> RenderableType:
+    """The fleet's line and the boards' table, as of the last round."""
+    played = rounds[-1].round if rounds else 0
+    head = Table.grid(padding=(0, 2))
+    title = Text.assemble(
+        (experiment.name, "bold"),
+        f"  {experiment.policy.name}  ",
+        (f"{int(elapsed_s) // 60}:{int(elapsed_s) % 60:02d}", "dim"),
+    )
+    head.add_row(title, Text(f"round {played}/{experiment.rounds}"), ProgressBar(experiment.rounds, played, width=24))
+    if not rounds:
+        return Group(head, Text("the first round is being played", style="dim"))
+    return Group(head, _fleet(rounds), _board_table(experiment, clients))
+
+
+def _fleet(rounds: Sequence[RoundRow]) -> RenderableType:
+    last = rounds[-1]
+    deadline = "no deadline" if last.deadline_s is None else f"deadline {duration(last.deadline_s)}"
+    facts = (
+        ("accuracy", percent(last.accuracy)),
+        ("fleet's clock", duration(last.end_s)),
+        ("last round", f"{duration(last.round_s)} ({deadline})"),
+        ("energy", f"{energy(sum(row.energy_j for row in rounds))}"),
+        ("straggler", last.straggler or UNKNOWN),
+    )
+    line = Text("  ").join(Text.assemble((f"{name} ", "dim"), value) for name, value in facts)
+    for count, word in ((last.late, "late"), (last.failed, "failed")):
+        if count:
+            line.append(f"  {count} {word}", style="bold red")
+    return line
+
+
+def _board_table(experiment: Experiment, clients: Sequence[ClientRow]) -> Table:
+    kinds = {board.name: board.entry.device for board in boards(experiment)}
+    if len(clients) > MAX_ROWS:
+        return _kind_table(kinds, clients)
+    place = {board: i for i, board in enumerate(kinds)}
+    table = _table("board", "kind", "cores/CPU/GPU/mem. MHz", "work", "power", "time error", "power error")
+    for row in sorted(clients, key=lambda row: place.get(row.board, len(place))):
+        kind = escape(row.device or kinds.get(row.board, ""))
+        if row.status == "failed":
+            table.add_row(escape(row.board), kind, f"[red]failed: {escape(row.error or '')}[/red]")
+            continue
+        name = escape(row.board) + (" [red]late[/red]" if row.status == "late" else "")
+        table.add_row(name, kind, _mode(row), *_figures([row]))
+    return table
+
+
+def _kind_table(kinds: dict[str, str], clients: Sequence[ClientRow]) -> Table:
+    """Means per kind, for fleets with more boards than fit a screen."""
+    table = _table("kind", "boards", "mean work", "mean power", "time error", "power error")
+    for kind in dict.fromkeys(kinds.values()):
+        rows = [row for row in clients if (row.device or kinds.get(row.board)) == kind]
+        if rows:
+            lost = sum(row.status != "done" for row in rows)
+            count = f"{len(rows)}" + (f" [red]({lost} late or failed)[/red]" if lost else "")
+            table.add_row(escape(kind), count, *_figures([row for row in rows if row.status != "failed"]))
+    return table
+
+
+def _table(*heads: str) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    for head in heads:
+        words = head in {"board", "kind"}
+        table.add_column(head, justify="left" if words else "right", no_wrap=head != "cores/CPU/GPU/mem. MHz")
+    return table
+
+
+def _mode(row: ClientRow) -> str:
+    if row.cores is None:
+        return UNKNOWN
+    return f"{row.cores}/{row.cpu_mhz or 0:.0f}/{row.gpu_mhz or 0:.0f}/{row.mem_mhz or 0:.0f}"
+
+
+def _figures(rows: Sequence[ClientRow]) -> tuple[str, str, str, str]:
+    """Mean work time and power, and the mean errors of their predictions."""
+    return (
+        duration(mean(row.work_s for row in rows)),
+        number(mean(row.power_w for row in rows), 3, "W"),
+        percent(mean(_error(row.predicted_step_s, row.step_s) for row in rows)),
+        percent(mean(_error(row.predicted_power_w, row.power_w) for row in rows)),
+    )
+
+
+def _error(predicted: float | None, measured: float | None) -> float | None:
+    return abs(predicted - measured) / measured if predicted is not None and measured else None
+
+
+def summary_table(summary: dict[str, Any]) -> RenderableType:
+    """A finished run's headline figures, as in its report."""
+    saving, best = summary.get("saving_vs_maxn"), summary.get("oracle_saving_vs_maxn")
+    maxn_s = summary.get("maxn_mean_round_s")
+    share = saving / best if saving is not None and best is not None and best > 1e-9 else None
+    ratio = f", {summary['mean_round_s'] / maxn_s:.2f} × MAXN's" if maxn_s else ""
+    facts = {
+        "accuracy": percent(summary.get("final_accuracy")),
+        "energy": energy(summary.get("energy_j")),
+        "saving vs MAXN": percent(saving),
+        "share of the oracle's saving": percent(share, 0),
+        "mean round": duration(summary.get("mean_round_s")) + ratio,
+        "makespan": f"{duration(summary.get('makespan_s'))} on the fleet's clock",
+        "played in": duration(summary.get("wall_s")),
+        "late, failed": f"{summary.get('late', 0)}, {summary.get('failed', 0)}",
+        "report": summary.get("report"),
+    }
+    table = Table.grid(padding=(0, 2))
+    table.title = Text(
+        f"{summary.get('name', '')}: {summary.get('policy', '')}, {summary.get('rounds', 0)} rounds", style="bold"
+    )
+    table.title_justify = "left"
+    for name, value in facts.items():
+        if value is not None and (name != "late, failed" or value != "0, 0"):
+            table.add_row(Text(name, style="dim"), Text(str(value)))
+    return table

@@ -1,0 +1,98 @@
+"""The power modes that one run's boards chose, knob by knob, as heatmaps; pure, from rows to plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from experiments.report.chart import Chart, Trace, axis
+from experiments.report.palette import SHARES
+from experiments.report.runs import Run
+from experiments.report.sampling import view_of
+from fedge.devices import catalogue
+from fedge.errors import FedgeError
+from fedge.telemetry.rows import ClientRow
+
+KNOBS = (
+    ("cores", "CPU cores", ""),
+    ("cpu_mhz", "CPU clock", " MHz"),
+    ("gpu_mhz", "GPU clock", " MHz"),
+    ("mem_mhz", "Memory clock", " MHz"),
+)
+TEXT_IN_CELLS = 12
+"""Rounds up to which a heatmap's cells hold their number."""
+
+
+def modes(run: Run) -> tuple[Chart, ...]:
+    """Per knob a heatmap, boards by rounds, as a share of the board's maximum."""
+    view = view_of(run)
+    rows = {(row.board, row.round): row for row in view.rows(run)}
+    numbers = [row.round for row in view.rounds]
+    charts = []
+    for knob, title, unit in KNOBS:
+        top = _tops(run, knob)
+        cells = [[_knob(rows.get((board, number)), knob) for number in numbers] for board in view.boards]
+        data = [_heatmap(run, view.boards, numbers, cells, [top[run.kinds[board]] for board in view.boards], unit)]
+        layout = {
+            "xaxis": axis("round", type="category", showgrid=False, nticks=12),
+            "yaxis": {"autorange": "reversed", "type": "category", "showgrid": False, "fixedrange": True, "dtick": 1},
+            "margin": {"t": 8},
+        }
+        charts.append(Chart(f"modes-{knob}", title, "", data, layout, 66 + 24 * max(3, len(view.boards))))
+    return tuple(charts)
+
+
+def _knob(row: ClientRow | None, knob: str) -> float | None:
+    return None if row is None else getattr(row, knob)
+
+
+def _tops(run: Run, knob: str) -> dict[str, float]:
+    """The knob's maximum per kind: from the catalogue, else the largest value seen."""
+    tops = {}
+    for device in run.devices:
+        seen = [value for row in run.clients if row.device == device and (value := _knob(row, knob)) is not None]
+        try:
+            maxn = catalogue.find(device).maxn
+        except FedgeError:
+            tops[device] = max(seen, default=1.0)
+        else:
+            tops[device] = float(getattr(maxn, knob))
+    return tops
+
+
+def _heatmap(
+    run: Run,
+    boards: Sequence[str],
+    numbers: Sequence[int],
+    cells: Sequence[Sequence[float | None]],
+    tops: Sequence[float],
+    unit: str,
+) -> Trace:
+    shares = [[None if v is None else v / top for v in line] for line, top in zip(cells, tops, strict=True)]
+    hover = [
+        [
+            f"{escape(board)} ({escape(run.kinds[board])}), round {number}: "
+            + ("not known" if v is None else f"{v:g}{unit} of {top:g}{unit}, {100 * v / top:.0f} %")
+            for number, v in zip(numbers, line, strict=True)
+        ]
+        for board, line, top in zip(boards, cells, tops, strict=True)
+    ]
+    trace: Trace = {
+        "type": "heatmap",
+        "x": [str(number) for number in numbers],
+        "y": [escape(board) for board in boards],
+        "z": shares,
+        "zmin": 0,
+        "zmax": 1,
+        "colorscale": [list(stop) for stop in SHARES],
+        "showscale": False,
+        "xgap": 1,
+        "ygap": 1,
+        "hovertext": hover,
+        "hoverinfo": "text",
+    }
+    if len(numbers) <= TEXT_IN_CELLS:
+        trace["text"] = [["" if v is None else f"{v:.0f}" for v in line] for line in cells]
+        trace["texttemplate"] = "%{text}"
+        trace["textfont"] = {"size": 10}
+    return trace

@@ -1,0 +1,206 @@
+"""Writes a report: one HTML file that holds its figures, its data and Plotly, and needs nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+from experiments.report import comparison, energy, figures, modes, predictions, quantities, sampling, tables, timeline
+from experiments.report.chart import Chart, Section, as_json
+from experiments.report.quantities import duration, number, percent
+from experiments.report.runs import Run, load_run, load_runs
+from experiments.report.style import SCRIPT, css
+from fedge.errors import BadInput
+from fedge.telemetry import run_folder
+
+
+def write_report(folders: Sequence[Path], out: Path) -> None:
+    """Write the report of one run folder, or of several side by side, replacing ``out`` as a whole.
+
+    Raises ``BadInput`` for a folder that is not a run's or has no finished round.
+    """
+    if not folders:
+        raise BadInput("report", "no run folder", "one or more")
+    page = _single(load_run(folders[0])) if len(folders) == 1 else _several(load_runs(folders))
+    out.parent.mkdir(parents=True, exist_ok=True)
+    run_folder.write_text(out, page)
+
+
+def _single(run: Run) -> str:
+    title = escape(f"{run.name}: {run.experiment.policy.name}")
+    return _page(title, _head(run), _sections(run), f"Run folder: {escape(str(run.folder))}")
+
+
+def _several(runs: Sequence[Run]) -> str:
+    sections = [
+        Section("Summary", "★ marks the best figure of a column.", (), tables.side_by_side(runs)),
+        Section("Accuracy", "What the fleet learnt for its time and its energy.", comparison.accuracies(runs)),
+        Section("Cost", "One bar per run.", comparison.bars(runs)),
+        Section("Prediction error", "Mean error: the prior's over all modes, before anything was measured; the last round's in its modes.", (), tables.prediction_errors(runs)),
+        Section("What differs", "Fields of the experiments that are not equal.", (), tables.setup(runs)),
+    ]
+    head = f"<h1>{len(runs)} runs side by side</h1><p>{_several_emulated(runs)}</p>"
+    places = "<br>".join(escape(f"{run.name}: {run.folder}") for run in runs)
+    return _page(f"{len(runs)} runs side by side", head, sections, places)
+
+
+# Words ----------------------------------------------------------------------------------------------------------------
+
+
+def _head(run: Run) -> str:
+    experiment = run.experiment
+    kinds = ", ".join(f"{sum(k == device for k in run.kinds.values())} {escape(device)}" for device in run.devices)
+    played = (
+        f"{len(run.rounds)} of {experiment.rounds}" if len(run.rounds) < experiment.rounds else str(len(run.rounds))
+    )
+    facts = (
+        f"policy <b>{escape(experiment.policy.name)}</b>",
+        f"{played} round{'s' * (experiment.rounds > 1)}",
+        f"{len(run.kinds)} board{'s' * (len(run.kinds) > 1)} ({kinds})",
+        escape(experiment.strategy.name),
+        f"predictor {escape(experiment.predictor)}",
+        f"backend {escape(experiment.backend)}",
+        f"seed {experiment.seed}",
+    )
+    return (
+        f"<h1>{escape(run.name)}</h1><p class='soft'>{' · '.join(facts)}</p>"
+        f"{_cards(run)}<p>{_emulated(run)}</p>{tables.provenance(run)}"
+    )
+
+
+def _emulated(run: Run) -> str:
+    work = run.experiment.workload
+    return (
+        "<b>Emulated:</b> the boards, that is their time, power, temperature and network; every minibatch is priced as "
+        f"{escape(work.cost)}, batch {work.batch_size}, on the fleet's own clock. <b>Really trained:</b> "
+        f"{escape(work.task)}, by every board on its own share of the data; accuracy is the aggregated model's."
+    )
+
+
+def _several_emulated(runs: Sequence[Run]) -> str:
+    told = dict.fromkeys(_emulated(run) for run in runs)
+    return next(iter(told)) if len(told) == 1 else "The runs price or train different things: see what differs, below."
+
+
+def _cards(run: Run) -> str:
+    """The headline figures: what it is, the figure, and what it is to be held against."""
+    figure = run.summary
+    share, ratio = tables.oracle_share(run), _ratio(figure["mean_round_s"], figure["maxn_mean_round_s"])
+    cards = (
+        ("Final accuracy", percent(figure["final_accuracy"]), f"test loss {number(figure['final_loss'])}"),
+        (
+            "Energy of the fleet",
+            quantities.energy(figure["energy_j"]),
+            f"{quantities.energy(figure['train_energy_j'])} of it for work",
+        ),
+        (
+            "Saving against MAXN",
+            percent(figure["saving_vs_maxn"]),
+            f"MAXN: {quantities.energy(figure['maxn_energy_j'])}",
+        ),
+        (
+            "Share of the oracle's saving",
+            percent(share, 0),
+            f"a planner that knows the truth saves {percent(figure['oracle_saving_vs_maxn'])}",
+        ),
+        (
+            "Mean round against MAXN",
+            "–" if ratio is None else f"{ratio:.2f} ×",
+            f"{duration(figure['mean_round_s'])}; MAXN: {duration(figure['maxn_mean_round_s'])}",
+        ),
+        ("Makespan", duration(figure["makespan_s"]), "on the fleet's clock"),
+        ("Played in", duration(figure["wall_s"]), "of real time"),
+    )
+    items = "".join(
+        f'<div><dt>{name}</dt><dd class="figure">{value}</dd><dd class="aside">{aside}</dd></div>'
+        for name, value, aside in cards
+    )
+    return f'<dl class="cards">{items}</dl>'
+
+
+def _ratio(value: float | None, base: float | None) -> float | None:
+    return value / base if value is not None and base else None
+
+
+def _sections(run: Run) -> list[Section]:
+    scale = 'Colour is the share of the board\'s own maximum: 0<span class="scale"></span>100 %. Hover for MHz. '
+    scale += sampling.view_of(run).note
+    return [
+        Section("Accuracy", "What the fleet learnt, for its rounds, its time and its energy.", figures.accuracy(run)),
+        Section("Timeline", "Who worked when, and for whom the others waited.", timeline.timeline(run)),
+        Section("Energy", "Where the joules went.", (energy.energy_of_clients(run),)),
+        Section("Power modes", scale, modes.modes(run)),
+        Section("Predictions", "Could the boards foresee their time and power?", predictions.predictions(run)),
+        Section("Events", "Infeasible goals, late, failed and throttled boards.", (), tables.events(run)),
+        Section("Last round", "Every board's mode, and why it took it.", (), tables.last_round(run)),
+    ]
+
+
+# HTML -----------------------------------------------------------------------------------------------------------------
+
+
+def _page(title: str, head: str, sections: Sequence[Section], foot: str) -> str:
+    from plotly.offline import get_plotlyjs
+
+    charts = [as_json(_plain(chart)) for section in sections for chart in section.charts]
+    # "<" is escaped, so that no text in the data can end the script element.
+    data = json.dumps(charts, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f'<title>{title}</title>\n<link rel="icon" href="data:,">\n<style>{css()}</style>\n</head>\n<body>\n<main>\n'
+        f"{head}\n{''.join(_section(section) for section in sections)}\n<footer>{foot}</footer>\n</main>\n"
+        f'<script type="application/json" id="charts">{data}</script>\n'
+        f"<script>{get_plotlyjs()}</script>\n<script>{SCRIPT}</script>\n</body>\n</html>\n"
+    )
+
+
+def _plain(chart: Chart) -> dict[str, object]:
+    """What the page's program needs of a chart; headings and captions are in the HTML."""
+    plain = {name: getattr(chart, name) for name in ("key", "data", "layout", "height_px", "spans")}
+    return {**plain, "frames": [dataclasses.asdict(frame) for frame in chart.frames]}
+
+
+def _section(section: Section) -> str:
+    wide = len(section.charts) <= 1 or any(chart.frames for chart in section.charts)
+    size = "100%" if wide else "300px" if len(section.charts) == 3 else "420px"
+    body = "".join(_figure(chart) for chart in section.charts)
+    grid = f'<div class="grid" style="--min: {size}">{body}</div>' if body else ""
+    return f"<section><h2>{section.title}</h2><p class='soft'>{section.lead}</p>{grid}{section.html}</section>\n"
+
+
+def _figure(chart: Chart) -> str:
+    caption = f'<figcaption class="caption">{chart.caption.strip()}</figcaption>' if chart.caption.strip() else ""
+    return (
+        f"<figure><h3>{chart.title}</h3>{_controls(chart)}"
+        f'<div class="chart" id="chart-{chart.key}" style="height:{chart.height_px}px"></div>{caption}</figure>'
+    )
+
+
+def _controls(chart: Chart) -> str:
+    key = chart.key
+    if len(chart.frames) > 1:
+        slider = (
+            f'<input type="range" id="slider-{key}" min="0" max="{len(chart.frames) - 1}" step="1" aria-label="round">'
+        )
+        return f'<div class="controls">{slider}<output id="told-{key}"></output></div>'
+    if chart.frames:
+        return f'<div class="controls"><input type="hidden" id="slider-{key}"><output id="told-{key}"></output></div>'
+    if len(chart.spans) > 1:
+        menus = f"{_menu('from', chart)}{_menu('to', chart)}"
+        return f'<div class="controls">{menus}<button type="button" id="all-{key}">all</button></div>'
+    return ""
+
+
+def _menu(which: str, chart: Chart) -> str:
+    last = len(chart.spans) - 1
+    chosen = max(0, len(chart.spans) - timeline.FIRST_SHOWN) if which == "from" else last
+    options = "".join(
+        f'<option value="{i}"{" selected" if i == chosen else ""}>{escape(label)}</option>'
+        for i, (label, _, _) in enumerate(chart.spans)
+    )
+    words = "rounds" if which == "from" else "to"
+    return f'<label>{words} <select id="{which}-{chart.key}">{options}</select></label>'

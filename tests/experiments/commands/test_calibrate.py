@@ -1,0 +1,76 @@
+"""``fedge calibrate`` fits tables, writes their profiles and says how good they are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from contracts.boards import MAXN, another_workload, grid
+from rich.console import Console
+
+from experiments.commands.calibrate import as_data, as_table, calibrate
+from fedge.costs.record import read_profile
+from fedge.errors import BadInput
+from fedge.physics.model import power_w, step_s
+from fedge.profiles.table import COLUMNS
+from fedge.types import PowerMode
+
+
+def _write(path: Path, seed: int) -> Path:
+    truth, modes = another_workload(np.random.default_rng(seed)), grid()
+    rows = [
+        f"{c:g},{f * 1e3:g},{g * 1e6:.0f},{m * 1e6:.0f},16,{t * 1e3},{w}"
+        for (c, f, g, m), t, w in zip(modes.knobs, step_s(truth, MAXN, modes), power_w(truth, MAXN, modes), strict=True)
+    ]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join([",".join(COLUMNS), *rows]), encoding="utf-8")
+    return path
+
+
+def test_every_table_gets_a_file_and_a_row(tmp_path: Path) -> None:
+    tables = [_write(tmp_path / "my-board" / "train" / f"net{i}.csv", i) for i in (1, 2)]
+
+    results = calibrate(tables, out=tmp_path / "out")
+
+    assert [Path(r.written or "").name for r in results] == ["my-board--net1.yaml", "my-board--net2.yaml"]
+    assert all(r.time_mape < 0.005 and r.power_mape < 0.005 and r.rows == len(grid()) for r in results)
+    assert read_profile(Path(results[0].written or "")).workload == "net1"
+
+
+def test_the_outcome_is_a_table_and_json(tmp_path: Path) -> None:
+    results = calibrate([_write(tmp_path / "b" / "train" / "n.csv", 3)])
+    console = Console(record=True, width=160, file=(tmp_path / "log").open("w"))
+    console.print(as_table(results))
+
+    assert "time MAPE" in console.export_text()
+    assert json.loads(json.dumps(as_data(results)))[0]["written"] is None
+
+
+def test_a_folder_name_of_the_tables_becomes_the_catalogues(tmp_path: Path) -> None:
+    (result,) = calibrate([_write(tmp_path / "agx-orin" / "train" / "n.csv", 4)], out=tmp_path, maxn=MAXN)
+
+    assert result.device == "agx-orin-64gb"
+    assert read_profile(tmp_path / "agx-orin-64gb--n.yaml").device == "agx-orin-64gb"
+
+
+def test_a_boards_own_top_may_lie_above_the_tables(tmp_path: Path) -> None:
+    path = _write(tmp_path / "b" / "train" / "n.csv", 5)
+
+    (result,) = calibrate([path], maxn=PowerMode(16, 4000.0, 2400.0, 6000.0))
+
+    assert result.time_mape < 0.01
+
+
+def test_one_workload_name_does_not_fit_two_tables(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="--workload: got 2 tables"):
+        calibrate([tmp_path / "a.csv", tmp_path / "b.csv"], workload="x")
+
+
+def test_two_tables_of_one_name_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    tables = [_write(tmp_path / folder / "b" / "train" / "n.csv", 1) for folder in ("x", "y")]
+
+    with pytest.raises(BadInput, match=r"two tables for b--n\.yaml"):
+        calibrate(tables, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()

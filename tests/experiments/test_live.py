@@ -1,0 +1,134 @@
+"""The live view shows the last round in a terminal, prints a line per round in a pipe, and reads only what is new."""
+
+from __future__ import annotations
+
+import os
+from io import StringIO
+
+from rich.console import Console
+
+from experiments import live
+from experiments.live import LiveView, summary_table, view
+from experiments.schema import load_experiment
+from fedge.telemetry.rows import ClientRow, RoundRow
+from fedge.telemetry.store import read_rows
+
+
+def shown(renderable, width: int = 130) -> str:
+    console = Console(file=StringIO(), width=width)
+    console.print(renderable)
+    return console.file.getvalue()
+
+
+def view_of(folder) -> str:
+    rounds = read_rows(folder, RoundRow)
+    clients = [row for row in read_rows(folder, ClientRow) if row.round == rounds[-1].round]
+    return shown(view(load_experiment(folder / "run.yaml"), rounds, clients, 75.0))
+
+
+def test_the_view_shows_the_fleet_and_every_board(make_run):
+    text = view_of(make_run())
+    for part in (
+        "demo",
+        "balanced",
+        "1:15",
+        "round 3/3",
+        "accuracy 83.3 %",
+        "20.0 s (deadline 22.0 s)",
+        "energy 300 J",
+    ):
+        assert part in text
+    line = next(line for line in text.splitlines() if line.startswith("nano-2"))
+    assert line.split() == ["nano-2", "nano", "2/710/461/1600", "9.00", "s", "10.0", "W", "10.0", "%", "10.0", "%"]
+
+
+def test_a_large_fleet_is_shown_by_kind(make_run):
+    text = view_of(make_run(fleet=[{"device": "nano", "count": 30}, {"device": "tx2", "count": 5}], rounds=1))
+    assert "nano-1 " not in text.replace("straggler", "")
+    assert [line.split()[:2] for line in text.splitlines()[-2:]] == [["nano", "30"], ["tx2", "5"]]
+
+
+def test_a_failed_board_is_a_line_with_its_reason(make_run, fail):
+    text = view_of(make_run(rounds=2, change=fail))
+    assert "failed: no answer" in text
+    assert "2 failed" in text
+
+
+def test_in_a_pipe_each_round_is_one_line(make_run):
+    folder = make_run(rounds=1)
+    console = Console(file=StringIO(), width=80)
+    with LiveView(folder, load_experiment(folder / "run.yaml"), console) as live_view:
+        live_view.refresh()
+        (make_run("later") / "rounds.parquet").replace(folder / "rounds.parquet")
+        live_view.refresh()
+        live_view.refresh()
+    lines = console.file.getvalue().splitlines()
+    # The first round was there before: a resumed run does not tell it again.
+    assert [line.split("  ")[0] for line in lines] == ["round 2/1", "round 3/1"]
+    assert "took 20.0 s of 22.0 s" in lines[0]
+    assert "(sum 200 J)" in lines[0]
+
+
+def test_the_tables_are_read_only_when_they_changed(make_run, monkeypatch):
+    folder = make_run()
+    reads = []
+    monkeypatch.setattr(live, "read_rows", lambda *given: reads.append(given) or read_rows(*given))
+    with LiveView(folder, load_experiment(folder / "run.yaml"), Console(file=StringIO())) as live_view:
+        for _ in range(5):
+            live_view.refresh()
+        assert len(reads) == 1
+        os.utime(folder / "rounds.parquet", ns=(1, 1))
+        live_view.refresh()
+        assert len(reads) == 2
+
+
+def test_in_a_terminal_the_view_is_drawn_and_the_cursor_given_back(make_run, tmp_path):
+    folder = make_run()
+    console = Console(file=StringIO(), force_terminal=True, width=130)
+    experiment = load_experiment(folder / "run.yaml")
+    with LiveView(folder, experiment, console) as live_view:
+        live_view.refresh()
+    assert "nano-2" in console.file.getvalue()
+    assert console.file.getvalue().count("\x1b[?25l") == console.file.getvalue().count("\x1b[?25h") == 1
+    empty = Console(file=StringIO(), force_terminal=True, width=130)
+    with LiveView(tmp_path / "none-yet", experiment, empty):
+        pass
+    assert "the first round is being played" in empty.file.getvalue()
+
+
+def test_the_summary_names_the_headline_figures():
+    summary = {
+        "name": "demo",
+        "policy": "balanced",
+        "rounds": 3,
+        "final_accuracy": 0.964,
+        "energy_j": 19951.9,
+        "saving_vs_maxn": 0.2,
+        "oracle_saving_vs_maxn": 0.25,
+        "mean_round_s": 20.0,
+        "maxn_mean_round_s": 16.0,
+        "makespan_s": 258.5,
+        "wall_s": 7.3,
+        "late": 0,
+        "failed": 2,
+        "report": "/x/report.html",
+    }
+    lines = [" ".join(line.split()) for line in shown(summary_table(summary)).splitlines()]
+    assert lines == [
+        "demo: balanced, 3 rounds",
+        "accuracy 96.4 %",
+        "energy 20.0 kJ",
+        "saving vs MAXN 20.0 %",
+        "share of the oracle's saving 80 %",
+        "mean round 20.0 s, 1.25 × MAXN's",
+        "makespan 4 min 18 s on the fleet's clock",
+        "played in 7.30 s",
+        "late, failed 0, 2",
+        "report /x/report.html",
+    ]
+
+
+def test_the_summary_of_a_run_without_truth_has_dashes():
+    text = shown(summary_table({"mean_round_s": 20.0, "saving_vs_maxn": None}))
+    assert "–" in text
+    assert "MAXN's" not in text

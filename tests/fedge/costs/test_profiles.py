@@ -1,0 +1,118 @@
+"""Boards get calibrated coefficients, sensible estimates, and priors that never saw what they are a prior for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedge.costs.profiles import CostProfile, cost_of, load_calibrated, priors_for
+from fedge.costs.workloads import load_workloads
+from fedge.devices.catalogue import load_catalogue
+from fedge.errors import BadInput, UnknownName
+from fedge.physics.model import idle_shape, power_w, step_s
+from fedge.types import DeviceSpec, Modes
+
+SPECS = load_catalogue()
+CALIBRATED = load_calibrated()
+WORKLOADS = sorted({profile.workload for profile in CALIBRATED})
+
+
+def _at_maxn(profile: CostProfile, spec: DeviceSpec) -> tuple[float, float]:
+    top = spec.maxn
+    mode = Modes(np.array([[top.cores, top.cpu_mhz, top.gpu_mhz, top.mem_mhz]]))
+    return float(step_s(profile.coefficients, top, mode)[0]), float(power_w(profile.coefficients, top, mode)[0])
+
+
+@pytest.mark.parametrize("profile", CALIBRATED, ids=lambda profile: f"{profile.device}--{profile.workload}")
+def test_a_calibrated_board_gets_its_own_coefficients(profile: CostProfile) -> None:
+    assert cost_of(SPECS[profile.device], profile.workload, SPECS) is profile
+
+
+def test_slower_boards_are_estimated_slower_at_resnet18() -> None:
+    seconds = [
+        _at_maxn(cost_of(SPECS[name], "resnet18-imagenet", SPECS), SPECS[name])[0]
+        for name in ("agx-orin-64gb", "agx-xavier", "xavier-nx", "nano")
+    ]
+
+    assert seconds == sorted(seconds)
+    assert 0.5 < seconds[-1] < 2.5
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+@pytest.mark.parametrize("name", sorted(SPECS))
+def test_every_board_gets_every_workload_at_a_power_it_could_draw(name: str, workload: str) -> None:
+    spec = SPECS[name]
+    profile = cost_of(spec, workload, SPECS)
+    seconds, watts = _at_maxn(profile, spec)
+
+    assert 0.02 < seconds < 10
+    assert spec.idle_w.value < watts < 1.15 * spec.max_w.value
+    assert idle_shape(profile.coefficients, spec.maxn, Modes(np.array([[2, 400, 200, 800.0]])))[0] < 1
+
+
+def test_an_estimate_says_what_it_was_scaled_from() -> None:
+    estimate = cost_of(SPECS["nano"], "resnet18-imagenet", SPECS)
+
+    assert estimate.label == "estimated"
+    assert estimate.device == "nano"
+    assert estimate.source.startswith("scaled from orin-nano's resnet18-imagenet")
+    assert estimate.time_mape is None
+    assert estimate.evidence is None
+
+
+def test_a_workload_that_nobody_measured_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(UnknownName, match="known: mobilenetv3l-gld23k, resnet18-imagenet"):
+        cost_of(SPECS["nano"], "gpt-5", SPECS)
+
+
+@pytest.mark.parametrize("workload", [*WORKLOADS, "unheard-of"])
+@pytest.mark.parametrize("name", sorted(SPECS))
+def test_no_prior_saw_its_workload_on_any_board(name: str, workload: str) -> None:
+    for prior in priors_for(SPECS[name], workload, SPECS):
+        assert workload not in prior.source
+        assert prior.label == "estimated"
+        assert (prior.workload, prior.device) == (workload, name)
+        assert any(other in prior.source for other in WORKLOADS if other != workload)
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+@pytest.mark.parametrize("name", sorted(SPECS))
+def test_priors_do_not_change_when_the_workloads_tables_are_lost(name: str, workload: str) -> None:
+    without = [profile for profile in CALIBRATED if profile.workload != workload]
+
+    every, blind = priors_for(SPECS[name], workload, SPECS), priors_for(SPECS[name], workload, SPECS, without)
+
+    assert len(every) == len(blind) == len(without)
+    for full, half in zip(every, blind, strict=True):
+        np.testing.assert_array_equal(full.coefficients.time, half.coefficients.time)
+        np.testing.assert_array_equal(full.coefficients.power, half.coefficients.power)
+
+
+def test_the_same_board_and_the_closest_workload_are_the_most_credible() -> None:
+    orin = [prior.source for prior in priors_for(SPECS["agx-orin-64gb"], "yolov8n-coco", SPECS)]
+    tx2 = [prior.source for prior in priors_for(SPECS["tx2"], "resnet18-imagenet", SPECS)]
+
+    assert orin[0].startswith("resnet18-imagenet on agx-orin-64gb")
+    assert orin[1].startswith("mobilenetv3l-gld23k on agx-orin-64gb")
+    assert tx2[0].startswith("vit-b16-cifar10 on tx2")
+
+
+def test_the_prior_of_a_larger_workload_expects_longer_steps() -> None:
+    spec = SPECS["agx-orin-64gb"]
+    small = _at_maxn(cost_of(spec, "resnet18-imagenet", SPECS), spec)[0]
+
+    assert _at_maxn(priors_for(spec, "yolov8n-coco", SPECS)[0], spec)[0] > 1.5 * small
+
+
+def test_a_prior_needs_some_other_workload() -> None:
+    only = [profile for profile in CALIBRATED if profile.workload == "resnet18-imagenet"]
+
+    with pytest.raises(BadInput, match="another one is calibrated"):
+        priors_for(SPECS["nano"], "resnet18-imagenet", SPECS, only)
+
+
+def test_every_calibrated_workload_has_its_size_at_the_same_batch() -> None:
+    sizes = load_workloads()
+
+    for profile in CALIBRATED:
+        assert sizes[profile.workload].batch_size == profile.batch_size

@@ -1,0 +1,53 @@
+"""Calibration finds a made-up board's coefficients, and the measured boards within the promised errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from contracts.boards import MAXN, another_workload, grid
+
+from fedge.physics.model import power_w, step_s
+from fedge.profiles.calibrate import calibrate, errors_of
+from fedge.profiles.table import ProfileTable, read_table
+
+
+def _table(noise: float) -> ProfileTable:
+    rng = np.random.default_rng(1)
+    truth, modes = another_workload(rng), grid()
+    seconds = step_s(truth, MAXN, modes) * np.exp(noise * rng.standard_normal(len(modes)))
+    watts = power_w(truth, MAXN, modes) * np.exp(noise * rng.standard_normal(len(modes)))
+    return ProfileTable("board", "net", 16, modes, seconds, watts, "0" * 64, "folder/net.csv")
+
+
+def test_the_error_of_a_model_made_table_is_its_noise() -> None:
+    calibration = calibrate(_table(noise=0.02))
+
+    assert calibration.time.mape == pytest.approx(0.016, abs=0.002)
+    assert calibration.power.mape == pytest.approx(0.016, abs=0.002)
+    assert calibration.time.residual_sd_log == pytest.approx(0.02, abs=0.003)
+
+
+def test_a_calibration_says_which_table_it_saw() -> None:
+    calibration = calibrate(_table(noise=0.01))
+
+    assert (calibration.table, calibration.sha256, calibration.rows) == ("net.csv", "0" * 64, len(grid()))
+    assert calibration.maxn == MAXN
+
+
+def test_errors_count_every_row() -> None:
+    errors = errors_of(np.array([1.0, 1.0, 1.0, 2.0]), np.array([1.0, 1.0, 1.0, 1.0]))
+
+    assert errors.mape == pytest.approx(0.25)
+    assert errors.p95_ape > 0.8
+    assert errors.residual_sd_log == 0.0
+
+
+@pytest.mark.slow
+def test_a_measured_table_is_fitted_within_seven_and_three_percent(profiles_root: Path) -> None:
+    calibration = calibrate(read_table(profiles_root / "agx-orin" / "train" / "resnet18-imagenet.csv"))
+
+    assert calibration.rows == 4368
+    assert calibration.time.mape <= 0.07
+    assert calibration.power.mape <= 0.03
