@@ -42,9 +42,8 @@ class Device(Protocol):
     @property
     def spec(self) -> DeviceSpec: ...
 
-    @property
-    def idle_w(self) -> float:
-        """Watts while the board waits in the mode that is set."""
+    def idle_w(self, mode: PowerMode) -> float:
+        """Watts while the board waits in ``mode``."""
         ...
 
     def in_mode(self, mode: PowerMode) -> AbstractContextManager[None]:

@@ -38,12 +38,20 @@ def nearest_row(modes: Modes, mode: PowerMode) -> int:
 
 
 def offer(
-    predictions: Predictions, steps: int, idle_w: float, link_s: float, maxn: PowerMode, limit: int | None = LIMIT
+    predictions: Predictions,
+    steps: int,
+    idle_w: float,
+    link_s: float,
+    maxn: PowerMode,
+    *,
+    maxn_idle_w: float | None = None,
+    limit: int | None = LIMIT,
 ) -> Front:
     """A board's front for ``steps`` minibatches, from fastest to cheapest.
 
     A front of more than ``limit`` (at least 2) points is thinned to evenly spaced ranks, both ends kept; None keeps
-    every point. ``maxn`` is looked up as the nearest mode of the table. Raises ``FedgeError`` when no mode has a finite
+    every point. ``maxn`` is looked up as the nearest mode of the table; ``maxn_idle_w`` is the power waiting in it
+    (default ``idle_w``, the power of the mode the board waits in). Raises ``FedgeError`` when no mode has a finite
     prediction.
     """
     work_s = steps * predictions.step_s
@@ -63,6 +71,7 @@ def offer(
         idle_w=idle_w,
         link_s=link_s,
         time_sd_log=float(np.median(predictions.step_s_sd_log[rows])),
+        maxn_idle_w=idle_w if maxn_idle_w is None else maxn_idle_w,
     )
 
 

@@ -32,7 +32,10 @@ FLOOR_CPU_MHZ = 400.0
 
 @dataclass(frozen=True, slots=True)
 class Player:
-    """What one board brings to a round; ``candidates`` are the modes it may choose, ``maxn`` the fastest of them."""
+    """What one board brings to a round.
+
+    ``candidates`` are the modes it may choose, ``maxn`` is the fastest of them, ``waiting`` the one it waits in.
+    """
 
     board: str
     device: Device
@@ -41,6 +44,7 @@ class Player:
     workload: Workload
     candidates: Modes
     maxn: PowerMode
+    waiting: PowerMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +74,8 @@ def offer(player: Player, measurements: Sequence[Measurement], steps: int, link:
     """The board's predictions and its front for ``steps`` minibatches, from what it has measured so far."""
     predictions = player.predictor.fit(measurements).predict(player.candidates)
     link_s = link.down_s + link.up_s
-    return predictions, pareto.offer(predictions, steps, player.device.idle_w, link_s, player.maxn)
+    idle_w, maxn_idle_w = (player.device.idle_w(mode) for mode in (player.waiting, player.maxn))
+    return predictions, pareto.offer(predictions, steps, idle_w, link_s, player.maxn, maxn_idle_w=maxn_idle_w)
 
 
 def play(
@@ -86,8 +91,7 @@ def play(
 
 
 def _row(predictions: Predictions, mode: PowerMode) -> Prediction:
-    knobs = np.array([mode.cores, mode.cpu_mhz, mode.gpu_mhz, mode.mem_mhz])
-    i = int(np.argmin(np.abs(predictions.modes.knobs - knobs).sum(axis=1)))
+    i = pareto.nearest_row(predictions.modes, mode)
     return Prediction(
         mode,
         float(predictions.step_s[i]),

@@ -165,8 +165,9 @@ class Front:
     """A board's offer for a round: the modes from which none is both faster and cheaper.
 
     Cheaper counts joules above idling (``work_j - idle_w * work_s``), because a board that is done idles until the
-    round ends. ``points`` run from fastest to cheapest; ``link_s`` is the time to fetch and send the model;
-    ``maxn`` is the same board at MAXN; ``time_sd_log`` is the spread of ``work_s``.
+    round ends: at ``idle_w``, the power of the mode it waits in. ``points`` run from fastest to cheapest; ``link_s`` is
+    the time to fetch and send the model; ``maxn`` is the same board working at MAXN, ``maxn_idle_w`` its power waiting
+    there; ``time_sd_log`` is the spread of ``work_s``.
     """
 
     points: tuple[FrontPoint, ...]
@@ -174,6 +175,7 @@ class Front:
     idle_w: float
     link_s: float
     time_sd_log: float
+    maxn_idle_w: float
 
 
 @dataclass(frozen=True, slots=True)

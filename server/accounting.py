@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fedge.experiment import LateSpec
-from fedge.policies.deadline import least_energy_at, round_energy_j
+from fedge.policies.deadline import least_energy_at, maxn_energy_j
 from fedge.telemetry.rows import ClientRow, EventRow, RoundRow
 from fedge.types import RoundReport
 from fedge.wire import Answer
@@ -186,7 +186,7 @@ def _at_maxn(answers: Mapping[str, Answer]) -> tuple[float | None, float | None]
         return None, None
     round_s = max(front.link_s + front.maxn.work_s for front in fronts)
     radio_j = sum(report.link.radio_j for report in reports if report is not None)
-    return round_s, radio_j + sum(round_energy_j(front, front.maxn, round_s) for front in fronts)
+    return round_s, radio_j + sum(maxn_energy_j(front, round_s) for front in fronts)
 
 
 def _events(row: ClientRow) -> tuple[EventRow, ...]:

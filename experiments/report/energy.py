@@ -14,8 +14,8 @@ from fedge.telemetry.rows import ClientRow
 
 CAPTION = (
     "Summed over all rounds. Compare the end of a bar with the marks, which count the same waiting at idle power: ◇ is "
-    "the least that a planner who knows the truth would have spent in rounds of this length, ┃ the board at MAXN in the "
-    "same rounds. What lies between the bar's end and ◇ is energy that better predictions could save."
+    "the least that a planner who knows the truth would have spent in rounds of this length, ┃ the board at MAXN in "
+    "the same rounds. What lies between the bar's end and ◇ is energy that better predictions could save."
 )
 
 

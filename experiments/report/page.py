@@ -39,7 +39,12 @@ def _several(runs: Sequence[Run]) -> str:
         Section("Summary", "★ marks the best figure of a column.", (), tables.side_by_side(runs)),
         Section("Accuracy", "What the fleet learnt for its time and its energy.", comparison.accuracies(runs)),
         Section("Cost", "One bar per run.", comparison.bars(runs)),
-        Section("Prediction error", "Mean error: the prior's over all modes, before anything was measured; the last round's in its modes.", (), tables.prediction_errors(runs)),
+        Section(
+            "Prediction error",
+            "Mean error: the prior's over all modes, before anything was measured; the last round's in its modes.",
+            (),
+            tables.prediction_errors(runs),
+        ),
         Section("What differs", "Fields of the experiments that are not equal.", (), tables.setup(runs)),
     ]
     head = f"<h1>{len(runs)} runs side by side</h1><p>{_several_emulated(runs)}</p>"

@@ -88,7 +88,7 @@ def _log_ticks(low: float, high: float) -> list[float]:
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     ticks = [factor * 10.0**decade for decade in decades for factor in (1, 2, 5)]
     shown = [tick for tick in ticks if low <= tick <= high]
-    if len(shown) >= 4:
+    if len(shown) >= 3:
         return shown
     decade = 10.0 ** math.floor(math.log10(high - low))
     step = next(factor * decade for factor in (2, 1, 0.5, 0.2) if (high - low) / (factor * decade) >= 4)

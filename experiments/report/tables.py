@@ -159,7 +159,7 @@ class Column:
 def columns(runs: Sequence[Run]) -> tuple[Column, ...]:
     """What the table of several runs shows."""
     goal = common_goal(runs)
-    reached = f"{100 * goal.accuracy:.1f} %"
+    reached = f"{100 * goal.accuracy:.1f}\u00a0%"
     return (
         Column("accuracy", lambda run: run.summary["final_accuracy"], percent, max),
         Column("energy", lambda run: run.summary["energy_j"], energy, min),

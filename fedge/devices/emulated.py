@@ -72,13 +72,11 @@ class EmulatedBoard:
         self.thermal = thermal
         self.temperature_c = temperature_c
         self.mode = top_mode(surface)
-        """A board is found in, and rests in, its fastest mode."""
+        """A board is found in its fastest mode."""
         self._rng = rng
 
-    @property
-    def idle_w(self) -> float:
-        """Watts while it waits in the mode that is set."""
-        return float(self.surface.idle_w[self.surface.row(self.mode)])
+    def idle_w(self, mode: PowerMode) -> float:
+        return float(self.surface.idle_w[self.surface.row(mode)])
 
     @contextmanager
     def in_mode(self, mode: PowerMode) -> Iterator[None]:
@@ -89,9 +87,9 @@ class EmulatedBoard:
         finally:
             self.mode = found
 
-    def rest(self, seconds: float) -> None:
-        """Let the board idle, and cool, in the mode that is set."""
-        self.temperature_c = self.thermal.after(self.temperature_c, self.idle_w, seconds)
+    def rest(self, seconds: float, mode: PowerMode) -> None:
+        """Let the board idle, and cool, in ``mode``."""
+        self.temperature_c = self.thermal.after(self.temperature_c, self.idle_w(mode), seconds)
 
     def measure(self, workload: Workload, steps: int, work: Callable[[], T]) -> tuple[T, Measurement]:
         result = work()

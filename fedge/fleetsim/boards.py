@@ -19,9 +19,10 @@ from fedge.experiment import Board, LinkSpec, WorkloadSpec
 from fedge.physics import model
 from fedge.profiles import table as tables
 from fedge.seeds import generator
-from fedge.types import DeviceSpec, Label
+from fedge.types import DeviceSpec, Floats, Label, Modes
 
 TABLE = "table:"
+IDLE_BELOW_WORK = 0.95
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,12 +53,9 @@ def _kind(device: str, truth: str, workload: str, batch_size: int) -> Kind:
     cost = cost_of(spec, workload, specs)
     modes = mode_tables.grid(spec)
     maxn = spec.maxn
-    average = Surface(
-        modes,
-        model.step_s(cost.coefficients, maxn, modes),
-        model.power_w(cost.coefficients, maxn, modes),
-        spec.idle_w.value * model.idle_shape(cost.coefficients, maxn, modes),
-    )
+    step_s = model.step_s(cost.coefficients, maxn, modes)
+    power_w = model.power_w(cost.coefficients, maxn, modes)
+    average = Surface(modes, step_s, power_w, _idle_w(spec, cost.coefficients, modes, power_w))
     return Kind(spec, average, cost.label, cost.source, cost.residual_time_sd_log, cost.residual_power_sd_log, priors)
 
 
@@ -65,10 +63,16 @@ def _kind_from_table(spec: DeviceSpec, path: str, batch_size: int, priors: tuple
     table = tables.read_table(Path(path), batch_size=batch_size)
     if not len(table.modes):
         raise BadInput("fleet.truth", path, "a table with at least one row")
-    shape = model.idle_shape(priors[0].coefficients, spec.maxn, table.modes)
-    idle_w = np.minimum(spec.idle_w.value * shape, 0.95 * table.power_w)
+    idle_w = _idle_w(spec, priors[0].coefficients, table.modes, table.power_w)
     average = Surface(table.modes, table.step_s, table.power_w, idle_w)
     return Kind(spec, average, "measured", f"{Path(path).name} ({len(table.modes)} rows)", 0.0, 0.0, priors)
+
+
+def _idle_w(spec: DeviceSpec, coefficients: model.Coefficients, modes: Modes, power_w: Floats) -> Floats:
+    """The catalogue's idle power, in other modes as the model's power at zero use, always below the power at work."""
+    shape = model.idle_shape(coefficients, spec.maxn, modes)
+    idle_w: Floats = np.minimum(spec.idle_w.value * shape, IDLE_BELOW_WORK * power_w)
+    return idle_w
 
 
 def surface_of(board: Board, kind: Kind, seed: int) -> Surface:

@@ -22,10 +22,20 @@ from fedge.errors import FedgeError
 from fedge.experiment import Board, Experiment, boards
 from fedge.fleetsim.boards import Kind, kind_of, link_of, surface_of
 from fedge.interfaces import Predictor
-from fedge.policies import policy_for
+from fedge.policies import policy_for, waiting_mode
 from fedge.predictors import PREDICTORS
 from fedge.seeds import derived_seed, generator
-from fedge.types import Front, Goal, NamedArrays, Predictions, RoundReport, TrainOptions, TrainResult, Workload
+from fedge.types import (
+    Front,
+    Goal,
+    NamedArrays,
+    PowerMode,
+    Predictions,
+    RoundReport,
+    TrainOptions,
+    TrainResult,
+    Workload,
+)
 from fedge.wire import Answer, Ask, BoardState
 from fedge.workloads import LabelledTask
 from fedge.workloads.partitions import split
@@ -98,14 +108,14 @@ def answer(
 
 
 def _front(experiment: Experiment, seat: Seat, ask: Ask) -> Answer:
-    player = _player(experiment, seat, ask.policy, _device(experiment, seat, ask))
+    player = _player(experiment, seat, ask, _board(experiment, seat, ask))
     _, front = rounds.offer(player, ask.state.measurements, seat.steps, seat.link.transfer(ask.model_bytes))
     return Answer(seat.board.name, front=front)
 
 
 def _round(experiment: Experiment, seat: Seat, ask: Ask, arrays: NamedArrays) -> tuple[Answer, TrainResult]:
-    device = _device(experiment, seat, ask)
-    player = _player(experiment, seat, ask.policy, device)
+    board = _board(experiment, seat, ask)
+    player = _player(experiment, seat, ask, board)
     link = seat.link.transfer(ask.model_bytes)
     prior_apes = _prior_apes(player.predictor, seat) if not ask.state.measurements else (None, None)
     goal = dataclasses.replace(ask.goal or Goal(ask.policy, seat.steps), steps=seat.steps)
@@ -118,18 +128,18 @@ def _round(experiment: Experiment, seat: Seat, ask: Ask, arrays: NamedArrays) ->
         measured=played.measured,
         predicted=played.predicted,
         link=link,
-        idle_w=device.idle_w,
+        idle_w=played.front.idle_w,
         front=played.front,
-        true_front=true_front(seat, device.idle_w, link.down_s + link.up_s),
+        true_front=true_front(seat, player, link.down_s + link.up_s),
         samples=len(seat.share),
         loss=played.trained.loss,
         accuracy=played.trained.accuracy,
-        temperature_c=device.temperature_c,
+        temperature_c=board.temperature_c,
         prior_time_ape=prior_apes[0],
         prior_power_ape=prior_apes[1],
     )
     measurements = (*ask.state.measurements, played.measured)
-    state = BoardState(measurements, device.temperature_c, ask.start_s + report.busy_s)
+    state = BoardState(measurements, board.temperature_c, ask.start_s + report.busy_s)
     return Answer(seat.board.name, played.front, report, state), played.trained
 
 
@@ -140,34 +150,44 @@ def _training(experiment: Experiment, seat: Seat, ask: Ask, arrays: NamedArrays)
     return lambda: task_of(experiment).train(arrays, seat.share, seed, options)
 
 
-def _device(experiment: Experiment, seat: Seat, ask: Ask) -> EmulatedBoard:
+def _board(experiment: Experiment, seat: Seat, ask: Ask) -> EmulatedBoard:
     """The board as it stood when it last stopped working, rested until the round's start."""
     ambient_c = seat.board.entry.ambient_c
     temperature_c = ambient_c if ask.state.temperature_c is None else ask.state.temperature_c
     rng = generator(experiment.seed, seat.board.name, ask.round, "noise")
-    device = EmulatedBoard(seat.kind.spec, seat.surface, thermal_of(seat.kind.spec, ambient_c), temperature_c, rng)
-    device.rest(max(0.0, ask.start_s - ask.state.rested_at_s))
-    return device
+    board = EmulatedBoard(seat.kind.spec, seat.surface, thermal_of(seat.kind.spec, ambient_c), temperature_c, rng)
+    board.rest(max(0.0, ask.start_s - ask.state.rested_at_s), _waiting(seat, ask))
+    return board
 
 
-def _player(experiment: Experiment, seat: Seat, policy: str, device: EmulatedBoard) -> rounds.Player:
+def _waiting(seat: Seat, ask: Ask) -> PowerMode:
+    return waiting_mode(ask.policy, top_mode(seat.surface), seat.truth.modes)
+
+
+def _player(experiment: Experiment, seat: Seat, ask: Ask, board: EmulatedBoard) -> rounds.Player:
+    maxn = top_mode(seat.surface)
     make = registry.load("predictor", experiment.predictor, PREDICTORS)
-    predictor: Predictor = make(
-        tuple(prior.coefficients for prior in seat.kind.priors), seat.kind.spec.maxn, device.idle_w
-    )
-    work = Workload(experiment.workload.cost, experiment.workload.batch_size)
+    priors = tuple(prior.coefficients for prior in seat.kind.priors)
     return rounds.Player(
-        seat.board.name, device, predictor, policy_for(policy), work, seat.truth.modes, top_mode(seat.surface)
+        seat.board.name,
+        board,
+        make(priors, seat.kind.spec.maxn, board.idle_w(maxn)),
+        policy_for(ask.policy),
+        Workload(experiment.workload.cost, experiment.workload.batch_size),
+        seat.truth.modes,
+        maxn,
+        _waiting(seat, ask),
     )
 
 
-def true_front(seat: Seat, idle_w: float, link_s: float) -> Front:
+def true_front(seat: Seat, player: rounds.Player, link_s: float) -> Front:
     """The front that a planner knowing the board's noise-free truth would see; for the oracle's energy only."""
     truth = seat.truth
     warm = (seat.steps + WARM_UP_STEPS) / seat.steps
     none = np.zeros(len(truth.modes))
     known = Predictions(truth.modes, truth.step_s * warm, truth.power_w, none, none)
-    return pareto.offer(known, seat.steps, idle_w, link_s, top_mode(seat.surface), limit=None)
+    idle_w, maxn_idle_w = (player.device.idle_w(mode) for mode in (player.waiting, player.maxn))
+    return pareto.offer(known, seat.steps, idle_w, link_s, player.maxn, maxn_idle_w=maxn_idle_w, limit=None)
 
 
 def _prior_apes(predictor: Predictor, seat: Seat) -> tuple[float, float]:

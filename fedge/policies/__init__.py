@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fedge.interfaces import Policy
 from fedge.registry import load
+from fedge.types import Modes, PowerMode
 
 POLICIES = {
     "maxn": "fedge.policies.fixed:maxn",
@@ -22,3 +23,14 @@ def policy_for(name: str, where: str = "policy") -> Policy:
     """
     policy: Policy = load(where, "preset" if name.startswith("preset:") else name, POLICIES)
     return policy
+
+
+def waiting_mode(name: str, found: PowerMode, candidates: Modes) -> PowerMode:
+    """The mode in which a board waits for the round's end: where ``maxn`` and ``preset`` pin it, the lowest otherwise.
+
+    ``found`` is the mode the board rests in; idle power grows with every knob, so the lowest candidate of all knobs, by
+    the sum of their shares of the largest, draws least.
+    """
+    if name == "maxn" or name.startswith("preset:"):
+        return found
+    return candidates[int((candidates.knobs / candidates.knobs.max(axis=0)).sum(axis=1).argmin())]

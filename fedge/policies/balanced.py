@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedge.policies.choice import above_idle_j, best_row, busy_s, deadline_of, figure, margin_z, within
+from fedge.policies.deadline import maxn_energy_j
 from fedge.policies.energy import CONFIDENCE
 from fedge.types import Decision, DeviceSpec, Front, Goal, Predictions
 
@@ -40,7 +41,9 @@ def _by_deadline(predictions: Predictions, offer: Front, goal: Goal, deadline_s:
     row = best_row(careful_j, time_s, safe if safe.any() else expected)
     margin = f"with {confidence:.0%} confidence" if safe.any() else "without margin"
     found = f"{figure(time_s[row])} s and {figure(energy_j[row])} J above idling expected"
-    return Decision(predictions.modes[row], f"Least energy within the round's {figure(deadline_s)} s {margin}: {found}.")
+    return Decision(
+        predictions.modes[row], f"Least energy within the round's {figure(deadline_s)} s {margin}: {found}."
+    )
 
 
 def _by_weight(predictions: Predictions, offer: Front, goal: Goal) -> Decision:
@@ -52,7 +55,7 @@ def _by_weight(predictions: Predictions, offer: Front, goal: Goal) -> Decision:
     time_s = busy_s(predictions, offer, goal)
     own_j = offer.idle_w * time_s + above_idle_j(predictions, offer, goal)
     maxn_s = offer.link_s + offer.maxn.work_s
-    maxn_j = offer.idle_w * offer.link_s + offer.maxn.work_j
+    maxn_j = maxn_energy_j(offer, maxn_s)
     allowed = within(time_s, goal.limits.get("max_slowdown", np.inf) * maxn_s)
     if not allowed.any():
         row = best_row(time_s, own_j)

@@ -41,7 +41,7 @@ def plan_deadline(fronts: Mapping[str, Front], time_weight: float, max_slowdown:
     fastest_s = {board: _ends_s(fronts[board]).min() for board in boards}
     straggler = max(boards, key=lambda board: fastest_s[board])
     maxn_s = max(front.link_s + front.maxn.work_s for front in fronts.values())
-    maxn_j = sum(round_energy_j(fronts[board], fronts[board].maxn, maxn_s) for board in boards)
+    maxn_j = sum(maxn_energy_j(fronts[board], maxn_s) for board in boards)
     cap_s = np.inf if max_slowdown is None else max_slowdown * maxn_s
     deadlines_s, energies_j = _energy_by_deadline([fronts[b] for b in boards], float(fastest_s[straggler]), cap_s)
     score = time_weight * deadlines_s / maxn_s + (1.0 - time_weight) * energies_j / maxn_j
@@ -68,6 +68,12 @@ def round_energy_j(front: Front, point: FrontPoint, round_s: float) -> float:
     """
     length_s = max(round_s, front.link_s + point.work_s)
     return point.work_j + front.idle_w * (length_s - point.work_s)
+
+
+def maxn_energy_j(front: Front, round_s: float) -> float:
+    """Joules over a round of ``round_s`` of a board that works and waits at MAXN (no radio)."""
+    length_s = max(round_s, front.link_s + front.maxn.work_s)
+    return front.maxn.work_j + front.maxn_idle_w * (length_s - front.maxn.work_s)
 
 
 def _energy_by_deadline(fronts: list[Front], floor_s: float, cap_s: float) -> tuple[Floats, Floats]:

@@ -10,6 +10,7 @@ import fcntl
 import importlib.util
 import pickle
 import socket
+import textwrap
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -172,7 +173,7 @@ def _channels_first(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 def _absent(source: Source, root: Path, error: BaseException, *, download: bool) -> BadInput:
     missing = source.missing(root)
-    reason = " ".join((str(error) or type(error).__name__).split())
+    reason = textwrap.shorten(str(error) or type(error).__name__, 200, placeholder=" ...")
     folder = source.folder(root)
     if not missing:
         right = f"the original files {', '.join(source.files)}: delete the folder and fetch or copy them again"

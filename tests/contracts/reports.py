@@ -6,14 +6,14 @@ from fedge.types import Decision, Front, FrontPoint, LinkUse, Measurement, Power
 from fedge.wire import Answer, BoardState
 
 MAXN, LOW = PowerMode(4, 1479.0, 921.6, 1600.0), PowerMode(2, 1132.8, 460.8, 800.0)
-IDLE_W = 2.0
+IDLE_W, MAXN_IDLE_W = 2.0, 3.0
 LINK = LinkUse(0.5, 1.5, 1.0)
 
 
 def front(scale: float = 1.0) -> Front:
     """MAXN: 10 s at 9 W; LOW: 20 s at 4 W; both times ``scale``."""
     fast = FrontPoint(MAXN, 10.0 * scale, 90.0 * scale)
-    return Front((fast, FrontPoint(LOW, 20.0 * scale, 80.0 * scale)), fast, IDLE_W, LINK.down_s + LINK.up_s, 0.1)
+    return Front((fast, FrontPoint(LOW, 20.0 * scale, 80.0 * scale)), fast, IDLE_W, LINK.down_s + LINK.up_s, 0.1, MAXN_IDLE_W)
 
 
 def report(board: str, work_s: float, power_w: float = 9.0, truth: Front | None = None, steps: int = 10) -> RoundReport:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from contracts.reports import IDLE_W, LINK, answer, front
+from contracts.reports import IDLE_W, LINK, MAXN_IDLE_W, answer, front
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -77,7 +77,7 @@ def test_the_oracle_takes_the_cheapest_mode_that_fits_the_rounds_length() -> Non
         80.0 + IDLE_W * (27.0 - 20.0) + 180.0 + IDLE_W * (27.0 - 20.0) + 2 * LINK.radio_j
     )
     assert row.maxn_round_s == pytest.approx(20.0 + BUSY)
-    assert row.maxn_energy_j == pytest.approx(90.0 + IDLE_W * 12.0 + 180.0 + IDLE_W * 2.0 + 2 * LINK.radio_j)
+    assert row.maxn_energy_j == pytest.approx(90.0 + MAXN_IDLE_W * 12.0 + 180.0 + MAXN_IDLE_W * 2.0 + 2 * LINK.radio_j)
 
 
 def test_without_the_truth_there_is_no_oracle() -> None:
@@ -85,5 +85,3 @@ def test_without_the_truth_there_is_no_oracle() -> None:
     row = round_row(settle(OPEN, answers, LateSpec()), answers, (0.1, 0.9))
 
     assert (row.oracle_energy_j, row.maxn_energy_j, row.maxn_round_s) == (None, None, None)
-
-

@@ -81,7 +81,7 @@ def test_work_heats_towards_the_settled_temperature_and_rest_cools() -> None:
     device.measure(WORK, 5000, lambda: None)
     assert device.temperature_c == pytest.approx(25.0 + 4.5 * 9.0, abs=1.5)
 
-    device.rest(1e6)
+    device.rest(1e6, FAST)
     assert device.temperature_c == pytest.approx(25.0 + 4.5 * 1.5, abs=0.1)
 
 

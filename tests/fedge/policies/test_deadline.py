@@ -20,7 +20,7 @@ MODE = PowerMode(4, 1000.0, 500.0, 1600.0)
 def a_front(rows: list[tuple[float, float]], idle_w: float, link_s: float) -> Front:
     """Any points, not only Pareto-minimal ones; MAXN is the fastest."""
     points = tuple(FrontPoint(MODE, t, w * t) for t, w in sorted(rows))
-    return Front(points, points[0], idle_w, link_s, 0.05)
+    return Front(points, points[0], idle_w, link_s, 0.05, 1.25 * idle_w)
 
 
 quarters = st.integers(1, 40).map(lambda k: k / 4)
@@ -52,7 +52,7 @@ def literal_round(fronts: Mapping[str, Front], deadline_s: float) -> tuple[float
 def literal_best(fronts: Mapping[str, Front], weight: float, max_slowdown: float | None) -> float:
     """The least score over every board's every end, with a fine grid beside them."""
     maxn_s = max(f.link_s + f.maxn.work_s for f in fronts.values())
-    maxn_j = sum(f.maxn.work_j + f.idle_w * (maxn_s - f.maxn.work_s) for f in fronts.values())
+    maxn_j = sum(f.maxn.work_j + f.maxn_idle_w * (maxn_s - f.maxn.work_s) for f in fronts.values())
     ends = {f.link_s + p.work_s for f in fronts.values() for p in f.points}
     tried = [d for d in {*ends, *np.linspace(0.1, 15.0, 40)} if max_slowdown is None or d <= max_slowdown * maxn_s]
     rounds = [literal_round(fronts, d) for d in tried]
