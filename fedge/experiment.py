@@ -71,6 +71,20 @@ class PolicySpec(_Record):
         return {k: v for k, v in self.model_dump(exclude={"name"}).items() if v is not None}
 
 
+class ExplorationSpec(_Record):
+    """How a board learns while it trains: a few minibatches of a round in modes that may turn out to be better.
+
+    Only where there is a deadline to keep: the rest of the round must still fit in it at full speed.
+    """
+
+    share: Annotated[float, Field(ge=0, le=0.9)] = 0.4
+    """The largest share of a round's minibatches spent so; 0 turns it off."""
+    probe_s: Annotated[float, Field(ge=0)] = 0.5
+    """How long a probe lasts at least: a power sensor needs a moment."""
+    slack: Annotated[float, Field(ge=0, le=1)] = 0.02
+    """How much longer than its deadline a round may become for it."""
+
+
 class StrategySpec(_Record):
     """A class of ``flwr.serverapp.strategy`` (or ``module:Class``) and its keyword arguments."""
 
@@ -99,6 +113,7 @@ class Experiment(_Record):
     data: DataSpec = DataSpec()
     policy: PolicySpec = PolicySpec()
     predictor: str = "physical"
+    exploration: ExplorationSpec = ExplorationSpec()
     strategy: StrategySpec = StrategySpec()
     late: LateSpec = LateSpec()
     reply_timeout_s: Positive = 600.0

@@ -71,13 +71,25 @@ class Policy(Protocol):
     def __call__(self, predictions: Predictions, offer: Front, goal: Goal, spec: DeviceSpec) -> Decision: ...
 
 
+class Training(Protocol):
+    """A board's share of a round, done in parts, so that the power mode may change between minibatches."""
+
+    def advance(self, steps: int) -> None:
+        """Do the next ``steps`` minibatches."""
+        ...
+
+    def result(self) -> TrainResult:
+        """What all minibatches so far gave."""
+        ...
+
+
 class LearningTask(Protocol):
     """A model, its data and its loss; arrays are the model's parameters and buffers by name, in a fixed order."""
 
     def initial_arrays(self, seed: int) -> NamedArrays: ...
 
-    def train(self, arrays: NamedArrays, share: NDArray[np.int64], seed: int, options: TrainOptions) -> TrainResult:
-        """Train from ``arrays`` on the training samples whose indices are ``share``; ``seed`` fixes the order."""
+    def start(self, arrays: NamedArrays, share: NDArray[np.int64], seed: int, options: TrainOptions) -> Training:
+        """Begin training from ``arrays`` on the samples whose indices are ``share``; ``seed`` fixes the order."""
         ...
 
     def evaluate(self, arrays: NamedArrays) -> tuple[float, float]:

@@ -106,7 +106,10 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What was seen of ``steps`` minibatches in one power mode: mean seconds per step and mean module power."""
+    """What was seen of ``steps`` minibatches in one power mode: mean seconds per step and mean module power.
+
+    ``warm_up_s`` is what the first minibatches of a round took beyond a usual step; ``step_s`` leaves it out.
+    """
 
     mode: PowerMode
     steps: int
@@ -114,11 +117,12 @@ class Measurement:
     power_w: float
     peak_c: float | None = None
     throttled: bool = False
+    warm_up_s: float = 0.0
 
     @property
     def work_s(self) -> float:
-        """Seconds for all the steps."""
-        return self.steps * self.step_s
+        """Seconds for all the steps, warm-up included."""
+        return self.steps * self.step_s + self.warm_up_s
 
     @property
     def work_j(self) -> float:
@@ -182,12 +186,13 @@ class Front:
 class Goal:
     """What the server asks of a client for one round.
 
+    ``steps`` are minibatches' worth of work: those of the round, and the warm-up as far as it is known.
     ``deadline_s`` counts from the round's start and includes the link; None means that no deadline was planned.
     ``limits`` holds the policy's own numbers (``power_w``, ``time_weight`` ...).
     """
 
     policy: str
-    steps: int
+    steps: float
     deadline_s: float | None = None
     limits: Mapping[str, float] = field(default_factory=dict)
 
@@ -234,7 +239,7 @@ class LinkUse:
 class RoundReport:
     """What one client did in one round; virtual or real seconds from the round's start.
 
-    ``predicted`` was made before this round's measurement.
+    ``predicted`` was made before ``measured``, with the probes learnt.
     """
 
     board: str
@@ -242,6 +247,9 @@ class RoundReport:
     round: int
     decision: Decision
     measured: Measurement
+    """The part of the round in the mode decided on."""
+    probes: tuple[Measurement, ...]
+    """The parts before it, in other modes, from which the decision learnt."""
     predicted: Prediction
     link: LinkUse
     idle_w: float
@@ -259,4 +267,14 @@ class RoundReport:
     @property
     def busy_s(self) -> float:
         """From the round's start to the end of the upload."""
-        return self.link.down_s + self.measured.work_s + self.link.up_s
+        return self.link.down_s + self.work_s + self.link.up_s
+
+    @property
+    def work_s(self) -> float:
+        """Seconds of all minibatches, the probes among them."""
+        return self.measured.work_s + sum(probe.work_s for probe in self.probes)
+
+    @property
+    def work_j(self) -> float:
+        """Joules of all minibatches, the probes among them."""
+        return self.measured.work_j + sum(probe.work_j for probe in self.probes)

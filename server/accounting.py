@@ -91,8 +91,8 @@ def round_row(settled: Settled, answers: Mapping[str, Answer], tested: tuple[flo
 
 def _client_row(opening: Opening, round_s: float, report: RoundReport, accepted: bool) -> ClientRow:
     measured, predicted, mode = report.measured, report.predicted, report.measured.mode
-    cut_work_s = min(measured.work_s, max(0.0, round_s - report.link.down_s))
-    work_j = cut_work_s * measured.power_w
+    cut_work_s = min(report.work_s, max(0.0, round_s - report.link.down_s))
+    work_j = report.work_j * cut_work_s / report.work_s
     radio_j = report.link.radio_j
     oracle = least_energy_at(report.true_front, round_s) if report.true_front else None
     maxn = report.true_front.maxn if report.true_front else None
@@ -115,7 +115,10 @@ def _client_row(opening: Opening, round_s: float, report: RoundReport, accepted:
         cpu_mhz=mode.cpu_mhz,
         gpu_mhz=mode.gpu_mhz,
         mem_mhz=mode.mem_mhz,
-        steps=measured.steps,
+        steps=measured.steps + sum(probe.steps for probe in report.probes),
+        probes=len(report.probes),
+        probe_s=sum(probe.work_s for probe in report.probes),
+        probe_j=sum(probe.work_j for probe in report.probes),
         samples=report.samples,
         step_s=measured.step_s,
         predicted_step_s=predicted.step_s,
@@ -134,7 +137,7 @@ def _client_row(opening: Opening, round_s: float, report: RoundReport, accepted:
         loss=report.loss,
         accuracy=report.accuracy,
         temperature_c=report.temperature_c,
-        throttled=measured.throttled,
+        throttled=any(part.throttled for part in (measured, *report.probes)),
         prior_time_ape=report.prior_time_ape,
         prior_power_ape=report.prior_power_ape,
     )
@@ -158,8 +161,8 @@ def _failed_row(opening: Opening, round_s: float, answer: Answer) -> ClientRow:
         "energy_j": idle_w * round_s,
         "wait_s": round_s,
         "throttled": False,
-        **dict.fromkeys(("down_s", "work_s", "up_s", "work_j", "radio_j"), 0.0),
-        **dict.fromkeys(("steps", "samples"), 0),
+        **dict.fromkeys(("down_s", "work_s", "up_s", "work_j", "radio_j", "probe_s", "probe_j"), 0.0),
+        **dict.fromkeys(("steps", "samples", "probes"), 0),
     }
     return ClientRow(**(empty | known))  # type: ignore[arg-type]
 

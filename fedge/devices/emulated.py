@@ -23,7 +23,9 @@ WARM_UP_STEPS = 1.5
 """Extra steps' worth of time that a round's first minibatches cost (autotuning, caches; estimated)."""
 NOISE_TIME_SD = 0.008
 NOISE_POWER_SD = 0.010
-"""Run-to-run noise of a round's mean (the tables' smoothness residuals: 0.4-0.8 % time, 0.8-1.2 % power)."""
+"""Run-to-run noise of a long measurement (the tables' smoothness residuals: 0.4-0.8 % time, 0.8-1.2 % power)."""
+JITTER_SD = 0.03
+"""Noise of a single minibatch's time and power on top (estimated); averages out over the steps."""
 OUTLIER_CHANCE = 0.01
 OUTLIER_SLOWDOWN = (1.15, 1.5)
 """Rarely something else runs on the board (19 to 48 of 4,368 measured rows lie more than 25 % off, both ways)."""
@@ -74,6 +76,7 @@ class EmulatedBoard:
         self.mode = top_mode(surface)
         """A board is found in its fastest mode."""
         self._rng = rng
+        self._warm = False
 
     def idle_w(self, mode: PowerMode) -> float:
         return float(self.surface.idle_w[self.surface.row(mode)])
@@ -94,17 +97,23 @@ class EmulatedBoard:
     def measure(self, workload: Workload, steps: int, work: Callable[[], T]) -> tuple[T, Measurement]:
         result = work()
         row = self.surface.row(self.mode)
-        step_s = float(self.surface.step_s[row]) * (steps + WARM_UP_STEPS) / steps
-        step_s *= math.exp(NOISE_TIME_SD * self._rng.standard_normal())
-        power_w = float(self.surface.power_w[row]) * math.exp(NOISE_POWER_SD * self._rng.standard_normal())
+        jitter_sd = JITTER_SD / math.sqrt(steps)
+        step_s = float(self.surface.step_s[row]) * self._noise(math.hypot(NOISE_TIME_SD, jitter_sd))
+        power_w = float(self.surface.power_w[row]) * self._noise(math.hypot(NOISE_POWER_SD, jitter_sd))
         if self._rng.random() < OUTLIER_CHANCE:
             step_s *= self._rng.uniform(*OUTLIER_SLOWDOWN)
-        return result, self._heated(steps, step_s, power_w)
+        warm_up_s = 0.0 if self._warm else WARM_UP_STEPS * step_s
+        self._warm = True
+        return result, self._heated(steps, step_s, warm_up_s, power_w)
 
-    def _heated(self, steps: int, step_s: float, power_w: float) -> Measurement:
+    def _noise(self, sd_log: float) -> float:
+        return math.exp(sd_log * self._rng.standard_normal())
+
+    def _heated(self, steps: int, step_s: float, warm_up_s: float, power_w: float) -> Measurement:
         """The measurement after heating; past the trip point the rest of the work runs throttled."""
-        cool_s = min(steps * step_s, self.thermal.seconds_until(TRIP_C, self.temperature_c, power_w))
-        hot_s = (steps * step_s - cool_s) * THROTTLED_SLOWDOWN
+        work_s = steps * step_s + warm_up_s
+        cool_s = min(work_s, self.thermal.seconds_until(TRIP_C, self.temperature_c, power_w))
+        hot_s = (work_s - cool_s) * THROTTLED_SLOWDOWN
         hot_w = power_w * THROTTLED_POWER
         total_s = cool_s + hot_s
         mean_w = (cool_s * power_w + hot_s * hot_w) / total_s
@@ -112,7 +121,8 @@ class EmulatedBoard:
         end_c = min(self.thermal.after(tripped_c, hot_w, hot_s), TRIP_C) if hot_s > 0 else tripped_c
         peak_c = max(self.temperature_c, tripped_c)
         self.temperature_c = end_c
-        return Measurement(self.mode, steps, total_s / steps, mean_w, peak_c, throttled=hot_s > 0)
+        slowed = total_s / work_s
+        return Measurement(self.mode, steps, slowed * step_s, mean_w, peak_c, hot_s > 0, slowed * warm_up_s)
 
 
 def top_mode(surface: Surface) -> PowerMode:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -21,7 +20,7 @@ from fedge.devices.truth import Surface
 from fedge.errors import FedgeError
 from fedge.experiment import Board, Experiment, boards
 from fedge.fleetsim.boards import Kind, kind_of, link_of, surface_of
-from fedge.interfaces import Predictor
+from fedge.interfaces import Predictor, Training
 from fedge.policies import policy_for, waiting_mode
 from fedge.predictors import PREDICTORS
 from fedge.seeds import derived_seed, generator
@@ -75,7 +74,7 @@ def _seat(experiment: Experiment, board: Board, share: NDArray[np.int64]) -> Sea
     kind = kind_of(board, experiment.workload)
     surface = surface_of(board, kind, experiment.seed)
     steps = rounds.steps_of(len(share), experiment.workload.batch_size, experiment.workload.local_epochs)
-    allowed = surface.where(rounds.above_floor(surface.modes))
+    allowed = surface.where(rounds.choosable(surface.modes))
     return Seat(board, kind, surface, allowed, link_of(board.entry.link), share, steps)
 
 
@@ -126,6 +125,7 @@ def _round(experiment: Experiment, seat: Seat, ask: Ask, arrays: NamedArrays) ->
         round=ask.round,
         decision=played.decision,
         measured=played.measured,
+        probes=played.probes,
         predicted=played.predicted,
         link=link,
         idle_w=played.front.idle_w,
@@ -138,16 +138,16 @@ def _round(experiment: Experiment, seat: Seat, ask: Ask, arrays: NamedArrays) ->
         prior_time_ape=prior_apes[0],
         prior_power_ape=prior_apes[1],
     )
-    measurements = (*ask.state.measurements, played.measured)
+    measurements = (*ask.state.measurements, *played.probes, played.measured)
     state = BoardState(measurements, board.temperature_c, ask.start_s + report.busy_s)
     return Answer(seat.board.name, played.front, report, state), played.trained
 
 
-def _training(experiment: Experiment, seat: Seat, ask: Ask, arrays: NamedArrays) -> Callable[[], TrainResult]:
+def _training(experiment: Experiment, seat: Seat, ask: Ask, arrays: NamedArrays) -> Training:
     work = experiment.workload
     options = TrainOptions(seat.steps, work.batch_size, work.learning_rate, work.momentum, ask.proximal_mu)
     seed = derived_seed(experiment.seed, seat.board.name, ask.round, "train")
-    return lambda: task_of(experiment).train(arrays, seat.share, seed, options)
+    return task_of(experiment).start(arrays, seat.share, seed, options)
 
 
 def _board(experiment: Experiment, seat: Seat, ask: Ask) -> EmulatedBoard:
@@ -177,6 +177,7 @@ def _player(experiment: Experiment, seat: Seat, ask: Ask, board: EmulatedBoard) 
         seat.truth.modes,
         maxn,
         _waiting(seat, ask),
+        experiment.exploration,
     )
 
 

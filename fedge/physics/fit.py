@@ -24,6 +24,9 @@ MISFIT_TIME_SD = 0.04
 MISFIT_POWER_SD = 0.03
 NOISE_SD = 0.012
 """Run-to-run noise of one measurement, log units (smoothness residuals of the tables: 0.4-1.2 %)."""
+FEW_TOLERANCE = 1e-4
+"""When the fit to a few measurements is done: its objective counts squared standard deviations, of which a thousandth
+moves no prediction, while a board has no time to spare."""
 THROTTLED_SD = 0.2
 """Noise of a measurement during which the board throttled: it hardly tells of the mode that was set."""
 _CORRELATION_LENGTH = 0.5
@@ -125,7 +128,11 @@ def prior_about(coefficients: Coefficients) -> Prior:
 
 def fit_map(prior: Prior, maxn: PowerMode, measurements: Sequence[Measurement]) -> Posterior:
     """The posterior after any number of measurements, also none; pools repeats of a mode, weights outliers down."""
-    seen = _pooled(measurements, maxn)
+    return fit_pooled(prior, maxn, pooled(measurements, maxn))
+
+
+def fit_pooled(prior: Prior, maxn: PowerMode, seen: Seen) -> Posterior:
+    """``fit_map`` of measurements that ``pooled`` has put together, for several priors over the same ones."""
     time_cov = _covariance(prior.time_sd, prior.time_scale_sd, TIME_NAMES, "_s")
     time = _side(slopes.log_time, seen.log_s, seen, prior.coefficients.time, time_cov, MISFIT_TIME_SD)
     power_cov = _covariance(prior.power_sd, prior.power_scale_sd, POWER_NAMES, "_w")
@@ -136,9 +143,19 @@ def fit_map(prior: Prior, maxn: PowerMode, measurements: Sequence[Measurement]) 
 
 def predict(posterior: Posterior, modes: Modes) -> Predictions:
     """Step time and power of every mode, with the spread of what a next measurement there will read."""
-    x = shares(posterior.maxn, modes)
-    log_s, time_sd = _predict_side(posterior.time, slopes.log_time, x)
-    log_w, power_sd = _predict_side(posterior.power, _power_curve(posterior.time.best), x)
+    return predict_each([posterior], modes)[0]
+
+
+def predict_each(posteriors: Sequence[Posterior], modes: Modes) -> list[Predictions]:
+    """``predict`` for posteriors of one board and the same measurements, whose common parts are computed once."""
+    x = shares(posteriors[0].maxn, modes)
+    alike = _alike(x, posteriors[0].time.seen)
+    return [_predict_one(posterior, modes, x, alike) for posterior in posteriors]
+
+
+def _predict_one(posterior: Posterior, modes: Modes, x: Floats, alike: Floats) -> Predictions:
+    log_s, time_sd = _predict_side(posterior.time, slopes.log_time, x, alike)
+    log_w, power_sd = _predict_side(posterior.power, _power_curve(posterior.time.best), x, alike)
     return Predictions(modes, np.exp(log_s), np.exp(log_w), time_sd, power_sd)
 
 
@@ -199,7 +216,7 @@ def _power_guess(p: float) -> Floats:
     return np.log(np.array([guess[name] for name in POWER_NAMES], dtype=np.float64))
 
 
-def _pooled(measurements: Sequence[Measurement], maxn: PowerMode) -> Seen:
+def pooled(measurements: Sequence[Measurement], maxn: PowerMode) -> Seen:
     """One row per mode: the median over its repeats, with their noise averaged down."""
     groups: dict[PowerMode, list[Measurement]] = {}
     for measurement in measurements:
@@ -227,34 +244,34 @@ def _side(curve_at: _Slopes, data: Floats, seen: Seen, mean: Floats, covariance:
 
     noise_sd: Floats = np.hypot(seen.noise_sd, misfit_sd)
     precision = np.asarray(np.linalg.inv(covariance), dtype=np.float64)
-    fitted = fit_curve(curve, data, noise_sd, Gaussian(mean, precision), mean)
+    fitted = fit_curve(curve, data, noise_sd, Gaussian(mean, precision), mean, FEW_TOLERANCE)
     _, at_seen = curve(fitted.parameters)
     shift = mean - fitted.parameters
     noise = noise_sd**2 / np.minimum(fitted.weights, 1.0) - misfit_sd**2
-    kernel = at_seen.T @ covariance @ at_seen + _misfit(seen.x, seen.x, misfit_sd) + np.diag(noise)
+    kernel = at_seen.T @ covariance @ at_seen + misfit_sd**2 * _alike(seen.x, seen.x) + np.diag(noise)
     chol = np.asarray(np.linalg.cholesky(kernel), dtype=np.float64)
     gain = np.asarray(np.linalg.solve(kernel, fitted.residuals - at_seen.T @ shift), dtype=np.float64)
     whitener = np.asarray(np.linalg.inv(chol), dtype=np.float64)
     return Side(fitted.parameters, shift, covariance, seen.x, at_seen, gain, chol, whitener, misfit_sd)
 
 
-def _predict_side(side: Side, curve_at: _Slopes, x: Floats) -> tuple[Floats, Floats]:
+def _predict_side(side: Side, curve_at: _Slopes, x: Floats, alike: Floats) -> tuple[Floats, Floats]:
     values, at = curve_at(side.best, x)
     spread = side.prior_cov @ at
-    across = spread.T @ side.seen_slopes + _misfit(x, side.seen, side.misfit_sd)
+    across = spread.T @ side.seen_slopes + side.misfit_sd**2 * alike
     known = across @ side.whitener.T
     variance = np.einsum("kn,kn->n", at, spread) + side.misfit_sd**2 - np.einsum("nm,nm->n", known, known)
     mean: Floats = values + at.T @ side.shift + across @ side.gain
     return mean, np.sqrt(np.maximum(variance, 0.0) + NOISE_SD**2)
 
 
-def _misfit(x: Floats, seen: Floats, sd: float) -> Floats:
-    """Matern-5/2 covariance in log-knobs, shape (n, m)."""
+def _alike(x: Floats, seen: Floats) -> Floats:
+    """How alike the misfits of two modes are: Matern-5/2 correlation in log-knobs, shape (n, m)."""
     a, b = np.log(x) / _CORRELATION_LENGTH, np.log(seen) / _CORRELATION_LENGTH
     squared = np.square(a).sum(axis=1)[:, None] + np.square(b).sum(axis=1) - (2.0 * a) @ b.T
     d = np.sqrt(np.maximum(5.0 * squared, 0.0, out=squared), out=squared)
-    covariance: Floats = (d * d / 3.0 + d + 1.0) * np.exp(-d)
-    return covariance * sd**2
+    correlation: Floats = (d * d / 3.0 + d + 1.0) * np.exp(-d)
+    return correlation
 
 
 def log_evidence(posterior: Posterior) -> float:

@@ -19,6 +19,7 @@ Curve = Callable[[Floats], tuple[Floats, Floats]]
 DEGREES = 4.0
 _LONGEST_STEP = 1.0
 """No log-parameter moves further in one step; far steps leave the region where the slopes mean anything."""
+_STEPS = 80
 _TRIES = 10
 
 
@@ -41,14 +42,17 @@ class Fitted:
 
 
 def fit_curve(
-    curve: Curve, data: Floats, noise_sd: Floats | float, prior: Gaussian, start: Floats, steps: int = 80
+    curve: Curve, data: Floats, noise_sd: Floats | float, prior: Gaussian, start: Floats, tolerance: float = 1e-7
 ) -> Fitted:
-    """The best parameters from ``start``; any number of rows, also none (then the prior's mean is the answer)."""
+    """The best parameters from ``start``; any number of rows, also none (then the prior's mean is the answer).
+
+    Ends when a step lowers the objective by less than ``tolerance`` of it.
+    """
     here = start
     values, slopes = curve(here)
     best = _objective(data - values, noise_sd, prior, here)
     damping = 1e-2
-    for _ in range(steps):
+    for _ in range(_STEPS):
         moved = None
         for _ in range(_TRIES):
             there = here + _step(data - values, slopes, noise_sd, prior, here, damping)
@@ -62,7 +66,7 @@ def fit_curve(
         gain, best = best - objective, objective
         here, (values, slopes) = there, moved
         damping = max(damping / 5.0, 1e-8)
-        if gain < 1e-7 * (1.0 + abs(best)):
+        if gain < tolerance * (1.0 + abs(best)):
             break
     residuals = data - values
     return Fitted(here, best, residuals, student_weights(residuals / noise_sd))

@@ -10,6 +10,8 @@ from fedge.policies.energy import CONFIDENCE
 from fedge.types import Decision, DeviceSpec, Front, Goal, Predictions
 
 TIME_WEIGHT = 0.5
+KNOWN_SD_LOG = 0.06
+"""A time counts as known up to this spread, log units."""
 
 
 def balanced(predictions: Predictions, offer: Front, goal: Goal, spec: DeviceSpec) -> Decision:
@@ -26,16 +28,20 @@ def balanced(predictions: Predictions, offer: Front, goal: Goal, spec: DeviceSpe
 def _by_deadline(predictions: Predictions, offer: Front, goal: Goal, deadline_s: float) -> Decision:
     """Least joules above idling that ends in time, both with the margin; else in time as expected; else the fastest.
 
-    The plan gives the slowest board no room for a margin: of the modes expected in time it takes the cheapest.
+    The plan gives the slowest board no room for a margin: once it knows its times, it takes the cheapest of the modes
+    expected in time.
     """
     confidence = goal.limits.get("confidence", CONFIDENCE)
     z = margin_z(confidence)
     time_s, energy_j = busy_s(predictions, offer, goal), above_idle_j(predictions, offer, goal)
     careful_j = above_idle_j(predictions, offer, goal, z)
     safe = within(busy_s(predictions, offer, goal, z), deadline_s)
-    expected = within(time_s, deadline_s)
-    if not expected.any():
+    expected = within(time_s, deadline_s) & (predictions.step_s_sd_log <= KNOWN_SD_LOG)
+    if not safe.any() and not expected.any():
         row = best_row(time_s, energy_j)
+        if within(time_s, deadline_s)[row]:
+            why = f"Fastest mode: {figure(time_s[row])} s expected, too uncertain for less in {figure(deadline_s)} s."
+            return Decision(predictions.modes[row], why)
         late = f"later than the round's {figure(deadline_s)} s; this board holds up the round"
         return Decision(predictions.modes[row], f"Fastest mode: {figure(time_s[row])} s expected, {late}.", False)
     row = best_row(careful_j, time_s, safe if safe.any() else expected)

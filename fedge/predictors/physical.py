@@ -12,7 +12,16 @@ from typing import Self
 
 import numpy as np
 
-from fedge.physics.fit import Posterior, fit_map, idle_w_at_maxn, log_evidence, predict, prior_about, with_idle_w
+from fedge.physics.fit import (
+    Posterior,
+    fit_pooled,
+    idle_w_at_maxn,
+    log_evidence,
+    pooled,
+    predict_each,
+    prior_about,
+    with_idle_w,
+)
 from fedge.physics.model import Coefficients
 from fedge.types import Floats, Measurement, Modes, PowerMode, Predictions
 
@@ -39,7 +48,8 @@ class PhysicalPredictor:
     def fit(self, measurements: Sequence[Measurement]) -> Self:
         """Learn from all measurements of the board; none leaves the priors."""
         started = [with_idle_w(prior, max(self.idle_w, idle_w_at_maxn(prior))) for prior in self.priors]
-        posteriors = [fit_map(prior_about(prior), self.maxn, measurements) for prior in started]
+        seen = pooled(measurements, self.maxn)
+        posteriors = [fit_pooled(prior_about(prior), self.maxn, seen) for prior in started]
         evidence = np.array([log_evidence(posterior) for posterior in posteriors])
         evidence -= CREDIBILITY_LOSS * np.arange(len(posteriors))
         weights = np.exp(evidence - evidence.max())
@@ -50,7 +60,7 @@ class PhysicalPredictor:
 
     def predict(self, modes: Modes) -> Predictions:
         """Step time and power of every mode; needs ``fit`` first."""
-        each = [predict(posterior, modes) for posterior in self.posteriors_]
+        each = predict_each(self.posteriors_, modes)
         step_s, step_sd = self._mixed([p.step_s for p in each], [p.step_s_sd_log for p in each])
         power_w, power_sd = self._mixed([p.power_w for p in each], [p.power_w_sd_log for p in each])
         return Predictions(modes, step_s, power_w, step_sd, power_sd)

@@ -63,6 +63,10 @@ class ClientRow:
     gpu_mhz: float | None
     mem_mhz: float | None
     steps: int
+    probes: int
+    probe_s: float
+    probe_j: float
+    """How many other modes were tried on the way, and what that took; parts of ``steps``, ``work_s``, ``work_j``."""
     samples: int
     step_s: float | None
     predicted_step_s: float | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import numpy as np
@@ -51,11 +52,11 @@ class ImageTask:
         """A freshly initialised model: parameters and buffers by name, in the model's own order."""
         return _arrays(self._fresh(seed))
 
-    def train(self, arrays: NamedArrays, share: NDArray[np.int64], seed: int, options: TrainOptions) -> TrainResult:
-        """``options.steps`` minibatches of SGD from ``arrays`` on the samples ``share``; loss and accuracy are means.
+    def start(self, arrays: NamedArrays, share: NDArray[np.int64], seed: int, options: TrainOptions) -> ImageTraining:
+        """Begin ``options.steps`` minibatches of SGD from ``arrays`` on the samples ``share``.
 
         ``seed`` fixes the order of the samples and the dropout. Raises ``BadInput`` for an empty share, no steps, or
-        arrays of another model.
+        arrays of another model. Starting again, or evaluating, ends a training that was not finished.
         """
         if not len(share) or options.steps < 1 or options.batch_size < 1:
             got = f"{len(share)} samples, {options.steps} steps of {options.batch_size}"
@@ -63,10 +64,13 @@ class ImageTask:
         self._load(arrays)
         self._net.train()
         steps = minibatches(share, options.steps, options.batch_size, np.random.default_rng(seed))
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            loss, accuracy = self._descend(steps, options)
-        return TrainResult(_arrays(self._net), loss, accuracy)
+        return ImageTraining(self._net, self._descend(steps, options), seed)
+
+    def train(self, arrays: NamedArrays, share: NDArray[np.int64], seed: int, options: TrainOptions) -> TrainResult:
+        """All of ``start``'s minibatches at once."""
+        training = self.start(arrays, share, seed, options)
+        training.advance(options.steps)
+        return training.result()
 
     def evaluate(self, arrays: NamedArrays) -> tuple[float, float]:
         """Mean loss and accuracy over the whole test set."""
@@ -101,8 +105,8 @@ class ImageTask:
             # An average of integer buffers (batch norm's step counter) is no integer any more.
             tensor.copy_(torch.tensor(array if tensor.is_floating_point() else np.rint(array)))
 
-    def _descend(self, steps: Iterator[NDArray[np.int64]], options: TrainOptions) -> tuple[float, float]:
-        """Plain SGD with momentum, as ``torch.optim.SGD`` does it.
+    def _descend(self, steps: Iterator[NDArray[np.int64]], options: TrainOptions) -> Iterator[tuple[float, float]]:
+        """Plain SGD with momentum, as ``torch.optim.SGD`` does it; gives each minibatch's loss and accuracy.
 
         Written out, because the first optimiser of a process imports torch's compiler, which takes as long as torch
         itself. FedProx (Li et al. 2020, eq. 2) adds ``mu / 2 * |w - w_start|^2`` to the loss, here as its gradient.
@@ -110,7 +114,6 @@ class ImageTask:
         weights = list(self._net.parameters())
         starts = [w.detach().clone() for w in weights]
         speeds = [torch.zeros_like(w) for w in weights]
-        losses, hits = [], []
         for chosen in steps:
             index = torch.from_numpy(chosen)
             x, y = self._scaled(self._train_x[index]), self._train_y[index]
@@ -123,9 +126,29 @@ class ImageTask:
                     if options.proximal_mu > 0:
                         speed.add_(w - start, alpha=options.proximal_mu)
                     w.add_(speed, alpha=-options.learning_rate)
-            losses.append(loss.item())
-            hits.append(float((scores.argmax(1) == y).float().mean()))
-        return float(np.mean(losses)), float(np.mean(hits))
+            yield loss.item(), float((scores.argmax(1) == y).float().mean())
+
+
+class ImageTraining:
+    """A ``fedge.interfaces.Training`` of an ``ImageTask``."""
+
+    def __init__(self, net: nn.Module, descent: Iterator[tuple[float, float]], seed: int) -> None:
+        self._net = net
+        self._descent = descent
+        self._seen: list[tuple[float, float]] = []
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self._random = torch.random.get_rng_state()
+
+    def advance(self, steps: int) -> None:
+        with torch.random.fork_rng(devices=[]):
+            torch.random.set_rng_state(self._random)
+            self._seen.extend(itertools.islice(self._descent, steps))
+            self._random = torch.random.get_rng_state()
+
+    def result(self) -> TrainResult:
+        loss, accuracy = np.mean(self._seen, axis=0)
+        return TrainResult(_arrays(self._net), float(loss), float(accuracy))
 
 
 def minibatches(

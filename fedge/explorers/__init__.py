@@ -1,0 +1,1 @@
+"""Explorers: which power mode to try next; pure."""
