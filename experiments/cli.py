@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -107,9 +109,13 @@ def calibrate(
     as_json: AsJson = False,
 ) -> None:
     """Fit the physical model of time and power to measured tables."""
-    from experiments.commands.calibrate import calibrate as command
+    from experiments.commands import calibrate as command
 
-    command(tables, device, workload, batch_size, out, _console(), as_json)
+    results = command.calibrate(tables, device=device, workload=workload, batch_size=batch_size, out=out)
+    if as_json:
+        typer.echo(json.dumps(command.as_data(results)))
+    else:
+        _console().print(command.as_table(results))
 
 
 @app.command()
@@ -136,6 +142,9 @@ def _console() -> Any:
 
 def main() -> None:
     """The console script: a user's mistake is one line and exit code 2, a failed run one line and exit code 1."""
+    # Before numpy and torch are imported: sums split over threads round differently, and small ones get slower.
+    for library in ("OMP", "OPENBLAS", "MKL", "VECLIB_MAXIMUM"):
+        os.environ[f"{library}_NUM_THREADS"] = "1"
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     try:
         app()

@@ -32,7 +32,7 @@ def new_folder(experiment: Experiment, out: Path | None) -> Path:
 def check(experiment: Experiment) -> None:
     """Everything that can be known to be wrong before a run; raises ``BadInput``."""
     checks.check(experiment)
-    from experiments.backends import strategies  # noqa: PLC0415 -- imports Flower
+    from experiments.backends import strategies
 
     strategies.check(experiment)
 
@@ -53,7 +53,7 @@ def go_on(experiment: Experiment, folder: Path, refresh: Refresh) -> dict[str, A
     summary = summarise(experiment, read_rows(folder, RoundRow), read_rows(folder, ClientRow), wall_s)
     summary["labels"] = checks.labels(experiment)
     run_folder.write_json(folder / run_folder.SUMMARY, summary)
-    from experiments.report.page import write_report  # noqa: PLC0415 -- plotly is heavy
+    from experiments.report.page import write_report
 
     write_report([folder], folder / run_folder.REPORT)
     return summary
@@ -69,9 +69,9 @@ def saved(folder: Path) -> Experiment:
 
 def _backend(name: str) -> Callable[[Experiment, Path, Refresh], None]:
     if name == "local":
-        from experiments.backends.local import run_local  # noqa: PLC0415
+        from experiments.backends.local import run_local
 
         return run_local
-    from experiments.backends.sim import run_sim  # noqa: PLC0415
+    from experiments.backends.sim import run_sim
 
     return run_sim

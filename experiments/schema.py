@@ -10,7 +10,16 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from fedge.errors import BadInput
-from fedge.experiment import DataSpec, Experiment, FleetEntry, LateSpec, LinkSpec, PolicySpec, StrategySpec, WorkloadSpec
+from fedge.experiment import (
+    DataSpec,
+    Experiment,
+    FleetEntry,
+    LateSpec,
+    LinkSpec,
+    PolicySpec,
+    StrategySpec,
+    WorkloadSpec,
+)
 
 SHORT_FORMS = ("policy", "strategy")
 """Keys that take a bare name instead of a mapping with ``name``."""

@@ -86,6 +86,11 @@ class Training(Protocol):
 class LearningTask(Protocol):
     """A model, its data and its loss; arrays are the model's parameters and buffers by name, in a fixed order."""
 
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """The training samples' labels, shape (n,), for partitioning."""
+        ...
+
     def initial_arrays(self, seed: int) -> NamedArrays: ...
 
     def start(self, arrays: NamedArrays, share: NDArray[np.int64], seed: int, options: TrainOptions) -> Training:

@@ -39,7 +39,7 @@ def nearest_row(modes: Modes, mode: PowerMode) -> int:
 
 def offer(
     predictions: Predictions,
-    steps: int,
+    steps: float,
     idle_w: float,
     link_s: float,
     maxn: PowerMode,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, Literal, TypeVar
 
 from fedge.errors import FedgeError
@@ -54,11 +53,16 @@ class Unreadable(FedgeError):
     """A message that is not what it claims to be."""
 
 
-@cache
-def _adapter(record: type[Any]) -> Any:
-    from pydantic import TypeAdapter  # noqa: PLC0415 -- heavy, and only needed once messages flow
+_adapters: dict[type[Any], Any] = {}
 
-    return TypeAdapter(record)
+
+def _adapter(record: type[Any]) -> Any:
+    """The validator of a record type, built once."""
+    from pydantic import TypeAdapter
+
+    if record not in _adapters:
+        _adapters[record] = TypeAdapter(record)
+    return _adapters[record]
 
 
 def to_json(value: object) -> str:
@@ -68,7 +72,7 @@ def to_json(value: object) -> str:
 
 def from_json(record: type[R], text: str) -> R:
     """The record behind ``text``; raises ``Unreadable`` when it does not fit."""
-    from pydantic import ValidationError  # noqa: PLC0415
+    from pydantic import ValidationError
 
     try:
         value: R = _adapter(record).validate_python(json.loads(text))

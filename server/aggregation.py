@@ -145,7 +145,7 @@ def _like(arrays: NamedArrays, new: NamedArrays) -> NamedArrays:
 
 
 def _content(contribution: Contribution) -> RecordDict:
-    metrics = {
+    metrics: dict[str, int | float | list[int] | list[float]] = {
         "num-examples": contribution.samples,
         "train_loss": contribution.loss,
         "train_accuracy": contribution.accuracy,

@@ -9,8 +9,8 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedge.clock import RealClock
 from fedge.experiment import Experiment, boards
-from server.runs import play
 from server.grid_port import GridPort
+from server.runs import play
 
 app = ServerApp()
 

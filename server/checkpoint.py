@@ -33,7 +33,7 @@ class Progress:
 
 def save(folder: Path, progress: Progress) -> Path:
     """Write the checkpoint of ``progress.round`` and drop all but the newest few."""
-    from safetensors.numpy import save_file  # noqa: PLC0415
+    from safetensors.numpy import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"round-{progress.round:06d}.safetensors"
@@ -70,7 +70,7 @@ def _metadata(progress: Progress) -> dict[str, str]:
 
 
 def _load(path: Path) -> Progress:
-    from safetensors import SafetensorError, safe_open  # noqa: PLC0415
+    from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, framework="numpy") as opened:

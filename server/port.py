@@ -40,5 +40,5 @@ class LocalPort:
     def __init__(self, respond: Mapping[str, Callable[[Question], Reply]]) -> None:
         self._respond = respond
 
-    def ask(self, questions: Mapping[str, Question], timeout_s: float) -> Mapping[str, Reply]:  # noqa: ARG002
+    def ask(self, questions: Mapping[str, Question], timeout_s: float) -> Mapping[str, Reply]:
         return {board: self._respond[board](question) for board, question in questions.items()}

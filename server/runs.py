@@ -31,7 +31,7 @@ def play(
 
 def save_model(path: Path, arrays: NamedArrays) -> None:
     """The global model as safetensors, by a temporary name and a rename."""
-    from safetensors.numpy import save_file  # noqa: PLC0415
+    from safetensors.numpy import save_file
 
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     save_file({name: np.asarray(value, order="C") for name, value in arrays.items()}, part)

@@ -65,15 +65,15 @@ def _try(what: str, look: Callable[[], str]) -> Finding:
 
 
 def _local() -> str:
-    import experiments.backends.local  # noqa: PLC0415
+    import experiments.backends.local
 
     return f"{experiments.backends.local.__name__} imports"
 
 
 def _sim() -> str:
-    import ray  # noqa: PLC0415
+    import ray
 
-    import experiments.backends.sim  # noqa: PLC0415
+    import experiments.backends.sim
 
     for program in ("flower-superlink", "flwr"):
         if not (Path(sys.executable).parent / program).exists() and shutil.which(program) is None:
@@ -83,7 +83,7 @@ def _sim() -> str:
 
 
 def _data() -> list[Finding]:
-    from fedge.workloads import data_findings  # noqa: PLC0415
+    from fedge.workloads import data_findings
 
     found = [
         Finding(f"data {name}", here, where, "" if here else f"put it there or let a run fetch it ({where})")

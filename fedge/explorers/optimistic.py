@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fedge.types import Floats, PowerMode, Predictions
 
-WORTHWHILE = 0.03
+WORTHWHILE = 0.02
 """A mode is tried when it could save this share of the present choice's joules above idling."""
 MARGIN = 1.0
 """Standard deviations by which a probe's time is overestimated."""

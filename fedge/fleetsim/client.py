@@ -100,7 +100,7 @@ def answer(
         if ask.kind == "front":
             return _front(experiment, seat, ask), None
         return _round(experiment, seat, ask, arrays or {})
-    except Exception as error:  # noqa: BLE001 -- the edge of the client: a failure becomes a row
+    except Exception as error:
         logger.warning("%s failed in round %s", name, ask.round, exc_info=error)
         reason = str(error) if isinstance(error, FedgeError) else f"{type(error).__name__}: {error}"
         return Answer(name, error=reason), None

@@ -24,7 +24,7 @@ MISFIT_TIME_SD = 0.04
 MISFIT_POWER_SD = 0.03
 NOISE_SD = 0.012
 """Run-to-run noise of one measurement, log units (smoothness residuals of the tables: 0.4-1.2 %)."""
-FEW_TOLERANCE = 1e-4
+FEW_TOLERANCE = 1e-3
 """When the fit to a few measurements is done: its objective counts squared standard deviations, of which a thousandth
 moves no prediction, while a board has no time to spare."""
 THROTTLED_SD = 0.2

@@ -10,6 +10,8 @@ from fedge.policies.energy import CONFIDENCE
 from fedge.types import Decision, DeviceSpec, Front, Goal, Predictions
 
 TIME_WEIGHT = 0.5
+CAUTION = 0.5
+"""How much of the time margin is applied to the energy: enough not to fall for the luckiest of thousands of predictions."""
 KNOWN_SD_LOG = 0.06
 """A time counts as known up to this spread, log units."""
 
@@ -34,7 +36,7 @@ def _by_deadline(predictions: Predictions, offer: Front, goal: Goal, deadline_s:
     confidence = goal.limits.get("confidence", CONFIDENCE)
     z = margin_z(confidence)
     time_s, energy_j = busy_s(predictions, offer, goal), above_idle_j(predictions, offer, goal)
-    careful_j = above_idle_j(predictions, offer, goal, z)
+    careful_j = above_idle_j(predictions, offer, goal, CAUTION * z)
     safe = within(busy_s(predictions, offer, goal, z), deadline_s)
     expected = within(time_s, deadline_s) & (predictions.step_s_sd_log <= KNOWN_SD_LOG)
     if not safe.any() and not expected.any():

@@ -7,7 +7,6 @@ import os
 import types
 import typing
 from collections.abc import Iterable, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -63,7 +62,7 @@ class MemoryTables:
 
 def read_rows(folder: Path, kind: type[R]) -> list[R]:
     """The rows of one table of a run folder; empty when the file is not there yet."""
-    import pyarrow.parquet as pq  # noqa: PLC0415 -- heavy
+    import pyarrow.parquet as pq
 
     path = folder / FILES[kind]
     if not path.exists():
@@ -73,8 +72,8 @@ def read_rows(folder: Path, kind: type[R]) -> list[R]:
 
 def write_rows(folder: Path, kind: type[R], rows: Sequence[R]) -> None:
     """Replace one table; readers see the old file or the new one, never a part."""
-    import pyarrow as pa  # noqa: PLC0415
-    import pyarrow.parquet as pq  # noqa: PLC0415
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
     names = [field.name for field in dataclasses.fields(kind)]
     columns = {name: [getattr(row, name) for row in rows] for name in names}
@@ -85,9 +84,8 @@ def write_rows(folder: Path, kind: type[R], rows: Sequence[R]) -> None:
     part.replace(path)
 
 
-@cache
 def _schema(kind: type[Row]) -> Any:
-    import pyarrow as pa  # noqa: PLC0415
+    import pyarrow as pa
 
     arrow = {int: pa.int64(), float: pa.float64(), str: pa.string(), bool: pa.bool_()}
     hints = typing.get_type_hints(kind)
