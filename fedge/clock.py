@@ -1,4 +1,4 @@
-"""Time as an argument: a virtual clock for emulated fleets and a monotonic one for real boards; nobody else reads a clock."""
+"""Time as an argument: a virtual clock for emulated fleets, a monotonic one for real boards; nobody else reads one."""
 
 from __future__ import annotations
 

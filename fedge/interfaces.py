@@ -1,4 +1,4 @@
-"""The seams of fedge: protocols of one to three methods, each with a trivial implementation and one contract test class."""
+"""The seams of fedge: protocols of one to three methods, each with a trivial implementation and a contract test."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Device(Protocol):
 
 
 class Predictor(Protocol):
-    """Predicts step time and power of every mode; scikit-learn manners: ``fit`` returns self, learnt state ends in ``_``."""
+    """Predicts every mode's step time and power, as scikit-learn would: ``fit`` returns self, learnt state ends in _."""
 
     def fit(self, measurements: Sequence[Measurement]) -> Self:
         """Learn from all of a board's measurements (none is allowed when there is a prior)."""

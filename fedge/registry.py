@@ -1,4 +1,4 @@
-"""Turns a name from a configuration into an object: a name table per seam, which also takes the user's own ``module:Class``."""
+"""Turns a configured name into an object: by a seam's name table, or as the user's own ``module:Class``."""
 
 from __future__ import annotations
 

@@ -112,53 +112,60 @@ def warm_up_steps(measurements: Sequence[Measurement]) -> float:
 def play(player: Player, goal: Goal, measurements: Sequence[Measurement], link: LinkUse, training: Training) -> Played:
     """One round of ``goal.steps`` minibatches: probes first, then the rest in the mode that the policy decides on."""
     steps = round(goal.steps)
-    warm_up = warm_up_steps(measurements)
     probes: list[Measurement] = []
-    while True:
-        known = [*measurements, *probes]
-        left = steps - sum(probe.steps for probe in probes)
-        predictions, front = offer(player, known, left + (0.0 if probes else warm_up), link)
-        present = _with_steps_left(goal, left + (0.0 if probes else warm_up), probes)
-        decision = player.policy(predictions, front, present, player.device.spec)
-        probe = _next_probe(player, predictions, front, decision, present, known, steps - left)
-        if probe is None:
-            break
+    view = _view(player, goal, measurements, probes, link)
+    while (probe := _next_probe(player, view, steps - sum(p.steps for p in probes))) is not None:
         probes.append(_worked(player, *probe, training))
-    measured = _worked(player, decision.mode, left, training)
-    _, next_front = offer(player, [*known, measured], steps + warm_up_steps([*known, measured]), link)
-    return Played(training.result(), decision, measured, tuple(probes), _row(predictions, decision.mode), next_front)
+        view = _view(player, goal, measurements, probes, link)
+    measured = _worked(player, view.decision.mode, steps - sum(p.steps for p in probes), training)
+    known = [*measurements, *probes, measured]
+    _, next_front = offer(player, known, steps + warm_up_steps(known), link)
+    predicted = _row(view.predictions, view.decision.mode)
+    return Played(training.result(), view.decision, measured, tuple(probes), predicted, next_front)
 
 
-def _with_steps_left(goal: Goal, steps: float, probes: Sequence[Measurement]) -> Goal:
-    """The goal for what is left of the round after the probes."""
-    spent_s = sum(probe.work_s for probe in probes)
-    limits = dict(goal.limits)
-    if "deadline_s" in limits:
-        limits["deadline_s"] -= spent_s
-    deadline_s = None if goal.deadline_s is None else goal.deadline_s - spent_s
-    return Goal(goal.policy, steps, deadline_s, limits)
+@dataclass(frozen=True, slots=True, eq=False)
+class _View:
+    """What a board sees in the middle of a round: its predictions, the goal for what is left, and what it would do."""
+
+    predictions: Predictions
+    front: Front
+    goal: Goal
+    decision: Decision
+    tried: frozenset[PowerMode]
+    total_steps: int
 
 
-def _next_probe(
-    player: Player,
-    predictions: Predictions,
-    front: Front,
-    decision: Decision,
-    goal: Goal,
-    known: Sequence[Measurement],
-    spent_steps: int,
-) -> tuple[PowerMode, int] | None:
+def _view(
+    player: Player, goal: Goal, measurements: Sequence[Measurement], probes: Sequence[Measurement], link: LinkUse
+) -> _View:
+    total_steps = round(goal.steps)
+    warm_up = 0.0 if probes else warm_up_steps(measurements)
+    left = _left_of(goal, total_steps - sum(p.steps for p in probes) + warm_up, sum(p.work_s for p in probes))
+    predictions, front = offer(player, [*measurements, *probes], left.steps, link)
+    decision = player.policy(predictions, front, left, player.device.spec)
+    tried = frozenset(m.mode for m in (*measurements, *probes))
+    return _View(predictions, front, left, decision, tried, total_steps)
+
+
+def _left_of(goal: Goal, steps: float, spent_s: float) -> Goal:
+    """The goal for the rest of the round: fewer minibatches, and every deadline ``spent_s`` nearer."""
+    limits = {name: value - spent_s if name == "deadline_s" else value for name, value in goal.limits.items()}
+    return Goal(goal.policy, steps, None if goal.deadline_s is None else goal.deadline_s - spent_s, limits)
+
+
+def _next_probe(player: Player, view: _View, left: int) -> tuple[PowerMode, int] | None:
     """The mode to try next and for how many minibatches; None when the round has no deadline or no room for it."""
-    if goal.deadline_s is None:
+    explore, deadline_s = player.exploration, view.goal.deadline_s
+    if deadline_s is None:
         return None
-    total = goal.steps + spent_steps
-    left_s = goal.deadline_s + player.exploration.slack * (goal.deadline_s) - front.link_s
-    room = optimistic.Room(goal.steps, left_s, player.exploration.probe_s)
-    mode = optimistic.propose(predictions, front.idle_w, decision.mode, {m.mode for m in known}, room)
+    room = optimistic.Room(view.goal.steps, deadline_s * (1.0 + explore.slack) - view.front.link_s, explore.probe_s)
+    mode = optimistic.propose(view.predictions, view.front.idle_w, view.decision.mode, view.tried, room)
     if mode is None:
         return None
-    steps = int(optimistic.probe_steps(np.array([_row(predictions, mode).step_s]), room)[0])
-    return (mode, steps) if spent_steps + steps <= player.exploration.share * total else None
+    steps = int(optimistic.probe_steps(np.array([_row(view.predictions, mode).step_s]), room)[0])
+    spent = view.total_steps - left
+    return (mode, steps) if spent + steps <= explore.share * view.total_steps else None
 
 
 def _worked(player: Player, mode: PowerMode, steps: int, training: Training) -> Measurement:

@@ -1,4 +1,4 @@
-"""What travels between server and client, and its JSON form; nothing is ever pickled, everything is validated on arrival."""
+"""What travels between server and client, and its JSON form; nothing is pickled, everything is validated on arrival."""
 
 from __future__ import annotations
 

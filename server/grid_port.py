@@ -1,4 +1,4 @@
-"""The port over Flower's Grid: finds which node is which board, pushes questions, pulls replies until the time is up."""
+"""The port over Flower's Grid: finds which node is which board, pushes questions, pulls replies until time is up."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def _log_knobs(modes: Modes) -> Floats:
 
 
 def _smooth(x: Floats, sd: float, rng: np.random.Generator) -> Floats:
-    """A random smooth function of the log-knobs (random cosine features) with standard deviation ``sd`` over the modes."""
+    """A random smooth function of the log-knobs (cosine features) with standard deviation ``sd`` over the modes."""
     waves = rng.normal(0.0, _WAVE_NUMBER, size=(x.shape[1], _WAVES))
     phases = rng.uniform(0.0, 2 * np.pi, size=_WAVES)
     values: Floats = np.cos(x @ waves + phases).sum(axis=1)

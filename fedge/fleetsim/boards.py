@@ -27,7 +27,7 @@ IDLE_BELOW_WORK = 0.95
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kind:
-    """What all boards of one fleet entry share: the average surface, where it comes from, and the predictor's priors."""
+    """What the boards of a fleet entry share: the average surface, where it comes from, the predictor's priors."""
 
     spec: DeviceSpec
     average: Surface

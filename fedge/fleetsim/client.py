@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +29,8 @@ from fedge.seeds import derived_seed, generator
 from fedge.types import (
     Front,
     Goal,
+    Measurement,
+    Modes,
     NamedArrays,
     PowerMode,
     Predictions,
@@ -164,14 +168,36 @@ def _waiting(seat: Seat, ask: Ask) -> PowerMode:
     return waiting_mode(ask.policy, top_mode(seat.surface), seat.truth.modes)
 
 
+@lru_cache(maxsize=64)
+def _predicted(seat: Seat, predictor: str, idle_w: float, measurements: tuple[Measurement, ...]) -> Predictions:
+    make = registry.load("predictor", predictor, PREDICTORS)
+    priors = tuple(prior.coefficients for prior in seat.kind.priors)
+    learner: Predictor = make(priors, seat.kind.spec.maxn, idle_w)
+    return learner.fit(measurements).predict(seat.truth.modes)
+
+
+class _Remembering:
+    """A seat's predictor; a round begins with the very predictions that the board's last one ended with."""
+
+    def __init__(self, seat: Seat, predictor: str, idle_w: float) -> None:
+        self._seat, self._predictor, self._idle_w = seat, predictor, idle_w
+        self._measurements: tuple[Measurement, ...] = ()
+
+    def fit(self, measurements: Sequence[Measurement]) -> Self:
+        self._measurements = tuple(measurements)
+        return self
+
+    def predict(self, modes: Modes) -> Predictions:
+        assert modes is self._seat.truth.modes
+        return _predicted(self._seat, self._predictor, self._idle_w, self._measurements)
+
+
 def _player(experiment: Experiment, seat: Seat, ask: Ask, board: EmulatedBoard) -> rounds.Player:
     maxn = top_mode(seat.surface)
-    make = registry.load("predictor", experiment.predictor, PREDICTORS)
-    priors = tuple(prior.coefficients for prior in seat.kind.priors)
     return rounds.Player(
         seat.board.name,
         board,
-        make(priors, seat.kind.spec.maxn, board.idle_w(maxn)),
+        _Remembering(seat, experiment.predictor, board.idle_w(maxn)),
         policy_for(ask.policy),
         Workload(experiment.workload.cost, experiment.workload.batch_size),
         seat.truth.modes,

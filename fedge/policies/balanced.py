@@ -11,7 +11,7 @@ from fedge.types import Decision, DeviceSpec, Front, Goal, Predictions
 
 TIME_WEIGHT = 0.5
 CAUTION = 0.5
-"""How much of the time margin is applied to the energy: enough not to fall for the luckiest of thousands of predictions."""
+"""How much of the time margin the energy gets: enough not to fall for the luckiest of thousands of predictions."""
 KNOWN_SD_LOG = 0.06
 """A time counts as known up to this spread, log units."""
 

@@ -40,6 +40,9 @@ def client_row(number: int, board: str, device: str, place: int, **more: Any) ->
         gpu_mhz=460.8,
         mem_mhz=1600.0,
         steps=100,
+        probes=0,
+        probe_s=0.0,
+        probe_j=0.0,
         samples=800,
         step_s=work_s / 100,
         predicted_step_s=1.1 * work_s / 100,
@@ -69,10 +72,10 @@ def failed_row(number: int, board: str) -> ClientRow:
     """A board that reported nothing: every figure that only a report could tell is None."""
     kept = ("round", "board", "start_s", "end_s", "deadline_s", "idle_w")
     row = client_row(number, board, "", 0)
-    zeros = dict.fromkeys(("down_s", "work_s", "up_s", "work_j", "radio_j"), 0.0)
+    zeros = dict.fromkeys(("down_s", "work_s", "up_s", "work_j", "radio_j", "probe_s", "probe_j"), 0.0)
     empty = {field.name: None for field in dataclasses.fields(ClientRow)}
     known = {name: getattr(row, name) for name in kept}
-    more = {"device": "", "status": "failed", "error": "no answer", "why": "", "steps": 0, "samples": 0}
+    more = {"device": "", "status": "failed", "error": "no answer", "why": "", "steps": 0, "probes": 0, "samples": 0}
     return ClientRow(**{**empty, **zeros, **known, **more, "energy_j": 40.0, "wait_s": ROUND_S, "throttled": False})
 
 
