@@ -2,78 +2,162 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from fedge import registry, workloads
+from fedge.costs.record import CostProfile
 from fedge.costs.workloads import load_workloads
 from fedge.devices import catalogue
-from fedge.errors import BadInput, UnknownName
+from fedge.errors import BadInput, FedgeError, UnknownName
 from fedge.experiment import Board, Experiment, boards
-from fedge.fleetsim.boards import kind_of
-from fedge.policies import POLICIES, policy_for
+from fedge.fleetsim.boards import TABLE, kind_of
+from fedge.fleetsim.client import task_of
+from fedge.policies import policy_for
 from fedge.predictors import PREDICTORS
+from fedge.seeds import generator
+from fedge.types import Floats, Modes
+from fedge.workloads.partitions import split
 
 OPTIONS: dict[str, tuple[str, ...]] = {
     "maxn": (),
     "preset": (),
     "fastest-within-power": ("power_w", "confidence"),
     "least-energy-within-deadline": ("deadline_s", "confidence"),
-    "balanced": ("time_weight", "max_slowdown", "confidence"),
+    "balanced": ("time_weight", "max_slowdown", "confidence", "deadline_s"),
 }
 """Which numbers each of fedge's policies takes."""
 NEEDED = {"fastest-within-power": "power_w", "least-energy-within-deadline": "deadline_s"}
+TOP_CLOCK_MHZ = (100.0, 20_000.0)
+"""Between these lies the top clock of every knob of every board; outside, a column is in another unit."""
+TOP_POWER_W = (0.5, 1_000.0)
 
 
 def check(experiment: Experiment) -> None:
-    """Raise ``BadInput`` for the first thing that could not work, naming its field."""
+    """Raise ``BadInput`` for the first thing that could not work, naming its field; loads the data."""
     add_plugins(experiment)
     _check_fleet(experiment)
     workloads.check_task(experiment.workload.task)
-    registry.load("predictor", experiment.predictor, PREDICTORS)
+    _check_callable("predictor", experiment.predictor, PREDICTORS)
+    if ":" in experiment.strategy.name:
+        _check_callable("strategy.name", experiment.strategy.name, {})
     _check_policy(experiment)
+    _check_data(experiment)
 
 
 def add_plugins(experiment: Experiment) -> None:
-    """Make the user's own modules importable."""
-    for plugin in experiment.plugins:
-        if not Path(plugin).is_file() or not plugin.endswith(".py"):
-            raise BadInput("plugins", plugin, "the path of an existing Python file")
-        if importlib.util.find_spec(Path(plugin).stem) is None:
-            sys.path.append(str(Path(plugin).parent))
+    """Make the user's own modules importable, and see that they can be imported."""
+    for i, plugin in enumerate(experiment.plugins):
+        path, where = Path(plugin), f"plugins[{i}]"
+        if not path.is_file() or path.suffix != ".py":
+            raise BadInput(where, plugin, "the path of an existing Python file")
+        found = importlib.util.find_spec(path.stem)
+        if found is None:
+            sys.path.append(str(path.parent))
+            importlib.invalidate_caches()
+        elif not found.origin or Path(found.origin).resolve() != path.resolve():
+            raise BadInput(where, plugin, f"a file of another name: there is a module {path.stem!r} already")
+        _import(path.stem, where, plugin)
+
+
+def _import(module: str, where: str, plugin: str) -> None:
+    try:
+        importlib.import_module(module)
+    except Exception as error:
+        raise BadInput(where, plugin, f"a Python file that can be imported ({_reason(error)})") from error
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong in the user's own code, as one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def _check_callable(where: str, name: str, table: Mapping[str, str]) -> None:
+    found = registry.load(where, name, table)
+    if not callable(found):
+        raise BadInput(where, repr(name), f"a function or a class, not a {type(found).__name__}")
 
 
 def _check_fleet(experiment: Experiment) -> None:
+    known = tuple(load_workloads())
     for i, entry in enumerate(experiment.fleet):
         catalogue.find(entry.device, where=f"fleet[{i}].device")
-    fleet = boards(experiment)
-    names = [board.name for board in fleet]
-    for board in fleet:
-        if names.count(board.name) > 1:
-            right = "boards of a name of their own: give the fleet entries a `name`"
-            raise BadInput("fleet", f"two boards called {board.name!r}", right)
-    known = tuple(load_workloads())
+        if entry.truth != "model" and not (entry.truth.startswith(TABLE) and entry.truth != TABLE):
+            raise BadInput(f"fleet[{i}].truth", repr(entry.truth), "`model`, or `table:PATH` of a measured table")
     if experiment.workload.cost not in known:
         raise UnknownName("workload.cost", experiment.workload.cost, known)
-    for board in fleet:
+    names: set[str] = set()
+    for board in boards(experiment):
+        if board.name in names:
+            right = "boards of a name of their own: give the fleet entries a `name`"
+            raise BadInput("fleet", f"two boards called {board.name!r}", right)
+        names.add(board.name)
+        _check_truth(board, experiment)
+
+
+def _check_truth(board: Board, experiment: Experiment) -> None:
+    """A measured table has to be readable and in its units; the message names the field besides the file."""
+    if not board.entry.truth.startswith(TABLE):
         kind_of(board, experiment.workload)
+        return
+    where = f"fleet[{experiment.fleet.index(board.entry)}].truth"
+    try:
+        average = kind_of(board, experiment.workload).average
+        check_units(board.entry.truth.removeprefix(TABLE), average.modes, average.power_w)
+    except BadInput as error:
+        raise BadInput(f"{where}: {error.where}", error.got, error.right) from error
+
+
+def check_units(table: str, modes: Modes, power_w: Floats) -> None:
+    """Raise ``BadInput`` for a measured table whose columns cannot be in the units of their names."""
+    tops = dict(zip(("cpu_khz", "gpu_hz", "mem_hz"), modes.knobs[:, 1:].max(axis=0), strict=True))
+    low, high = TOP_CLOCK_MHZ
+    for column, top_mhz in tops.items():
+        if not low <= top_mhz <= high:
+            unit = "kHz" if column == "cpu_khz" else "Hz"
+            right = f"{unit}: a board's top clock lies between {low:g} and {high:g} MHz"
+            raise BadInput(f"{table}: {column}", f"{top_mhz:g} MHz as the top", right)
+    low, high = TOP_POWER_W
+    if not low <= power_w.max() <= high:
+        right = f"watts: a board's top power lies between {low:g} and {high:g} W"
+        raise BadInput(f"{table}: power_w", f"{power_w.max():g} W as the top", right)
+
+
+def _check_data(experiment: Experiment) -> None:
+    """Load the data set, which this process then keeps, and see that it is enough for the fleet."""
+    try:
+        labels = task_of(experiment).labels
+    except FedgeError:
+        raise
+    except Exception as error:  # the user's own task
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise BadInput(
+            "workload.task", repr(experiment.workload.task), f"a task that can be built ({reason})"
+        ) from error
+    split(experiment.data, labels, len(boards(experiment)), generator(experiment.seed, "partition"))
 
 
 def _check_policy(experiment: Experiment) -> None:
     policy = experiment.policy
-    policy_for(policy.name, "policy.name")
+    if policy.name.rstrip(":") == "preset":
+        raise BadInput(
+            "policy.name", repr(policy.name), "preset:NAME with one of the boards' presets, e.g. preset:MAXN"
+        )
+    if not callable(policy_for(policy.name, "policy.name")):
+        raise BadInput("policy.name", repr(policy.name), "a function or a class")
     base = policy.name.partition(":")[0]
     if base in OPTIONS:
         for option in policy.limits:
             if option not in OPTIONS[base]:
                 right = f"{base} takes {', '.join(OPTIONS[base]) or 'no options'}"
-                raise BadInput(f"policy.{option}", str(policy.limits[option]), right)
+                raise BadInput(f"policy.{option}", f"{policy.limits[option]:g}", right)
     needed = NEEDED.get(base)
     if needed and needed not in policy.limits:
         raise BadInput(f"policy.{needed}", "nothing", f"{base} needs it, for example --set policy.{needed}=20")
-    if base == "preset" and base in POLICIES:
+    if base == "preset":
         _check_presets(experiment, policy.name.partition(":")[2])
     if policy.power_w is not None:
         _check_power(experiment, policy.power_w)
@@ -83,7 +167,7 @@ def _check_presets(experiment: Experiment, preset: str) -> None:
     for board in boards(experiment):
         presets = kind_of(board, experiment.workload).spec.presets
         if preset not in presets:
-            raise UnknownName(f"policy ({board.entry.device})", preset, tuple(presets))
+            raise UnknownName(f"policy.name: preset of {board.entry.device}", preset, tuple(presets))
 
 
 def _check_power(experiment: Experiment, power_w: float) -> None:
@@ -114,7 +198,14 @@ def labels(experiment: Experiment) -> dict[str, dict[str, dict[str, str]]]:
     return {
         device: {
             "truth": {"label": kind.truth_label, "source": kind.truth_source},
-            "prior": {"label": "estimated", "source": "; ".join(prior.source for prior in kind.priors)},
+            "prior": {"label": "estimated", "source": _prior_source(kind.priors)},
         }
         for device, kind in kinds.items()
     }
+
+
+def _prior_source(priors: Sequence[CostProfile]) -> str:
+    """What the predictor believes beforehand, e.g. ``yolov8n-coco and 4 other workloads, carried by ...``."""
+    names = tuple(dict.fromkeys(prior.source.partition(" on ")[0] for prior in priors))
+    others = f" and {len(names) - 1} other workloads" if len(names) > 1 else ""
+    return f"{names[0]}{others}, carried by data-sheet ratios"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,10 +25,16 @@ Refresh = Callable[[], None]
 
 def new_folder(experiment: Experiment, out: Path | None) -> Path:
     """The run's folder, not made yet; raises ``BadInput`` when something is there already."""
-    folder = out or Path("runs") / f"{experiment.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    folder = out or _unused(Path("runs") / f"{experiment.name}-{time.strftime('%Y%m%d-%H%M%S')}")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise BadInput("--out", str(folder), "a folder that is new or empty; `fedge resume` goes on with a run")
     return folder.resolve()
+
+
+def _unused(folder: Path) -> Path:
+    """``folder``, or the first of ``folder-2``, ``folder-3`` ... where runs start in the same second."""
+    names = (folder.with_name(f"{folder.name}-{i}") for i in itertools.count(2))
+    return next(name for name in itertools.chain([folder], names) if not name.exists())
 
 
 def check(experiment: Experiment) -> None:
@@ -39,18 +47,23 @@ def check(experiment: Experiment) -> None:
 
 def start(experiment: Experiment, folder: Path, refresh: Refresh) -> dict[str, Any]:
     """Start a checked experiment in a new folder."""
-    folder.mkdir(parents=True, exist_ok=True)
     dumped = yaml.safe_dump(experiment.model_dump(mode="json"), sort_keys=False)
-    run_folder.write_text(folder / run_folder.RUN_YAML, dumped)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        run_folder.write_text(folder / run_folder.RUN_YAML, dumped)
+    except OSError as error:
+        raise BadInput("--out", str(folder), f"a folder that can be written ({error.strerror})") from error
     return go_on(experiment, folder, refresh)
 
 
 def go_on(experiment: Experiment, folder: Path, refresh: Refresh) -> dict[str, Any]:
-    """Play what is left of a run, then write ``summary.json`` and ``report.html``; returns the summary."""
+    """Play what is left of a run, if anything, then write ``summary.json`` and ``report.html``; returns the summary."""
+    earlier_s = _wall_s(folder)
     started_s = time.monotonic()
-    _backend(experiment.backend)(experiment, folder, refresh)
-    wall_s = time.monotonic() - started_s
-    summary = summarise(experiment, read_rows(folder, RoundRow), read_rows(folder, ClientRow), wall_s)
+    if not _finished(experiment, folder):
+        _backend(experiment.backend)(experiment, folder, refresh)
+        earlier_s += time.monotonic() - started_s
+    summary = summarise(experiment, read_rows(folder, RoundRow), read_rows(folder, ClientRow), earlier_s)
     summary["labels"] = checks.labels(experiment)
     run_folder.write_json(folder / run_folder.SUMMARY, summary)
     from experiments.report.page import write_report
@@ -63,8 +76,22 @@ def saved(folder: Path) -> Experiment:
     """The experiment of an existing run folder."""
     path = folder / run_folder.RUN_YAML
     if not path.is_file():
-        raise BadInput(str(folder), f"a folder without {run_folder.RUN_YAML}", "the folder of a run")
+        got = f"a folder without {run_folder.RUN_YAML}" if folder.is_dir() else "no such folder"
+        raise BadInput(str(folder), got, "the folder of a run")
     return load_experiment(path)
+
+
+def _finished(experiment: Experiment, folder: Path) -> bool:
+    """Every round was played; the model is the last thing that a backend writes."""
+    return (folder / run_folder.MODEL).is_file() and len(read_rows(folder, RoundRow)) >= experiment.rounds
+
+
+def _wall_s(folder: Path) -> float:
+    """Real seconds that the run took until now, as far as a summary knows."""
+    try:
+        return float(json.loads((folder / run_folder.SUMMARY).read_text(encoding="utf-8"))["wall_s"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0.0
 
 
 def _backend(name: str) -> Callable[[Experiment, Path, Refresh], None]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+import typing
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,29 +12,34 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from fedge.errors import BadInput
-from fedge.experiment import (
-    DataSpec,
-    Experiment,
-    FleetEntry,
-    LateSpec,
-    LinkSpec,
-    PolicySpec,
-    StrategySpec,
-    WorkloadSpec,
-)
+from fedge.experiment import Experiment, FleetEntry
 
 SHORT_FORMS = ("policy", "strategy")
 """Keys that take a bare name instead of a mapping with ``name``."""
-_PARTS: dict[str, type[BaseModel]] = {
-    "workload": WorkloadSpec,
-    "data": DataSpec,
-    "policy": PolicySpec,
-    "strategy": StrategySpec,
-    "wraps": StrategySpec,
-    "late": LateSpec,
-    "link": LinkSpec,
-    "fleet": FleetEntry,
+LONGEST_VALUE = 60
+"""Characters of a wrong value that a message repeats."""
+_RIGHT = {
+    "int_parsing": "a whole number",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "finite_number": "a finite number",
+    "float_parsing": "a number",
+    "float_type": "a number",
+    "greater_than": "a number above {gt:g}",
+    "greater_than_equal": "at least {ge:g}",
+    "less_than": "a number below {lt:g}",
+    "less_than_equal": "at most {le:g}",
+    "literal_error": "{expected}",
+    "string_type": "text (put it in quotes)",
+    "string_pattern_mismatch": "letters, digits, '.', '_' and '-', beginning with a letter or digit",
+    "bool_parsing": "true or false",
+    "bool_type": "true or false",
+    "tuple_type": "a list",
+    "too_short": "a list with at least one entry",
+    "dict_type": "a mapping",
+    "invalid_key": "keys that are text",
 }
+"""What would be right, by pydantic's name of what is wrong."""
 
 
 def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
@@ -116,19 +123,62 @@ def resolve(raw: Mapping[str, Any], path: Path) -> Experiment:
     try:
         experiment = Experiment.model_validate(filled)
     except ValidationError as error:
-        raise _bad_field(path, error) from error
+        raise _bad_field(path, filled, error) from error
+    _refuse_flags(path, filled, experiment.model_dump(), ())
     return _with_absolute_paths(experiment, path.resolve().parent)
 
 
-def _bad_field(path: Path, error: ValidationError) -> BadInput:
+def _bad_field(path: Path, raw: Mapping[str, Any], error: ValidationError) -> BadInput:
+    """The first thing wrong, in the user's words instead of pydantic's."""
     first = error.errors()[0]
-    where = f"{path}: {_dotted(first['loc'])}"
+    location = _in_file(first["loc"], raw)
+    where = f"{path}: {_dotted(location) or 'the file'}"
     if first["type"] == "extra_forbidden":
-        known = ", ".join(_known_keys(first["loc"][:-1]))
-        return BadInput(where, "an unknown key", f"known here: {known}")
+        return BadInput(where, "an unknown key", f"known here: {', '.join(_record_at(location[:-1]).model_fields)}")
     if first["type"] == "missing":
         return BadInput(where, "nothing", "this key is needed")
-    return BadInput(where, repr(first["input"]), first["msg"][:1].lower() + first["msg"][1:])
+    got = shown(first["input"])
+    if len(location) < len(first["loc"]) and first["type"] != "invalid_key":
+        return BadInput(where, got, "a number, text, true or false")
+    if first["type"] in {"model_type", "model_attributes_type"}:
+        bare = "a name, or " if location[-1] in SHORT_FORMS or isinstance(location[-1], int) else ""
+        return BadInput(where, got, f"{bare}a mapping with some of {', '.join(_record_at(location).model_fields)}")
+    plain = first["msg"][:1].lower() + first["msg"][1:]
+    return BadInput(where, got, _RIGHT.get(first["type"], plain).format(**first.get("ctx", {})))
+
+
+def shown(value: object) -> str:
+    """A value as the user wrote it, cut where it is long."""
+    if value is None:
+        return "nothing"
+    text = str(value).lower() if isinstance(value, bool) else repr(value)
+    return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 3] + "..."
+
+
+def _in_file(location: Sequence[int | str], raw: Any) -> tuple[int | str, ...]:
+    """The part of pydantic's location that is in the file: it ends with the names of types that were tried."""
+    node, known = raw, []
+    for part in location:
+        if isinstance(node, list) and isinstance(part, int):
+            node = node[part]
+        elif isinstance(node, Mapping):
+            node = node.get(part)
+        else:
+            break
+        known.append(part)
+    return tuple(known)
+
+
+def _refuse_flags(path: Path, raw: Any, resolved: Any, location: tuple[int | str, ...]) -> None:
+    """``true`` is no number, though Python counts it as 1."""
+    if isinstance(raw, bool) and not isinstance(resolved, bool):
+        raise BadInput(f"{path}: {_dotted(location)}", shown(raw), "a number")
+    if isinstance(raw, Mapping) and isinstance(resolved, Mapping):
+        for key, value in raw.items():
+            _refuse_flags(path, value, resolved[key], (*location, key))
+    elif isinstance(raw, list) and isinstance(resolved, tuple):
+        for i, value in enumerate(raw):
+            _refuse_flags(path, value, resolved[i], (*location, i))
 
 
 def _dotted(location: Sequence[int | str]) -> str:
@@ -138,24 +188,39 @@ def _dotted(location: Sequence[int | str]) -> str:
     return text.lstrip(".")
 
 
-def _known_keys(location: Sequence[int | str]) -> tuple[str, ...]:
-    names = [part for part in location if isinstance(part, str)]
-    record: type[BaseModel] = _PARTS.get(names[-1], Experiment) if names else Experiment
-    return tuple(record.model_fields)
+def _record_at(location: Sequence[int | str]) -> type[BaseModel]:
+    """The record whose keys stand at a place of the file."""
+    record: type[BaseModel] = Experiment
+    for part in location:
+        if isinstance(part, str):
+            record = _record_in(record.model_fields[part].annotation) or record
+    return record
+
+
+def _record_in(hint: Any) -> type[BaseModel] | None:
+    if inspect.isclass(hint) and issubclass(hint, BaseModel):
+        return hint
+    return next((found for part in typing.get_args(hint) if (found := _record_in(part))), None)
 
 
 def _with_absolute_paths(experiment: Experiment, folder: Path) -> Experiment:
     def absolute(text: str) -> str:
         return str((folder / Path(text).expanduser()).resolve())
 
-    fleet = tuple(
-        entry.model_copy(update={"truth": "table:" + absolute(entry.truth.removeprefix("table:"))})
-        if entry.truth.startswith("table:")
-        else entry
-        for entry in experiment.fleet
-    )
+    fleet = tuple(_entry_with_absolute_paths(entry, absolute) for entry in experiment.fleet)
     data = experiment.data
     if data.dir is not None:
         data = data.model_copy(update={"dir": absolute(data.dir)})
     plugins = tuple(absolute(plugin) for plugin in experiment.plugins)
     return experiment.model_copy(update={"fleet": fleet, "data": data, "plugins": plugins})
+
+
+def _entry_with_absolute_paths(entry: FleetEntry, absolute: Callable[[str], str]) -> FleetEntry:
+    """A board's own data sheet is a file too; its boards are called after the file unless they have a name."""
+    changes: dict[str, Any] = {}
+    table = entry.truth.removeprefix("table:")
+    if table not in {"", entry.truth}:
+        changes["truth"] = f"table:{absolute(table)}"
+    if entry.device.endswith((".yaml", ".yml")):
+        changes |= {"device": absolute(entry.device), "name": entry.name or Path(entry.device).stem}
+    return entry.model_copy(update=changes)

@@ -56,7 +56,7 @@ class Device(Protocol):
 
 
 class Predictor(Protocol):
-    """Predicts every mode's step time and power, as scikit-learn would: ``fit`` returns self, learnt state ends in _."""
+    """Predicts every mode's step time and power like scikit-learn: ``fit`` returns self, what is learnt ends in _."""
 
     def fit(self, measurements: Sequence[Measurement]) -> Self:
         """Learn from all of a board's measurements (none is allowed when there is a prior)."""

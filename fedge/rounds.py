@@ -13,6 +13,7 @@ from fedge import pareto
 from fedge.experiment import ExplorationSpec
 from fedge.explorers import optimistic
 from fedge.interfaces import Device, Policy, Predictor, Training
+from fedge.policies.choice import deadline_of
 from fedge.types import (
     Decision,
     Front,
@@ -82,12 +83,14 @@ def choosable(modes: Modes, limit: int = CHOOSABLE) -> NDArray[np.bool_]:
     """Marks the modes above the floor, with every second value of the longest knob left out until ``limit`` are left.
 
     Neighbouring clocks differ by a few percent: predicting them all costs time on the board and finds nothing better.
-    Both ends of a knob always stay.
+    Both ends of a knob always stay, also where that is more than ``limit``.
     """
     keep = above_floor(modes)
     while keep.sum() > limit:
         values = [np.unique(modes.knobs[keep, knob]) for knob in range(4)]
         longest = int(np.argmax([len(v) for v in values]))
+        if len(values[longest]) <= 2:
+            break  # nothing but ends is left
         stay = values[longest][::-1][::2]
         keep &= np.isin(modes.knobs[:, longest], [*stay, values[longest][0]])
     return keep
@@ -156,7 +159,7 @@ def _left_of(goal: Goal, steps: float, spent_s: float) -> Goal:
 
 def _next_probe(player: Player, view: _View, left: int) -> tuple[PowerMode, int] | None:
     """The mode to try next and for how many minibatches; None when the round has no deadline or no room for it."""
-    explore, deadline_s = player.exploration, view.goal.deadline_s
+    explore, deadline_s = player.exploration, deadline_of(view.goal)
     if deadline_s is None:
         return None
     room = optimistic.Room(view.goal.steps, deadline_s * (1.0 + explore.slack) - view.front.link_s, explore.probe_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,6 +15,8 @@ from numpy.typing import NDArray
 from fedge.errors import BadInput
 from fedge.types import Front, NamedArrays
 from fedge.wire import BoardState, from_json, to_json
+
+logger = logging.getLogger(__name__)
 
 KEPT = 2
 _MODEL, _STRATEGY = "model/", "strategy/"
@@ -50,9 +53,21 @@ def save(folder: Path, progress: Progress) -> Path:
 
 
 def latest(folder: Path) -> Progress | None:
-    """The newest checkpoint of a run, None when there is none yet; raises ``BadInput`` for an unreadable file."""
-    paths = _all(folder)
-    return _load(paths[-1]) if paths else None
+    """The newest checkpoint of a run that can be read, None when there is none yet.
+
+    A damaged file (a full disk, a power cut) is passed over for the one before it. Raises ``BadInput``, which names the
+    newest file, when none can be read.
+    """
+    broken: BadInput | None = None
+    for path in reversed(_all(folder)):
+        try:
+            return _load(path)
+        except BadInput as error:
+            logger.warning("%s is damaged; going on from the checkpoint before it", path)
+            broken = broken or error
+    if broken is not None:
+        raise broken
+    return None
 
 
 def _all(folder: Path) -> list[Path]:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from experiments.checks import check_units
 from fedge.costs.record import CostProfile, Evidence, file_name, write_profile
 from fedge.devices.catalogue import load_catalogue
 from fedge.errors import BadInput
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 CANONICAL = {"agx-orin": "agx-orin-64gb"}
 """Folder names of measured tables that the catalogue knows under another name."""
+FEWEST_MODES = 20
+"""About as many as the physical model has coefficients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,10 @@ def calibrate(
     for name in names:
         if names.count(name) > 1:
             raise BadInput("TABLE", f"two tables for {name}", "tables of different boards or workloads")
-    written = [write_profile(profile, out) if out else None for profile in profiles]
+    try:
+        written = [write_profile(profile, out) if out else None for profile in profiles]
+    except OSError as error:
+        raise BadInput("--out", str(out), f"a folder that can be written ({error.strerror})") from error
     return tuple(
         _outcome(path, calibration, duplicates, file)
         for path, (calibration, duplicates), file in zip(tables, fits, written, strict=True)
@@ -92,6 +98,9 @@ def _fit(
     path: Path, device: str | None, workload: str | None, batch_size: int | None, maxn: PowerMode | None
 ) -> tuple[Calibration, int]:
     table = read_table(path, device, workload, batch_size)
+    check_units(str(path), table.modes, table.power_w)
+    if len(table.modes) < FEWEST_MODES:
+        raise BadInput(str(path), f"{len(table.modes)} power modes", f"at least {FEWEST_MODES}: there is much to fit")
     spec = load_catalogue().get(CANONICAL.get(table.device, table.device))
     return fit(table, maxn or (spec.maxn if spec else None)), table.duplicates
 

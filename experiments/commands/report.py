@@ -19,5 +19,8 @@ def report(runs: Sequence[Path], out: Path | None) -> None:
     target = out or (runs[0] / run_folder.REPORT if len(runs) == 1 else Path(COMPARISON))
     if target.is_dir():
         raise BadInput("--out", str(target), "the path of an HTML file, not a folder")
-    write_report(runs, target)
+    try:
+        write_report(runs, target)
+    except OSError as error:
+        raise BadInput("--out", str(target), f"a file that can be written ({error.strerror})") from error
     sys.stdout.write(f"{target.resolve()}\n")

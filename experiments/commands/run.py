@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,17 +28,24 @@ def run(config: Path, overrides: Sequence[str], out: Path | None, as_json: bool)
     folder = launch.new_folder(experiment, out)
     with _naming(config):
         launch.check(experiment)
-        for board in checks.out_of_reach(experiment):
-            limit_w = experiment.policy.power_w
-            console.print(f"note: {board.name} cannot keep {limit_w:g} W even in its lowest mode; it takes that one.")
+        _warn(experiment, console)
     _play(launch.start, experiment, folder, console, as_json)
 
 
 def resume(folder: Path, as_json: bool) -> None:
     """Go on with a run from its last checkpoint; a finished run only has its report written anew."""
     experiment = launch.saved(folder)
-    launch.check(experiment)
+    with _naming(folder / run_folder.RUN_YAML):
+        launch.check(experiment)
     _play(launch.go_on, experiment, folder.resolve(), Console(stderr=as_json), as_json)
+
+
+def _warn(experiment: Experiment, console: Console) -> None:
+    """One line per kind of board that cannot keep the power limit."""
+    counts = Counter(board.entry.device for board in checks.out_of_reach(experiment))
+    for device, count in counts.items():
+        text = f"note: {count} x {device} cannot keep {experiment.policy.power_w:g} W; they run in their lowest mode"
+        console.print(text, soft_wrap=True, highlight=False, markup=False)
 
 
 def _play(
@@ -51,7 +59,7 @@ def _play(
         with _terminable(), LiveView(folder, experiment, console) as view:
             summary = play(experiment, folder, view.refresh)
     except KeyboardInterrupt:
-        console.print(f"stopped; `fedge resume {folder}` goes on from the last checkpoint")
+        console.print(f"stopped; `fedge resume {folder}` goes on from the last checkpoint", soft_wrap=True)
         raise
     except RunFailed as error:
         raise RunFailed(f"{error}\n  run folder: {folder}; `fedge resume {folder}` tries again") from error

@@ -27,6 +27,7 @@ def report(board: str, work_s: float, power_w: float = 9.0, truth: Front | None 
         round=1,
         decision=Decision(MAXN, "Top of every knob."),
         measured=measured,
+        probes=(),
         predicted=Prediction(MAXN, work_s / steps, power_w, 0.1, 0.1),
         link=LINK,
         idle_w=IDLE_W,

@@ -59,3 +59,14 @@ def test_a_broken_file_is_named(tmp_path: Path, content: bytes) -> None:
 
     with pytest.raises(BadInput, match=r"round-000001.safetensors: got a file that cannot be read"):
         checkpoint.latest(tmp_path)
+
+
+def test_a_damaged_newest_file_is_passed_over_for_the_one_before(tmp_path: Path) -> None:
+    for number in (1, 2):
+        checkpoint.save(tmp_path, progress(number))
+    newest = tmp_path / "round-000002.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-10])
+
+    loaded = checkpoint.latest(tmp_path)
+    assert loaded is not None
+    assert loaded.round == 1

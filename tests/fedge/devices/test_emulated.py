@@ -47,7 +47,7 @@ def test_a_mode_that_it_does_not_have_is_refused_and_nothing_changes() -> None:
     assert device.mode == FAST
 
 
-def test_over_many_rounds_the_mean_is_the_truth_with_warm_up() -> None:
+def test_over_many_measurements_the_mean_is_the_truth_without_warm_up() -> None:
     device = board()
     steps = 20
     times, powers = [], []
@@ -57,9 +57,34 @@ def test_over_many_rounds_the_mean_is_the_truth_with_warm_up() -> None:
         times.append(measured.step_s)
         powers.append(measured.power_w)
 
-    assert np.median(times) == pytest.approx(1.0 * (steps + WARM_UP_STEPS) / steps, rel=0.002)
+    assert np.median(times) == pytest.approx(1.0, rel=0.002)
     assert np.median(powers) == pytest.approx(9.0, rel=0.002)
-    assert 0.004 < np.std(np.log(times)[np.array(times) < 1.13]) < 0.015
+    assert 0.004 < np.std(np.log(times)[np.array(times) < 1.05]) < 0.015
+
+
+def test_only_a_board_s_first_work_warms_up_and_it_counts_as_time_and_energy() -> None:
+    device = board()
+    first, second = (device.measure(WORK, 20, lambda: None)[1] for _ in range(2))
+
+    assert first.warm_up_s == pytest.approx(WARM_UP_STEPS * first.step_s)
+    assert first.work_s == pytest.approx((20 + WARM_UP_STEPS) * first.step_s)
+    assert first.work_j == pytest.approx(first.work_s * first.power_w)
+    assert second.warm_up_s == 0.0
+
+
+def test_heating_counts_the_warm_up() -> None:
+    device = board()
+    _, first = device.measure(WORK, 20, lambda: None)
+
+    assert device.temperature_c == pytest.approx(COOL.after(25.0, first.power_w, first.work_s))
+
+
+def test_throttling_slows_the_warm_up_as_much_as_the_steps() -> None:
+    hot = board(thermal=Thermal(9.0, 40.0), temperature_c=TRIP_C)
+    _, measured = hot.measure(WORK, 20, lambda: None)
+
+    assert measured.throttled
+    assert measured.warm_up_s == pytest.approx(WARM_UP_STEPS * measured.step_s)
 
 
 def test_outliers_are_rare_and_slow() -> None:

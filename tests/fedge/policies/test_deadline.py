@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedge.policies.deadline import DeadlinePlan, least_energy_at, plan_deadline, round_energy_j
+from fedge.policies.deadline import DeadlinePlan, least_energy_at, maxn_energy_j, plan_deadline, round_energy_j
 from fedge.types import Front, FrontPoint, PowerMode
 
 MODE = PowerMode(4, 1000.0, 500.0, 1600.0)
@@ -74,7 +74,7 @@ def test_the_plan_s_figures_are_those_of_its_deadline(
 ) -> None:
     plan = plan_deadline(fronts, weight, slowdown)
     maxn_s = max(f.link_s + f.maxn.work_s for f in fronts.values())
-    maxn_j = sum(round_energy_j(f, f.maxn, maxn_s) for f in fronts.values())
+    maxn_j = sum(f.maxn.work_j + f.maxn_idle_w * (maxn_s - f.maxn.work_s) for f in fronts.values())
     length_s, joules = literal_round(fronts, plan.deadline_s)
     assert length_s == plan.deadline_s
     assert plan.round_s_rel == pytest.approx(length_s / maxn_s)
@@ -118,7 +118,7 @@ def test_a_fast_board_may_slow_down_for_free_while_a_slow_one_works() -> None:
     slow = a_front([(100.0, 5.0)], 2.0, 0.0)
     fast = a_front([(10.0, 40.0), (90.0, 8.0)], 6.0, 1.0)
     plan = plan_deadline({"fast": fast, "slow": slow}, 0.5, 1.05)
-    assert plan == DeadlinePlan(100.0, 1.0, pytest.approx((500 + 720 + 60) / (500 + 400 + 540)), "slow")
+    assert plan == DeadlinePlan(100.0, 1.0, pytest.approx((500 + 720 + 60) / (500 + 400 + 1.25 * 540)), "slow")
     assert least_energy_at(fast, plan.deadline_s).work_s == 90.0
 
 
@@ -150,6 +150,28 @@ def test_a_board_done_after_the_round_is_counted_until_it_is_done() -> None:
     front = a_front([(10.0, 4.0)], 1.0, 2.0)
     assert round_energy_j(front, front.maxn, 5.0) == 40.0 + 2.0
     assert round_energy_j(front, front.maxn, 20.0) == 40.0 + 10.0
+
+
+def test_a_board_at_maxn_works_and_waits_at_maxn() -> None:
+    front = dataclasses.replace(a_front([(10.0, 4.0), (20.0, 1.0)], 1.0, 2.0), maxn_idle_w=3.0)
+    assert maxn_energy_j(front, 30.0) == 10.0 * 4.0 + 20.0 * 3.0
+    assert maxn_energy_j(front, 5.0) == 10.0 * 4.0 + 2.0 * 3.0  # until its own end, the link included
+
+
+@given(some_front, quarters)
+def test_maxn_that_waits_in_the_mode_of_all_others_is_one_of_the_points(front: Front, round_s: float) -> None:
+    alike = dataclasses.replace(front, maxn_idle_w=front.idle_w)
+    assert maxn_energy_j(alike, round_s) == pytest.approx(round_energy_j(alike, alike.maxn, round_s))
+
+
+def test_waiting_dearly_at_maxn_makes_the_plan_s_share_smaller_not_its_deadline_longer() -> None:
+    front = a_front([(10.0, 20.0), (12.0, 10.0)], 1.0, 0.0)
+    slow = a_front([(12.0, 5.0)], 1.0, 0.0)
+    plain, dear = (
+        plan_deadline({"a": dataclasses.replace(front, maxn_idle_w=w), "b": slow}, 0.5, 1.05) for w in (1.0, 9.0)
+    )
+    assert dear.deadline_s == plain.deadline_s == 12.0
+    assert dear.energy_rel < plain.energy_rel
 
 
 def test_no_front_is_an_error() -> None:

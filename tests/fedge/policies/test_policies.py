@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from fedge.errors import BadInput, UnknownName
 from fedge.interfaces import Policy
 from fedge.pareto import offer
-from fedge.policies import POLICIES, policy_for
+from fedge.policies import POLICIES, policy_for, waiting_mode
+from fedge.policies.balanced import CAUTION, KNOWN_SD_LOG
 from fedge.policies.choice import best_row, figure, margin_z
 from fedge.types import Decision, DeviceSpec, Figure, Front, Goal, Modes, PowerMode, Predictions
 
@@ -70,7 +71,7 @@ def some_table(draw: st.DrawFn) -> Predictions:
     def column(low: int, high: int, unit: float) -> list[float]:
         return [v * unit for v in draw(st.lists(st.integers(low, high), min_size=n, max_size=n))]
 
-    return table(column(1, 8, 0.25), column(8, 40, 0.5), column(0, 3, 0.1))
+    return table(column(1, 8, 0.25), column(8, 40, 0.5), column(0, 6, 0.05))
 
 
 def ends_s(predictions: Predictions, z: float = 0.0) -> list[float]:
@@ -79,9 +80,18 @@ def ends_s(predictions: Predictions, z: float = 0.0) -> list[float]:
     return [LINK_S + STEPS * t * math.exp(z * sd) for t, sd in pairs]
 
 
-def above_j(predictions: Predictions) -> list[float]:
-    """Literal: joules of each mode beyond idling."""
-    return [STEPS * t * (p - IDLE_W) for t, p in zip(predictions.step_s, predictions.power_w, strict=True)]
+def above_j(predictions: Predictions, z: float = 0.0) -> list[float]:
+    """Literal: joules of each mode beyond idling, time and power each overestimated by ``z`` spreads."""
+    return [
+        STEPS * t * math.exp(z * sd_t) * (p * math.exp(z * sd_p) - IDLE_W)
+        for t, p, sd_t, sd_p in zip(
+            predictions.step_s,
+            predictions.power_w,
+            predictions.step_s_sd_log,
+            predictions.power_w_sd_log,
+            strict=True,
+        )
+    ]
 
 
 def row_of(predictions: Predictions, mode: PowerMode) -> int:
@@ -93,7 +103,7 @@ def random_tables(count: int) -> tuple[Predictions, ...]:
     rng = np.random.default_rng(1)
     sizes = rng.integers(1, len(GRID) + 1, count)
     return tuple(
-        table(list(rng.integers(1, 9, n) / 4), list(rng.integers(8, 41, n) / 2), list(rng.integers(0, 4, n) / 10))
+        table(list(rng.integers(1, 9, n) / 4), list(rng.integers(8, 41, n) / 2), list(rng.integers(0, 7, n) / 20))
         for n in sizes
     )
 
@@ -253,10 +263,14 @@ def test_balanced_with_a_planned_deadline_saves_energy_where_the_margin_allows_a
     deadline_s = quarters / 4 + 0.1
     decision = decide("balanced", predictions, deadline_s)
     row = row_of(predictions, decision.mode)
-    allowed = [i for i, end_s in enumerate(ends_s(predictions, margin_z(0.84))) if end_s <= deadline_s]
+    z = margin_z(0.84)
+    safe = [i for i, end_s in enumerate(ends_s(predictions, z)) if end_s <= deadline_s]
+    known = [i for i, sd in enumerate(predictions.step_s_sd_log) if sd <= KNOWN_SD_LOG]
+    allowed = safe or [i for i in known if ends_s(predictions)[i] <= deadline_s]
+    careful_j = above_j(predictions, CAUTION * z)
     if allowed:
         assert row in allowed
-        assert above_j(predictions)[row] == pytest.approx(min(above_j(predictions)[i] for i in allowed))
+        assert careful_j[row] == pytest.approx(min(careful_j[i] for i in allowed))
     else:
         assert predictions.step_s[row] == predictions.step_s.min()
     assert decision.feasible == (min(ends_s(predictions)) <= deadline_s)
@@ -290,7 +304,69 @@ def test_the_straggler_s_fastest_mode_is_feasible_although_it_has_no_margin() ->
     decision = decide("balanced", predictions, LINK_S + STEPS * 1.0)
     assert decision.mode == SPEC.maxn
     assert decision.feasible
-    assert decision.why == "Fastest mode: 9.5 s expected; the round's 9.5 s leave no margin at 84% confidence."
+    assert decision.why == "Fastest mode: 9.5 s expected, too uncertain for less in 9.5 s."
+
+
+def test_a_board_that_knows_its_times_needs_no_margin_for_the_cheapest_mode_in_time() -> None:
+    """The slower mode takes the whole round, so nothing has room for a margin."""
+    power_w, deadline_s = [8.0, 20.0], LINK_S + STEPS * 1.0
+    known = table([1.0, 0.99], power_w, [KNOWN_SD_LOG, KNOWN_SD_LOG])
+    unknown = table([1.0, 0.99], power_w, [1.01 * KNOWN_SD_LOG, 1.01 * KNOWN_SD_LOG])
+
+    assert decide("balanced", known, deadline_s).mode == known.modes[0]
+    assert "without margin" in decide("balanced", known, deadline_s).why
+    assert decide("balanced", unknown, deadline_s).mode == SPEC.maxn
+
+
+def test_a_known_mode_without_margin_gives_way_to_any_mode_with_one() -> None:
+    predictions = table([1.0, 0.5], [4.0, 20.0], [0.05, 0.05])
+    assert decide("balanced", predictions, LINK_S + STEPS * 1.0).mode == predictions.modes[1]
+
+
+def test_an_uncertain_saving_is_taken_only_if_it_outweighs_its_doubt() -> None:
+    """Expected, the first mode saves 10 % of what the second draws above idling; half a spread of its power eats it."""
+    doubtful = Predictions(
+        Modes(GRID[-2:]), np.ones(2), np.array([9.2, 10.0]), np.array([0.0, 0.0]), np.array([0.25, 0.0])
+    )
+    sure = dataclasses.replace(doubtful, power_w_sd_log=np.zeros(2))
+    assert decide("balanced", doubtful, 99.0).mode == doubtful.modes[1]
+    assert decide("balanced", sure, 99.0).mode == sure.modes[0]
+    assert decide("balanced", doubtful, 99.0, confidence=0.5).mode == doubtful.modes[0]
+
+
+def test_own_balance_is_measured_against_a_board_that_waits_at_maxn_too() -> None:
+    """MAXN's link time counts at MAXN's idle power, so its joules are more and a slow mode's share of them is less."""
+    predictions = table([1.2, 1.0], [8.0, 10.0])
+    front = front_of(predictions)
+    shares = [
+        policy_for("balanced")(
+            predictions, dataclasses.replace(front, maxn_idle_w=idle_w), goal_of("balanced", time_weight=0.0), SPEC
+        ).why
+        for idle_w in (IDLE_W, 2 * IDLE_W)
+    ]
+    own_j = IDLE_W * LINK_S + STEPS * 1.2 * 8.0
+    for why, idle_w in zip(shares, (IDLE_W, 2 * IDLE_W), strict=True):
+        assert f"{own_j / (idle_w * LINK_S + STEPS * 10.0):.0%} of its" in why
+
+
+@pytest.mark.parametrize("name", ["maxn", "preset:SMALL", "preset:NONE"])
+def test_a_board_whose_mode_is_pinned_waits_as_it_was_found(name: str) -> None:
+    assert waiting_mode(name, SPEC.maxn, Modes(GRID)) == SPEC.maxn
+
+
+@pytest.mark.parametrize("name", ["balanced", "fastest-within-power", "least-energy-within-deadline", "mine:policy"])
+def test_every_other_board_waits_in_its_lowest_mode(name: str) -> None:
+    assert waiting_mode(name, SPEC.maxn, Modes(GRID)) == PowerMode(1, 400.0, 300.0, 1600.0)
+
+
+@given(st.permutations(range(len(GRID))), st.integers(1, len(GRID)))
+def test_no_candidate_has_every_knob_below_the_mode_waited_in(order: list[int], count: int) -> None:
+    candidates = Modes(GRID[order[:count]])
+    waiting = waiting_mode("balanced", SPEC.maxn, candidates)
+    knobs = np.array([waiting.cores, waiting.cpu_mhz, waiting.gpu_mhz, waiting.mem_mhz])
+    below = (candidates.knobs <= knobs).all(axis=1) & (candidates.knobs < knobs).any(axis=1)
+    assert waiting in list(candidates)
+    assert not below.any()
 
 
 def test_a_board_that_cannot_meet_the_round_runs_flat_out_and_says_so() -> None:

@@ -1,0 +1,137 @@
+"""Over Flower's Grid: boards are found by name, replies come in any order or not at all, nothing waits for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import pytest
+from contracts.reports import answer
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+
+from fedge.clock import VirtualClock
+from fedge.errors import RunFailed
+from fedge.wire import Answer, Ask, from_json, to_json
+from server.flower_messages import ensure_identity
+from server.grid_port import GridPort
+from server.port import Question
+
+MODEL = {"w": np.arange(6, dtype=np.float32).reshape(2, 3)}
+
+
+class FakeGrid:
+    """Nodes 11, 12, ... are the boards a, b, ...; each answers after ``delay`` pulls, as ``behave`` says."""
+
+    def __init__(self, boards: str = "ab", silent: str = "", broken: str = "", delay: int = 2, late_nodes: int = 0) -> None:
+        ensure_identity()
+        self.boards = {11 + i: board for i, board in enumerate(boards)}
+        self.silent, self.broken, self.delay, self.late_nodes = silent, broken, delay, late_nodes
+        self.sent: dict[str, Message] = {}
+        self.asked: list[tuple[str, Ask]] = []
+        self.pulls = 0
+
+    def get_node_ids(self) -> Iterable[int]:
+        self.late_nodes -= 1
+        return list(self.boards)[:1] if self.late_nodes >= 0 else list(self.boards)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        ids = []
+        for message in messages:
+            message_id = f"m{len(self.sent)}"
+            self.sent[message_id] = message
+            ids.append(message_id)
+        self.pulls = 0
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        self.pulls += 1
+        if self.pulls < self.delay:
+            return []
+        replies = [self._reply(message_id) for message_id in sorted(message_ids, reverse=True)]
+        return [reply for reply in replies if reply is not None]
+
+    def _reply(self, message_id: str) -> Message | None:
+        sent = self.sent[message_id]
+        board = self.boards[sent.metadata.dst_node_id]
+        ask = from_json(Ask, str(sent.content.config_records["fedge"]["ask"]))
+        self.asked.append((board, ask))
+        if board in self.silent and ask.kind != "hello":
+            return None
+        if board in self.broken and ask.kind != "hello":
+            reply = Message(Error(8, "ClientApp stopped responding."), reply_to=sent)
+        else:
+            reply = Message(self._content(board, ask), reply_to=sent)
+        reply.metadata.__dict__["_reply_to_message_id"] = message_id
+        return reply
+
+    @staticmethod
+    def _content(board: str, ask: Ask) -> RecordDict:
+        if ask.kind == "hello":
+            return RecordDict({"fedge": ConfigRecord({"answer": to_json(Answer(board))})})
+        return RecordDict(
+            {
+                "fedge": ConfigRecord({"answer": to_json(answer(board, 5.0))}),
+                "arrays": ArrayRecord({name: Array(value + 1) for name, value in MODEL.items()}),
+                "metrics": MetricRecord({"loss": 0.25, "accuracy": 0.75}),
+            }
+        )
+
+
+def questions(boards: str = "ab") -> dict[str, Question]:
+    return {board: Question(Ask("train", 1), MODEL) for board in boards}
+
+
+def test_every_board_gets_its_own_question_and_its_own_reply() -> None:
+    grid = FakeGrid("abc")
+    replies = GridPort(grid, "abc", VirtualClock()).ask(questions("abc"), 10.0)
+
+    assert sorted(replies) == ["a", "b", "c"]
+    for board, reply in replies.items():
+        assert reply.answer == answer(board, 5.0)
+        assert reply.trained is not None
+        assert reply.trained.arrays["w"].tolist() == (MODEL["w"] + 1).tolist()
+        assert (reply.trained.loss, reply.trained.accuracy) == (0.25, 0.75)
+
+
+def test_boards_are_asked_for_their_names_only_once() -> None:
+    grid = FakeGrid()
+    port = GridPort(grid, "ab", VirtualClock())
+    port.ask(questions(), 10.0)
+    port.ask(questions(), 10.0)
+
+    assert sum(ask.kind == "hello" for _, ask in grid.asked) == 2
+
+
+def test_a_silent_board_is_a_reply_with_an_error_once_the_time_is_up() -> None:
+    clock = VirtualClock()
+    replies = GridPort(FakeGrid(silent="b"), "ab", clock).ask(questions(), 5.0)
+
+    assert replies["a"].answer.error is None
+    assert replies["b"].answer.error == "no reply within 5 s"
+    assert 5.0 <= clock.now_s() < 6.0
+
+
+def test_a_board_whose_process_died_is_named_with_flowers_reason() -> None:
+    replies = GridPort(FakeGrid(broken="a"), "ab", VirtualClock()).ask(questions(), 5.0)
+
+    assert replies["a"].answer == Answer("a", error="Flower error 8: ClientApp stopped responding.")
+    assert replies["b"].answer.error is None
+
+
+def test_it_waits_for_all_nodes_to_come_up() -> None:
+    replies = GridPort(FakeGrid(late_nodes=20), "ab", VirtualClock()).ask(questions(), 5.0)
+
+    assert [reply.answer.error for reply in replies.values()] == [None, None]
+
+
+def test_nodes_that_never_come_up_end_the_run() -> None:
+    port = GridPort(FakeGrid(late_nodes=10**9), "ab", VirtualClock(), connect_timeout_s=3.0)
+
+    with pytest.raises(RunFailed, match="1 of 2 nodes came up in 3 s"):
+        port.ask(questions(), 5.0)
+
+
+def test_a_board_that_no_node_claims_never_connected() -> None:
+    replies = GridPort(FakeGrid("ab"), "ab", VirtualClock()).ask(questions("ab") | questions("z"), 5.0)
+
+    assert replies["z"].answer.error == "never connected"
