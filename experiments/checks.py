@@ -8,12 +8,13 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from experiments.schema import shown
 from fedge import registry, workloads
 from fedge.costs.record import CostProfile
 from fedge.costs.workloads import load_workloads
 from fedge.devices import catalogue
 from fedge.errors import BadInput, FedgeError, UnknownName
-from fedge.experiment import Board, Experiment, boards
+from fedge.experiment import Board, Experiment, StrategySpec, boards
 from fedge.fleetsim.boards import TABLE, kind_of
 from fedge.fleetsim.client import task_of
 from fedge.policies import policy_for
@@ -31,6 +32,8 @@ OPTIONS: dict[str, tuple[str, ...]] = {
 }
 """Which numbers each of fedge's policies takes."""
 NEEDED = {"fastest-within-power": "power_w", "least-energy-within-deadline": "deadline_s"}
+SELECTION = ("fraction_train", "fraction_evaluate", "min_train_nodes", "min_evaluate_nodes", "min_available_nodes")
+"""Options of Flower's strategies that choose the clients of a round, which is the coordinator's part."""
 TOP_CLOCK_MHZ = (100.0, 20_000.0)
 """Between these lies the top clock of every knob of every board; outside, a column is in another unit."""
 TOP_POWER_W = (0.5, 1_000.0)
@@ -42,8 +45,7 @@ def check(experiment: Experiment) -> None:
     _check_fleet(experiment)
     workloads.check_task(experiment.workload.task)
     _check_callable("predictor", experiment.predictor, PREDICTORS)
-    if ":" in experiment.strategy.name:
-        _check_callable("strategy.name", experiment.strategy.name, {})
+    _check_strategy(experiment.strategy, "strategy")
     _check_policy(experiment)
     _check_data(experiment)
 
@@ -81,10 +83,22 @@ def _check_callable(where: str, name: str, table: Mapping[str, str]) -> None:
         raise BadInput(where, repr(name), f"a function or a class, not a {type(found).__name__}")
 
 
+def _check_strategy(strategy: StrategySpec, where: str) -> None:
+    """What can be said without Flower; ``experiments.backends.strategies`` says the rest."""
+    if ":" in strategy.name:
+        _check_callable(f"{where}.name", strategy.name, {})
+    for option, value in strategy.options.items():
+        if option in SELECTION:
+            right = "no such option: every board takes part in every round"
+            raise BadInput(f"{where}.options.{option}", shown(value), right)
+    if strategy.wraps is not None:
+        _check_strategy(strategy.wraps, f"{where}.wraps")
+
+
 def _check_fleet(experiment: Experiment) -> None:
     known = tuple(load_workloads())
     for i, entry in enumerate(experiment.fleet):
-        catalogue.find(entry.device, where=f"fleet[{i}].device")
+        _check_device(entry.device, f"fleet[{i}].device")
         if entry.truth != "model" and not (entry.truth.startswith(TABLE) and entry.truth != TABLE):
             raise BadInput(f"fleet[{i}].truth", repr(entry.truth), "`model`, or `table:PATH` of a measured table")
     if experiment.workload.cost not in known:
@@ -96,6 +110,16 @@ def _check_fleet(experiment: Experiment) -> None:
             raise BadInput("fleet", f"two boards called {board.name!r}", right)
         names.add(board.name)
         _check_truth(board, experiment)
+
+
+def _check_device(device: str, where: str) -> None:
+    """A board of the catalogue, or the user's own file, in which case the message names the field besides it."""
+    try:
+        catalogue.find(device, where=where)
+    except BadInput as error:
+        if error.where == where:
+            raise
+        raise BadInput(f"{where}: {error.where}", error.got, error.right) from error
 
 
 def _check_truth(board: Board, experiment: Experiment) -> None:
@@ -133,19 +157,14 @@ def _check_data(experiment: Experiment) -> None:
     except FedgeError:
         raise
     except Exception as error:  # the user's own task
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise BadInput(
-            "workload.task", repr(experiment.workload.task), f"a task that can be built ({reason})"
-        ) from error
+        raise BadInput("workload.task", repr(experiment.workload.task), f"a working task ({_reason(error)})") from error
     split(experiment.data, labels, len(boards(experiment)), generator(experiment.seed, "partition"))
 
 
 def _check_policy(experiment: Experiment) -> None:
     policy = experiment.policy
     if policy.name.rstrip(":") == "preset":
-        raise BadInput(
-            "policy.name", repr(policy.name), "preset:NAME with one of the boards' presets, e.g. preset:MAXN"
-        )
+        raise BadInput("policy.name", repr(policy.name), "preset:NAME, a preset of the boards, e.g. preset:MAXN")
     if not callable(policy_for(policy.name, "policy.name")):
         raise BadInput("policy.name", repr(policy.name), "a function or a class")
     base = policy.name.partition(":")[0]

@@ -147,7 +147,7 @@ def main() -> None:
         os.environ[f"{library}_NUM_THREADS"] = "1"
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     try:
-        app()
+        app(prog_name="fedge")
     except BadInput as error:
         typer.echo(f"fedge: {error}", err=True)
         sys.exit(BAD_INPUT)

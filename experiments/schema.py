@@ -30,7 +30,7 @@ _RIGHT = {
     "less_than": "a number below {lt:g}",
     "less_than_equal": "at most {le:g}",
     "literal_error": "{expected}",
-    "string_type": "text (put it in quotes)",
+    "string_type": "text, in quotes where YAML would read something else",
     "string_pattern_mismatch": "letters, digits, '.', '_' and '-', beginning with a letter or digit",
     "bool_parsing": "true or false",
     "bool_type": "true or false",
@@ -86,7 +86,10 @@ def apply_override(raw: dict[str, Any], override: str) -> None:
 
 def _child(node: Any, name: str, where: str) -> Any:
     if isinstance(node, list):
-        return node[_position(node, name, where)]
+        place = _position(node, name, where)
+        if isinstance(node[place], str) and where.startswith("--set fleet."):
+            node[place] = {"device": node[place]}
+        return node[place]
     if not isinstance(node, dict):
         raise BadInput(where, type(node).__name__, "a mapping or a list to go into")
     if isinstance(node.get(name), str) and name in SHORT_FORMS:

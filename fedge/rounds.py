@@ -13,7 +13,6 @@ from fedge import pareto
 from fedge.experiment import ExplorationSpec
 from fedge.explorers import optimistic
 from fedge.interfaces import Device, Policy, Predictor, Training
-from fedge.policies.choice import deadline_of
 from fedge.types import (
     Decision,
     Front,
@@ -116,11 +115,13 @@ def play(player: Player, goal: Goal, measurements: Sequence[Measurement], link: 
     """One round of ``goal.steps`` minibatches: probes first, then the rest in the mode that the policy decides on."""
     steps = round(goal.steps)
     probes: list[Measurement] = []
+    left = steps
     view = _view(player, goal, measurements, probes, link)
-    while (probe := _next_probe(player, view, steps - sum(p.steps for p in probes))) is not None:
+    while (probe := _next_probe(player, view, steps, left)) is not None:
         probes.append(_worked(player, *probe, training))
+        left -= probes[-1].steps
         view = _view(player, goal, measurements, probes, link)
-    measured = _worked(player, view.decision.mode, steps - sum(p.steps for p in probes), training)
+    measured = _worked(player, view.decision.mode, left, training)
     known = [*measurements, *probes, measured]
     _, next_front = offer(player, known, steps + warm_up_steps(known), link)
     predicted = _row(view.predictions, view.decision.mode)
@@ -136,39 +137,47 @@ class _View:
     goal: Goal
     decision: Decision
     tried: frozenset[PowerMode]
-    total_steps: int
+    room_s: float | None
+    """Seconds left for work, exploration's slack included; None when there is no deadline."""
 
 
 def _view(
     player: Player, goal: Goal, measurements: Sequence[Measurement], probes: Sequence[Measurement], link: LinkUse
 ) -> _View:
-    total_steps = round(goal.steps)
-    warm_up = 0.0 if probes else warm_up_steps(measurements)
-    left = _left_of(goal, total_steps - sum(p.steps for p in probes) + warm_up, sum(p.work_s for p in probes))
-    predictions, front = offer(player, [*measurements, *probes], left.steps, link)
+    spent_s = sum(probe.work_s for probe in probes)
+    steps = goal.steps - sum(probe.steps for probe in probes) + (0.0 if probes else warm_up_steps(measurements))
+    left = _left_of(goal, steps, spent_s, player.exploration.slack if probes else 0.0)
+    predictions, front = offer(player, [*measurements, *probes], steps, link)
     decision = player.policy(predictions, front, left, player.device.spec)
     tried = frozenset(m.mode for m in (*measurements, *probes))
-    return _View(predictions, front, left, decision, tried, total_steps)
+    end_s = _deadline_s(goal, player.exploration.slack)
+    return _View(predictions, front, left, decision, tried, None if end_s is None else end_s - spent_s - front.link_s)
 
 
-def _left_of(goal: Goal, steps: float, spent_s: float) -> Goal:
-    """The goal for the rest of the round: fewer minibatches, and every deadline ``spent_s`` nearer."""
+def _deadline_s(goal: Goal, slack: float) -> float | None:
+    """When the round must end: by the user's own deadline as it is, by a planned one with ``slack``."""
+    planned_s = None if goal.deadline_s is None else goal.deadline_s * (1.0 + slack)
+    return min((d for d in (goal.limits.get("deadline_s"), planned_s) if d is not None), default=None)
+
+
+def _left_of(goal: Goal, steps: float, spent_s: float, slack: float) -> Goal:
+    """The goal for the rest of the round: fewer minibatches, and the deadline ``spent_s`` nearer."""
+    end_s = _deadline_s(goal, slack)
+    left_s = None if end_s is None else end_s - spent_s
     limits = {name: value - spent_s if name == "deadline_s" else value for name, value in goal.limits.items()}
-    return Goal(goal.policy, steps, None if goal.deadline_s is None else goal.deadline_s - spent_s, limits)
+    return Goal(goal.policy, steps, left_s, limits)
 
 
-def _next_probe(player: Player, view: _View, left: int) -> tuple[PowerMode, int] | None:
+def _next_probe(player: Player, view: _View, total_steps: int, left: int) -> tuple[PowerMode, int] | None:
     """The mode to try next and for how many minibatches; None when the round has no deadline or no room for it."""
-    explore, deadline_s = player.exploration, deadline_of(view.goal)
-    if deadline_s is None:
+    if view.room_s is None:
         return None
-    room = optimistic.Room(view.goal.steps, deadline_s * (1.0 + explore.slack) - view.front.link_s, explore.probe_s)
+    room = optimistic.Room(view.goal.steps, view.room_s, player.exploration.probe_s)
     mode = optimistic.propose(view.predictions, view.front.idle_w, view.decision.mode, view.tried, room)
     if mode is None:
         return None
     steps = int(optimistic.probe_steps(np.array([_row(view.predictions, mode).step_s]), room)[0])
-    spent = view.total_steps - left
-    return (mode, steps) if spent + steps <= explore.share * view.total_steps else None
+    return (mode, steps) if total_steps - left + steps <= player.exploration.share * total_steps else None
 
 
 def _worked(player: Player, mode: PowerMode, steps: int, training: Training) -> Measurement:

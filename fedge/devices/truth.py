@@ -15,6 +15,8 @@ from fedge.types import Floats, Modes, PowerMode
 DEVIATION = (0.01, 0.08)
 """Smallest and largest deviation between boards of one kind in time and in power (SIGMETRICS'22: 1 % AGX to 7.8 % Nano
 in time, up to 8.8 % in energy)."""
+IDLE_BELOW_WORK = 0.95
+"""Idle power is at most this share of the power at work in the same mode."""
 _WAVES = 24
 _WAVE_NUMBER = 1.5
 """Spread of the residual's wave numbers per unit of log-knob: smooth between neighbours, different across the grid."""
@@ -54,7 +56,9 @@ def own_surface(
     time = _deviation(rng) + _smooth(x, residual_time_sd_log, rng)
     power = _deviation(rng) + _smooth(x, residual_power_sd_log, rng)
     scale = np.exp(power)
-    return Surface(average.modes, average.step_s * np.exp(time), average.power_w * scale, average.idle_w * scale.mean())
+    power_w = average.power_w * scale
+    idle_w = np.minimum(average.idle_w * scale.mean(), IDLE_BELOW_WORK * power_w)
+    return Surface(average.modes, average.step_s * np.exp(time), power_w, idle_w)
 
 
 def _deviation(rng: np.random.Generator) -> float:

@@ -13,7 +13,7 @@ from fedge.costs.profiles import cost_of, priors_for
 from fedge.costs.record import CostProfile
 from fedge.devices import catalogue
 from fedge.devices.link import Link
-from fedge.devices.truth import Surface, own_surface
+from fedge.devices.truth import IDLE_BELOW_WORK, Surface, own_surface
 from fedge.errors import BadInput
 from fedge.experiment import Board, LinkSpec, WorkloadSpec
 from fedge.physics import model
@@ -22,7 +22,6 @@ from fedge.seeds import generator
 from fedge.types import DeviceSpec, Floats, Label, Modes
 
 TABLE = "table:"
-IDLE_BELOW_WORK = 0.95
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -44,14 +44,12 @@ def _by_deadline(predictions: Predictions, offer: Front, goal: Goal, deadline_s:
         if within(time_s, deadline_s)[row]:
             why = f"Fastest mode: {figure(time_s[row])} s expected, too uncertain for less in {figure(deadline_s)} s."
             return Decision(predictions.modes[row], why)
-        late = f"later than the round's {figure(deadline_s)} s; this board holds up the round"
+        late = f"later than the {figure(deadline_s)} s left; this board holds up the round"
         return Decision(predictions.modes[row], f"Fastest mode: {figure(time_s[row])} s expected, {late}.", False)
     row = best_row(careful_j, time_s, safe if safe.any() else expected)
     margin = f"with {confidence:.0%} confidence" if safe.any() else "without margin"
     found = f"{figure(time_s[row])} s and {figure(energy_j[row])} J above idling expected"
-    return Decision(
-        predictions.modes[row], f"Least energy within the round's {figure(deadline_s)} s {margin}: {found}."
-    )
+    return Decision(predictions.modes[row], f"Least energy within {figure(deadline_s)} s {margin}: {found}.")
 
 
 def _by_weight(predictions: Predictions, offer: Front, goal: Goal) -> Decision:

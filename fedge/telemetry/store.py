@@ -27,6 +27,10 @@ class RunTables:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._rows: dict[type[Row], list[Any]] = {kind: read_rows(folder, kind) for kind in FILES}
+        kind: Any
+        for kind, name in FILES.items():
+            if not (folder / name).exists():
+                write_rows(folder, kind, [])
 
     def append(self, rows: Iterable[Row]) -> None:
         """Keep ``rows`` and write every table that changed."""

@@ -8,16 +8,19 @@ import numpy as np
 import pytest
 from contracts.boards import MAXN, another_workload, coefficients, grid
 from contracts.predictor import PredictorContract, measured
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fedge.costs.profiles import priors_for
 from fedge.devices.catalogue import load_catalogue
 from fedge.interfaces import Predictor
+from fedge.physics.fit import pooled
 from fedge.physics.model import TIME_NAMES, Coefficients, power_w, step_s
 from fedge.predictors import PREDICTORS
 from fedge.predictors.physical import PhysicalPredictor
 from fedge.profiles.table import read_table
 from fedge.registry import load
-from fedge.types import Floats, Modes
+from fedge.types import Floats, Measurement, Modes
 
 TRUTH = another_workload(np.random.default_rng(9))
 _SECONDS = np.array([name.endswith("_s") for name in TIME_NAMES])
@@ -65,6 +68,97 @@ def test_the_first_prior_counts_most_before_anything_is_measured() -> None:
 
     assert predictor.weights_.sum() == pytest.approx(1.0)
     assert (np.diff(predictor.weights_) < 0).all()
+
+
+@given(st.lists(st.tuples(st.integers(0, 629), st.floats(0.5, 2.0), st.floats(0.5, 2.0)), max_size=6))
+@settings(max_examples=25)
+def test_weights_are_positive_and_sum_to_one_whatever_was_measured(seen: list[tuple[int, float, float]]) -> None:
+    modes = grid()
+    t, p = step_s(TRUTH, MAXN, modes), power_w(TRUTH, MAXN, modes)
+    measurements = [Measurement(modes[i], 40, a * float(t[i]), b * float(p[i])) for i, a, b in seen]
+
+    predictor = PhysicalPredictor([coefficients(), DOUBLE, TRUTH], MAXN, idle_w=12.0).fit(measurements)
+
+    assert (predictor.weights_ > 0).all()
+    assert predictor.weights_.sum() == pytest.approx(1.0)
+    assert len(predictor.weights_) == len(predictor.posteriors_)
+
+
+@pytest.mark.parametrize("place", [0, 1, 2, 3])
+def test_the_one_prior_that_fits_wins_wherever_it_stands(place: int) -> None:
+    modes = grid()
+    others = [another_workload(np.random.default_rng(seed)) for seed in (1, 2, 3)]
+    priors = [*others[:place], TRUTH, *others[place:]]
+    seen = measured(modes, step_s(TRUTH, MAXN, modes), power_w(TRUTH, MAXN, modes), [0, 77, 200, 300, 400, 500, 629])
+
+    predictor = PhysicalPredictor(priors, MAXN, idle_w=1.0).fit(seen)
+    alone = PhysicalPredictor([TRUTH], MAXN, idle_w=1.0).fit(seen)
+
+    winner = predictor.posteriors_[int(np.argmax(predictor.weights_))]
+    np.testing.assert_allclose(winner.coefficients.time, alone.posteriors_[0].coefficients.time)
+    assert np.mean(np.abs(predictor.predict(modes).step_s / alone.predict(modes).step_s - 1)) < 0.05
+
+
+def test_priors_that_do_not_explain_the_measurements_are_left_out() -> None:
+    modes = grid()
+    tenfold = Coefficients(coefficients().time + np.log(10.0) * _SECONDS, coefficients().power)
+    seen = measured(
+        modes, step_s(coefficients(), MAXN, modes), power_w(coefficients(), MAXN, modes), [0, 100, 300, 629]
+    )
+
+    predictor = PhysicalPredictor([tenfold, coefficients()], MAXN, idle_w=12.0).fit(seen)
+
+    assert len(predictor.weights_) == 1
+    np.testing.assert_allclose(predictor.predict(modes).step_s, step_s(coefficients(), MAXN, modes), rtol=0.05)
+
+
+def test_a_mixture_is_the_weighted_mean_and_spread_of_its_parts() -> None:
+    modes = grid()
+    mixture = PhysicalPredictor([coefficients(), DOUBLE], MAXN, idle_w=12.0).fit([])
+    parts = [PhysicalPredictor([c], MAXN, idle_w=12.0).fit([]).predict(modes) for c in (coefficients(), DOUBLE)]
+
+    mean = sum(w * np.log(part.step_s) for w, part in zip(mixture.weights_, parts, strict=True))
+    variance = sum(
+        w * (part.step_s_sd_log**2 + (np.log(part.step_s) - mean) ** 2)
+        for w, part in zip(mixture.weights_, parts, strict=True)
+    )
+
+    np.testing.assert_allclose(mixture.predict(modes).step_s, np.exp(mean))
+    np.testing.assert_allclose(mixture.predict(modes).step_s_sd_log, np.sqrt(variance))
+
+
+def test_repeats_of_a_mode_are_pooled_to_their_median_and_surer_than_one() -> None:
+    mode, other = grid()[300], grid()[629]
+    repeats = [Measurement(mode, 40, t, 20.0) for t in (0.10, 0.11, 0.30)]
+
+    seen = pooled([*repeats, Measurement(other, 40, 0.05, 30.0)], MAXN)
+
+    np.testing.assert_allclose(np.exp(seen.log_s), [0.11, 0.05])
+    assert seen.x.shape == (2, 4)
+    assert seen.noise_sd[0] == pytest.approx(seen.noise_sd[1] / np.sqrt(3))
+
+
+def test_a_throttled_repeat_is_left_out_where_there_is_an_unthrottled_one() -> None:
+    mode = grid()[300]
+    cool, hot = Measurement(mode, 40, 0.1, 20.0), Measurement(mode, 40, 0.2, 15.0, 97.0, throttled=True)
+
+    both, only_hot = pooled([hot, cool, hot], MAXN), pooled([hot], MAXN)
+
+    np.testing.assert_allclose(np.exp(both.log_s), [0.1])
+    np.testing.assert_allclose(np.exp(only_hot.log_s), [0.2])
+    assert both.noise_sd[0] < only_hot.noise_sd[0] / 5
+
+
+def test_one_outlier_among_repeats_does_not_move_the_prediction() -> None:
+    modes = grid()
+    one = Modes(modes.knobs[[300]])
+    t, p = float(step_s(TRUTH, MAXN, one)[0]), float(power_w(TRUTH, MAXN, one)[0])
+    usual, slow = Measurement(one[0], 40, t, p), Measurement(one[0], 40, 1.5 * t, p)
+    predictor = PhysicalPredictor([coefficients()], MAXN, idle_w=12.0)
+
+    with_outlier = predictor.fit([usual, slow, usual]).predict(one).step_s[0]
+
+    assert with_outlier == pytest.approx(predictor.fit([usual] * 3).predict(one).step_s[0])
 
 
 def test_two_priors_that_disagree_are_less_sure_than_one() -> None:

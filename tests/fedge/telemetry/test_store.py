@@ -43,7 +43,7 @@ def test_rounds_after_the_checkpoint_are_forgotten(tmp_path: Path) -> None:
 def test_no_part_is_left_and_every_column_is_in_the_file(tmp_path: Path) -> None:
     RunTables(tmp_path).append([round_row(1)])
 
-    assert [path.name for path in tmp_path.iterdir()] == ["rounds.parquet"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["clients.parquet", "events.parquet", "rounds.parquet"]
     assert pq.read_schema(tmp_path / "rounds.parquet").names == [f.name for f in dataclasses.fields(RoundRow)]
 
 

@@ -1,0 +1,254 @@
+"""An emulated client answers every message, learns from round to round, and never lets an error out."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedge.devices.emulated import WARM_UP_STEPS
+from fedge.errors import BadInput
+from fedge.experiment import Experiment, ExplorationSpec, FleetEntry, PolicySpec, WorkloadSpec
+from fedge.fleetsim import client
+from fedge.types import Goal, NamedArrays, RoundReport, TrainResult
+from fedge.wire import Answer, Ask, BoardState, from_json, to_json
+
+EXPERIMENT = Experiment(
+    fleet=(FleetEntry(device="nano", count=2), FleetEntry(device="orin-nano")), workload=WorkloadSpec(local_epochs=0.5)
+)
+MODEL_BYTES = 100_000
+
+BROKEN_TASK = """
+import numpy as np
+
+class Broken:
+    labels = np.arange(60) % 3
+    def __init__(self, data_dir, download): ...
+    def initial_arrays(self, seed): ...
+    def start(self, arrays, share, seed, options):
+        raise RuntimeError("the samples are gone")
+    def evaluate(self, arrays): ...
+"""
+
+
+@pytest.fixture(scope="module")
+def arrays() -> NamedArrays:
+    return client.task_of(EXPERIMENT).initial_arrays(1)
+
+
+def ask_of(kind: str = "train", number: int = 1, policy: str = "balanced", **more: object) -> Ask:
+    return dataclasses.replace(Ask("train", number, 0.0, policy, model_bytes=MODEL_BYTES), kind=kind, **more)
+
+
+def planned(slowdown: float = 1.05, experiment: Experiment = EXPERIMENT, index: int = 0) -> Goal:
+    """A deadline relative to what the board expects of MAXN."""
+    front = client.answer(experiment, index, ask_of("front"), None)[0].front
+    assert front is not None
+    return Goal("balanced", 0, slowdown * (front.link_s + front.maxn.work_s))
+
+
+def played(
+    arrays: NamedArrays, ask: Ask, index: int = 0, experiment: Experiment = EXPERIMENT
+) -> tuple[RoundReport, BoardState, TrainResult]:
+    answer, trained = client.answer(experiment, index, ask, arrays)
+    assert answer.error is None
+    assert answer.report is not None
+    assert answer.state is not None
+    assert trained is not None
+    return answer.report, answer.state, trained
+
+
+def test_hello_is_answered_with_the_name_alone() -> None:
+    assert [client.answer(EXPERIMENT, i, Ask("hello"), None) for i in range(3)] == [
+        (Answer(name), None) for name in ("nano-1", "nano-2", "orin-nano-1")
+    ]
+
+
+def test_a_front_is_offered_before_anything_was_measured() -> None:
+    answer, trained = client.answer(EXPERIMENT, 0, ask_of("front"), None)
+
+    seat, front = client.seats_of(EXPERIMENT)[0], answer.front
+    assert front is not None
+    assert (answer.board, answer.error, answer.report, answer.state, trained) == ("nano-1", None, None, None, None)
+    link = seat.link.transfer(MODEL_BYTES)
+    assert front.link_s == pytest.approx(link.down_s + link.up_s)
+    assert front.maxn.mode == seat.kind.spec.maxn
+    work_s = [point.work_s for point in front.points]
+    above_j = [point.work_j - front.idle_w * point.work_s for point in front.points]
+    assert work_s == sorted(work_s)
+    assert above_j == sorted(above_j, reverse=True)
+
+
+def test_a_board_at_maxn_waits_there_and_any_other_in_its_lowest_mode() -> None:
+    maxn, balanced = (
+        client.answer(EXPERIMENT, 0, ask_of("front", policy=name), None)[0].front for name in ("maxn", "balanced")
+    )
+    assert maxn is not None
+    assert balanced is not None
+    truth = client.seats_of(EXPERIMENT)[0].truth
+
+    assert maxn.idle_w == maxn.maxn_idle_w == balanced.maxn_idle_w
+    assert balanced.idle_w == truth.idle_w.min() < balanced.maxn_idle_w
+
+
+def test_a_round_is_reported_as_it_was_trained(arrays: NamedArrays) -> None:
+    report, state, trained = played(arrays, ask_of(goal=planned(3.0), start_s=7.0))
+
+    seat = client.seats_of(EXPERIMENT)[0]
+    assert (report.board, report.device, report.round) == ("nano-1", "nano", 1)
+    assert report.samples == len(seat.share)
+    assert report.measured.steps + sum(p.steps for p in report.probes) == seat.steps
+    assert report.probes
+    assert report.measured.mode == report.decision.mode == report.predicted.mode
+    assert state.measurements == (*report.probes, report.measured)
+    assert state.rested_at_s == pytest.approx(7.0 + report.busy_s)
+    assert state.temperature_c == report.temperature_c
+    assert (trained.loss, trained.accuracy) == (report.loss, report.accuracy)
+    assert any(not np.array_equal(trained.arrays[name], arrays[name]) for name in arrays)
+
+
+def test_the_same_question_gets_the_same_answer_to_the_last_bit(arrays: NamedArrays) -> None:
+    ask = ask_of(goal=planned())
+    (one, state, trained), (again, state_again, trained_again) = (played(arrays, ask) for _ in range(2))
+
+    assert one == again
+    assert state == state_again
+    for name in arrays:
+        np.testing.assert_array_equal(trained.arrays[name], trained_again.arrays[name])
+
+
+def test_changing_modes_within_a_round_does_not_change_what_is_learnt(arrays: NamedArrays) -> None:
+    still = EXPERIMENT.model_copy(update={"exploration": ExplorationSpec(share=0.0)})
+    (probing, _, trained), (quiet, _, trained_quietly) = (
+        played(arrays, ask_of(goal=planned(3.0)), experiment=experiment) for experiment in (EXPERIMENT, still)
+    )
+
+    assert probing.probes
+    assert not quiet.probes
+    for name in arrays:
+        np.testing.assert_array_equal(trained.arrays[name], trained_quietly.arrays[name])
+
+
+def test_boards_of_a_kind_do_not_measure_the_same(arrays: NamedArrays) -> None:
+    one, two = (played(arrays, ask_of(policy="maxn"), index)[0] for index in (0, 1))
+    assert one.measured.mode == two.measured.mode
+    assert one.measured.step_s != two.measured.step_s
+    assert one.measured.power_w != two.measured.power_w
+
+
+def test_a_second_round_starts_from_what_the_first_one_left(arrays: NamedArrays) -> None:
+    first, state, _ = played(arrays, ask_of(goal=planned()))
+    travelled = from_json(BoardState, to_json(state))
+    assert travelled == state
+
+    second, later, _ = played(arrays, ask_of(number=2, start_s=state.rested_at_s, state=travelled, goal=planned()))
+
+    assert later.measurements == (*state.measurements, *second.probes, second.measured)
+    assert not {p.mode for p in second.probes} & {m.mode for m in state.measurements}
+    assert first.prior_time_ape is not None
+    assert first.prior_time_ape >= 0.03
+    assert second.prior_time_ape is second.prior_power_ape is None
+    assert second.measured != first.measured
+
+
+def test_the_time_of_a_measured_mode_is_predicted_within_a_few_percent(arrays: NamedArrays) -> None:
+    _, state, _ = played(arrays, ask_of(policy="maxn"))
+    second, _, _ = played(arrays, ask_of(number=2, policy="maxn", state=state, start_s=state.rested_at_s))
+
+    truth = client.seats_of(EXPERIMENT)[0].truth
+    assert second.predicted.step_s == pytest.approx(truth.step_s[truth.row(second.measured.mode)], rel=0.05)
+
+
+def test_a_hot_board_that_starts_again_at_once_stays_hotter_than_one_that_rested(arrays: NamedArrays) -> None:
+    hot = BoardState(temperature_c=80.0, rested_at_s=100.0)
+    ended_c = [
+        played(arrays, ask_of(number=2, policy="maxn", state=hot, start_s=100.0 + rest_s))[1].temperature_c or 0.0
+        for rest_s in (0.0, 60.0, 3600.0)
+    ]
+    assert 80.0 > ended_c[0] > ended_c[1] > ended_c[2] > 25.0
+
+
+def test_a_board_that_waits_in_its_lowest_mode_cools_further_than_one_that_waits_at_maxn() -> None:
+    seat, hot = client.seats_of(EXPERIMENT)[0], BoardState(temperature_c=60.0)
+    maxn_c, lowest_c = (
+        client._board(EXPERIMENT, seat, ask_of(policy=policy, state=hot, start_s=3600.0)).temperature_c
+        for policy in ("maxn", "balanced")
+    )
+    assert 25.0 < lowest_c < maxn_c < 60.0
+
+
+def test_the_true_front_is_the_whole_truth_with_warm_up(arrays: NamedArrays) -> None:
+    report, _, _ = played(arrays, ask_of(policy="maxn"))
+    seat, front = client.seats_of(EXPERIMENT)[0], report.true_front
+
+    assert front is not None
+    assert front.time_sd_log == 0.0
+    for point in (*front.points, front.maxn):
+        row = seat.truth.row(point.mode)
+        assert point.work_s == pytest.approx((seat.steps + WARM_UP_STEPS) * seat.truth.step_s[row])
+        assert point.work_j == pytest.approx(point.work_s * seat.truth.power_w[row])
+
+
+def test_a_replayed_table_is_what_the_board_measures(tmp_path: Path, arrays: NamedArrays) -> None:
+    path = tmp_path / "made-up.csv"
+    path.write_text(
+        "cores,cpu_khz,gpu_hz,mem_hz,batch_size,time_ms,power_w\n"
+        "4,1479000,921600000,1600000000,16,812.5,9.25\n"
+        "2,1132800,460800000,800000000,16,2125,4.75\n"
+    )
+    fleet = (FleetEntry(device="nano", truth=f"table:{path}"),)
+    experiment = EXPERIMENT.model_copy(update={"fleet": fleet, "policy": PolicySpec(name="maxn")})
+
+    report, _, _ = played(arrays, ask_of(policy="maxn"), experiment=experiment)
+
+    assert report.measured.step_s == pytest.approx(0.8125, rel=0.05)
+    assert report.measured.power_w == pytest.approx(9.25, rel=0.05)
+    assert len(client.seats_of(experiment)[0].truth.modes) == 2
+
+
+def test_a_task_that_raises_is_an_answer_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arrays: NamedArrays
+) -> None:
+    (tmp_path / "broken_task_module.py").write_text(BROKEN_TASK)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "broken_task_module", raising=False)
+    work = EXPERIMENT.workload.model_copy(update={"task": "broken_task_module:Broken"})
+
+    answer, trained = client.answer(EXPERIMENT.model_copy(update={"workload": work}), 1, ask_of(), arrays)
+
+    assert answer == Answer("nano-2", error="RuntimeError: the samples are gone")
+    assert trained is None
+
+
+def test_arrays_of_another_model_are_an_answer_with_the_reason() -> None:
+    answer, trained = client.answer(EXPERIMENT, 0, ask_of(), {"w": np.zeros(3)})
+    assert trained is None
+    assert answer.error is not None
+    assert answer.error.startswith("model arrays: got arrays called w; ")
+    assert "\n" not in answer.error
+
+
+def test_a_policy_without_its_number_is_an_answer_that_names_the_field(arrays: NamedArrays) -> None:
+    answer, _ = client.answer(EXPERIMENT, 0, ask_of(policy="fastest-within-power"), arrays)
+    assert answer.error is not None
+    assert answer.error.startswith("policy.power_w: got nothing")
+
+
+def test_an_unknown_device_is_bad_input_here_and_an_error_on_the_wire() -> None:
+    experiment = EXPERIMENT.model_copy(update={"fleet": (FleetEntry(device="pineapple"),)})
+
+    with pytest.raises(BadInput, match=r"fleet\.device: got 'pineapple'"):
+        client.seats_of(experiment)
+
+    answer, _ = client.answer(experiment, 0, ask_of("front"), None)
+    assert answer.board == "pineapple-1"
+    assert answer.error is not None
+    assert answer.error.startswith("fleet.device: got 'pineapple'")
+
+
+def test_every_sample_has_one_seat() -> None:
+    shares = [seat.share for seat in client.seats_of(EXPERIMENT)]
+    assert sorted(np.concatenate(shares)) == list(range(len(client.task_of(EXPERIMENT).labels)))
