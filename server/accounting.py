@@ -9,11 +9,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from fedge.experiment import LateSpec
 from fedge.policies.deadline import least_energy_at, maxn_energy_j
 from fedge.telemetry.rows import ClientRow, EventRow, RoundRow
-from fedge.types import RoundReport
+from fedge.types import Front, RoundReport
 from fedge.wire import Answer
 
 
@@ -90,12 +91,8 @@ def round_row(settled: Settled, answers: Mapping[str, Answer], tested: tuple[flo
 
 
 def _client_row(opening: Opening, round_s: float, report: RoundReport, accepted: bool) -> ClientRow:
-    measured, predicted, mode = report.measured, report.predicted, report.measured.mode
     cut_work_s = min(report.work_s, max(0.0, round_s - report.link.down_s))
     work_j = report.work_j * cut_work_s / report.work_s
-    radio_j = report.link.radio_j
-    oracle = least_energy_at(report.true_front, round_s) if report.true_front else None
-    maxn = report.true_front.maxn if report.true_front else None
     return ClientRow(
         round=opening.round,
         board=report.board,
@@ -109,38 +106,56 @@ def _client_row(opening: Opening, round_s: float, report: RoundReport, accepted:
         work_s=cut_work_s,
         up_s=report.link.up_s if accepted else 0.0,
         wait_s=max(0.0, round_s - report.busy_s),
-        feasible=report.decision.feasible,
-        why=report.decision.why,
-        cores=mode.cores,
-        cpu_mhz=mode.cpu_mhz,
-        gpu_mhz=mode.gpu_mhz,
-        mem_mhz=mode.mem_mhz,
-        steps=measured.steps + sum(probe.steps for probe in report.probes),
-        probes=len(report.probes),
-        probe_s=sum(probe.work_s for probe in report.probes),
-        probe_j=sum(probe.work_j for probe in report.probes),
-        samples=report.samples,
-        step_s=measured.step_s,
-        predicted_step_s=predicted.step_s,
-        predicted_step_s_sd_log=predicted.step_s_sd_log,
-        power_w=measured.power_w,
-        predicted_power_w=predicted.power_w,
-        predicted_power_w_sd_log=predicted.power_w_sd_log,
         idle_w=report.idle_w,
         work_j=work_j,
-        radio_j=radio_j,
-        energy_j=work_j + radio_j + report.idle_w * (round_s - cut_work_s),
-        maxn_work_s=maxn.work_s if maxn else None,
-        maxn_work_j=maxn.work_j if maxn else None,
-        oracle_work_s=oracle.work_s if oracle else None,
-        oracle_work_j=oracle.work_j if oracle else None,
+        radio_j=report.link.radio_j,
+        energy_j=work_j + report.link.radio_j + report.idle_w * (round_s - cut_work_s),
+        samples=report.samples,
         loss=report.loss,
         accuracy=report.accuracy,
         temperature_c=report.temperature_c,
-        throttled=any(part.throttled for part in (measured, *report.probes)),
+        throttled=any(part.throttled for part in (report.measured, *report.probes)),
         prior_time_ape=report.prior_time_ape,
         prior_power_ape=report.prior_power_ape,
+        **_work_columns(report),
+        **_truth_columns(report.true_front, round_s),
     )
+
+
+def _work_columns(report: RoundReport) -> dict[str, Any]:
+    """The decision, what was predicted and measured in its mode, and the probes before it."""
+    measured, predicted, mode = report.measured, report.predicted, report.measured.mode
+    return {
+        "feasible": report.decision.feasible,
+        "why": report.decision.why,
+        "cores": mode.cores,
+        "cpu_mhz": mode.cpu_mhz,
+        "gpu_mhz": mode.gpu_mhz,
+        "mem_mhz": mode.mem_mhz,
+        "steps": measured.steps + sum(probe.steps for probe in report.probes),
+        "probes": len(report.probes),
+        "probe_s": sum(probe.work_s for probe in report.probes),
+        "probe_j": sum(probe.work_j for probe in report.probes),
+        "step_s": measured.step_s,
+        "predicted_step_s": predicted.step_s,
+        "predicted_step_s_sd_log": predicted.step_s_sd_log,
+        "power_w": measured.power_w,
+        "predicted_power_w": predicted.power_w,
+        "predicted_power_w_sd_log": predicted.power_w_sd_log,
+    }
+
+
+def _truth_columns(true_front: Front | None, round_s: float) -> dict[str, Any]:
+    """The work at MAXN and in the oracle's mode; None without the truth."""
+    if true_front is None:
+        return dict.fromkeys(("maxn_work_s", "maxn_work_j", "oracle_work_s", "oracle_work_j"))
+    oracle = least_energy_at(true_front, round_s)
+    return {
+        "maxn_work_s": true_front.maxn.work_s,
+        "maxn_work_j": true_front.maxn.work_j,
+        "oracle_work_s": oracle.work_s,
+        "oracle_work_j": oracle.work_j,
+    }
 
 
 def _failed_row(opening: Opening, round_s: float, answer: Answer) -> ClientRow:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -72,7 +73,8 @@ class Coordinator:
         number = progress.round + 1
         selected = [board.name for board in boards(self.experiment)]
         plan = plan_round(self.experiment.policy, progress.fronts, selected)
-        arrays, numbers = aggregator.configure(number, progress.arrays, len(selected))
+        with self._strategy_errors(number):
+            arrays, numbers = aggregator.configure(number, progress.arrays, len(selected))
         ask = Ask(
             "train",
             number,
@@ -118,11 +120,17 @@ class Coordinator:
         contributions = [c for board in settled.accepted if (c := _contribution(board, replies[board])) is not None]
         if not contributions:
             raise RunFailed(f"round {number}: no board gave a result to aggregate; {_reasons(settled)}")
-        try:
+        with self._strategy_errors(number):
             return aggregator.aggregate(number, arrays, contributions)
+
+    @contextmanager
+    def _strategy_errors(self, number: int) -> Iterator[None]:
+        """The strategy is the user's choice, and its errors are many: each ends the run with its name."""
+        try:
+            yield
         except FedgeError:
             raise
-        except Exception as error:  # the strategy is the user's choice, its errors are many
+        except Exception as error:
             name = self.experiment.strategy.name
             raise RunFailed(f"round {number}: strategy {name} failed: {type(error).__name__}: {error}") from error
 

@@ -208,8 +208,11 @@ def _player(experiment: Experiment, seat: Seat, ask: Ask, board: EmulatedBoard) 
 
 
 def true_front(seat: Seat, player: rounds.Player, link_s: float) -> Front:
-    """The front that a planner knowing the board's noise-free truth would see; for the oracle's energy only."""
-    truth = seat.truth
+    """The front that a planner knowing the board's noise-free truth would see; for the oracle's energy only.
+
+    Every mode above the floor is open to it, also those that boards leave out to save themselves work.
+    """
+    truth = seat.surface.where(rounds.above_floor(seat.surface.modes))
     warm = (seat.steps + WARM_UP_STEPS) / seat.steps
     none = np.zeros(len(truth.modes))
     known = Predictions(truth.modes, truth.step_s * warm, truth.power_w, none, none)

@@ -16,6 +16,8 @@ from fedge.fleetsim import client
 from fedge.types import Goal, NamedArrays, RoundReport, TrainResult
 from fedge.wire import Answer, Ask, BoardState, from_json, to_json
 
+pytest.importorskip("torch", reason="a client trains")
+
 EXPERIMENT = Experiment(
     fleet=(FleetEntry(device="nano", count=2), FleetEntry(device="orin-nano")), workload=WorkloadSpec(local_epochs=0.5)
 )
