@@ -23,6 +23,7 @@ from fedge.errors import FedgeError
 from fedge.experiment import Board, Experiment, boards
 from fedge.fleetsim.boards import Kind, kind_of, link_of, surface_of
 from fedge.interfaces import Predictor, Training
+from fedge.modes import index_of
 from fedge.policies import policy_for, waiting_mode
 from fedge.predictors import PREDICTORS
 from fedge.seeds import derived_seed, generator
@@ -78,7 +79,10 @@ def _seat(experiment: Experiment, board: Board, share: NDArray[np.int64]) -> Sea
     kind = kind_of(board, experiment.workload)
     surface = surface_of(board, kind, experiment.seed)
     steps = rounds.steps_of(len(share), experiment.workload.batch_size, experiment.workload.local_epochs)
-    allowed = surface.where(rounds.choosable(surface.modes))
+    presets = {row for mode in kind.spec.presets.values() if (row := index_of(surface.modes, mode)) is not None}
+    keep = rounds.choosable(surface.modes)
+    keep[list(presets)] = True
+    allowed = surface.where(keep)
     return Seat(board, kind, surface, allowed, link_of(board.entry.link), share, steps)
 
 
@@ -165,7 +169,7 @@ def _board(experiment: Experiment, seat: Seat, ask: Ask) -> EmulatedBoard:
 
 
 def _waiting(seat: Seat, ask: Ask) -> PowerMode:
-    return waiting_mode(ask.policy, top_mode(seat.surface), seat.truth.modes)
+    return waiting_mode(ask.policy, seat.kind.spec, seat.truth.modes)
 
 
 @lru_cache(maxsize=64)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from fedge.interfaces import Policy
+from fedge.pareto import nearest_row
 from fedge.registry import load
-from fedge.types import Modes, PowerMode
+from fedge.types import DeviceSpec, Modes, PowerMode
 
 POLICIES = {
     "maxn": "fedge.policies.fixed:maxn",
@@ -25,12 +26,13 @@ def policy_for(name: str, where: str = "policy") -> Policy:
     return policy
 
 
-def waiting_mode(name: str, found: PowerMode, candidates: Modes) -> PowerMode:
-    """The mode in which a board waits for the round's end: where ``maxn`` and ``preset`` pin it, the lowest otherwise.
+def waiting_mode(name: str, spec: DeviceSpec, candidates: Modes) -> PowerMode:
+    """The mode in which a board waits for the round's end, one of ``candidates``.
 
-    ``found`` is the mode the board rests in; idle power grows with every knob, so the lowest candidate of all knobs, by
-    the sum of their shares of the largest, draws least.
+    ``maxn`` and ``preset:NAME`` pin it to the mode they work in. Under any other policy it is the lowest: idle power
+    grows with every knob, so the candidate with the least sum of its knobs' shares of the largest draws least.
     """
-    if name == "maxn" or name.startswith("preset:"):
-        return found
+    pinned = spec.maxn if name == "maxn" else spec.presets.get(name.removeprefix("preset:"))
+    if pinned is not None:
+        return candidates[nearest_row(candidates, pinned)]
     return candidates[int((candidates.knobs / candidates.knobs.max(axis=0)).sum(axis=1).argmin())]

@@ -85,7 +85,7 @@ def test_a_run_has_a_row_for_every_round_and_every_board() -> None:
 
 def test_the_boards_rows_are_stored_before_the_round_is_aggregated() -> None:
     tables = MemoryTables()
-    with pytest.raises(RunFailed, match="strategy Krum failed|no board gave"):
+    with pytest.raises(RunFailed, match=r"strategy Krum failed|no board gave"):
         coordinator(Scripted({(1, b): "misfit" for b in BOARDS}), tables, strategy=StrategySpec(name="Krum")).run()
 
     assert [row.status for row in rows_of(tables, ClientRow)] == ["failed", "failed"]

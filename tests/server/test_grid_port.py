@@ -22,7 +22,9 @@ MODEL = {"w": np.arange(6, dtype=np.float32).reshape(2, 3)}
 class FakeGrid:
     """Nodes 11, 12, ... are the boards a, b, ...; each answers after ``delay`` pulls, as ``behave`` says."""
 
-    def __init__(self, boards: str = "ab", silent: str = "", broken: str = "", delay: int = 2, late_nodes: int = 0) -> None:
+    def __init__(
+        self, boards: str = "ab", silent: str = "", broken: str = "", delay: int = 2, late_nodes: int = 0
+    ) -> None:
         ensure_identity()
         self.boards = {11 + i: board for i, board in enumerate(boards)}
         self.silent, self.broken, self.delay, self.late_nodes = silent, broken, delay, late_nodes

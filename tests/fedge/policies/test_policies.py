@@ -349,20 +349,23 @@ def test_own_balance_is_measured_against_a_board_that_waits_at_maxn_too() -> Non
         assert f"{own_j / (idle_w * LINK_S + STEPS * 10.0):.0%} of its" in why
 
 
-@pytest.mark.parametrize("name", ["maxn", "preset:SMALL", "preset:NONE"])
-def test_a_board_whose_mode_is_pinned_waits_as_it_was_found(name: str) -> None:
-    assert waiting_mode(name, SPEC.maxn, Modes(GRID)) == SPEC.maxn
+@pytest.mark.parametrize("name", ["maxn", *(f"preset:{preset}" for preset in SPEC.presets)])
+def test_a_board_whose_mode_is_pinned_waits_in_the_mode_it_works_in(name: str) -> None:
+    predictions = table([1.0] * len(GRID), [9.0] * len(GRID))
+    decision = policy_for(name)(predictions, front_of(predictions), goal_of(name), SPEC)
+
+    assert waiting_mode(name, SPEC, Modes(GRID)) == decision.mode
 
 
 @pytest.mark.parametrize("name", ["balanced", "fastest-within-power", "least-energy-within-deadline", "mine:policy"])
 def test_every_other_board_waits_in_its_lowest_mode(name: str) -> None:
-    assert waiting_mode(name, SPEC.maxn, Modes(GRID)) == PowerMode(1, 400.0, 300.0, 1600.0)
+    assert waiting_mode(name, SPEC, Modes(GRID)) == PowerMode(1, 400.0, 300.0, 1600.0)
 
 
 @given(st.permutations(range(len(GRID))), st.integers(1, len(GRID)))
 def test_no_candidate_has_every_knob_below_the_mode_waited_in(order: list[int], count: int) -> None:
     candidates = Modes(GRID[order[:count]])
-    waiting = waiting_mode("balanced", SPEC.maxn, candidates)
+    waiting = waiting_mode("balanced", SPEC, candidates)
     knobs = np.array([waiting.cores, waiting.cpu_mhz, waiting.gpu_mhz, waiting.mem_mhz])
     below = (candidates.knobs <= knobs).all(axis=1) & (candidates.knobs < knobs).any(axis=1)
     assert waiting in list(candidates)
