@@ -15,7 +15,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-PACKAGES = ("flwr", "ray", "torch", "torchvision", "numpy", "scipy", "scikit-learn", "pyarrow", "plotly", "safetensors")
+PACKAGES = ("flwr", "ray", "torch", "torchvision", "numpy", "scikit-learn", "pyarrow", "plotly", "safetensors")
 
 
 @dataclass(frozen=True, slots=True)
