@@ -40,14 +40,22 @@ def priors_for(
     workload: str,
     specs: Mapping[str, DeviceSpec],
     calibrated: Sequence[CostProfile] | None = None,
+    *,
+    unseen: str | None = None,
 ) -> tuple[CostProfile, ...]:
     """What a predictor may believe of ``workload`` on ``device`` beforehand; none was fitted to it on any board.
 
     Every calibrated profile of another workload, carried to this board by data-sheet ratios and to this workload by its
     size; the most credible first: the same board, then the workload closest in FLOP and bytes per step, then the
-    nearest board. A workload of unknown size is not rescaled. Raises ``BadInput`` when no other workload is known.
+    nearest board. A workload of unknown size is not rescaled. ``unseen`` is the SHA-256 of a table that none may have
+    been fitted to, whatever its workload is called. Raises ``BadInput`` when no other workload is known.
     """
-    others = [profile for profile in _usable(calibrated, specs) if profile.workload != workload]
+    others = [
+        profile
+        for profile in _usable(calibrated, specs)
+        if profile.workload != workload
+        and not (unseen and profile.evidence is not None and profile.evidence.sha256 == unseen)
+    ]
     if not others:
         raise BadInput("workload.cost", repr(workload), "a workload beside which another one is calibrated")
 

@@ -14,7 +14,6 @@ from fedge.costs.record import CostProfile
 from fedge.devices import catalogue
 from fedge.devices.link import Link
 from fedge.devices.truth import IDLE_BELOW_WORK, Surface, own_surface
-from fedge.errors import BadInput
 from fedge.experiment import Board, LinkSpec, WorkloadSpec
 from fedge.physics import model
 from fedge.profiles import table as tables
@@ -46,9 +45,9 @@ def kind_of(board: Board, workload: WorkloadSpec) -> Kind:
 def _kind(device: str, truth: str, workload: str, batch_size: int) -> Kind:
     specs = catalogue.load_catalogue()
     spec = catalogue.find(device, where="fleet.device")
-    priors = priors_for(spec, workload, specs)
     if truth.startswith(TABLE):
-        return _kind_from_table(spec, truth.removeprefix(TABLE), batch_size, priors)
+        return _kind_from_table(spec, Path(truth.removeprefix(TABLE)), workload, batch_size)
+    priors = priors_for(spec, workload, specs)
     cost = cost_of(spec, workload, specs)
     modes = mode_tables.grid(spec)
     maxn = spec.maxn
@@ -58,13 +57,12 @@ def _kind(device: str, truth: str, workload: str, batch_size: int) -> Kind:
     return Kind(spec, average, cost.label, cost.source, cost.residual_time_sd_log, cost.residual_power_sd_log, priors)
 
 
-def _kind_from_table(spec: DeviceSpec, path: str, batch_size: int, priors: tuple[CostProfile, ...]) -> Kind:
-    table = tables.read_table(Path(path), batch_size=batch_size)
-    if not len(table.modes):
-        raise BadInput("fleet.truth", path, "a table with at least one row")
+def _kind_from_table(spec: DeviceSpec, path: Path, workload: str, batch_size: int) -> Kind:
+    table = tables.read_table(path, batch_size=batch_size)
+    priors = priors_for(spec, workload, catalogue.load_catalogue(), unseen=table.sha256)
     idle_w = _idle_w(spec, priors[0].coefficients, table.modes, table.power_w)
     average = Surface(table.modes, table.step_s, table.power_w, idle_w)
-    return Kind(spec, average, "measured", f"{Path(path).name} ({len(table.modes)} rows)", 0.0, 0.0, priors)
+    return Kind(spec, average, "measured", f"{path.name} ({len(table.modes)} rows)", 0.0, 0.0, priors)
 
 
 def _idle_w(spec: DeviceSpec, coefficients: model.Coefficients, modes: Modes, power_w: Floats) -> Floats:

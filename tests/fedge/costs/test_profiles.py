@@ -116,3 +116,14 @@ def test_every_calibrated_workload_has_its_size_at_the_same_batch() -> None:
 
     for profile in CALIBRATED:
         assert sizes[profile.workload].batch_size == profile.batch_size
+
+
+def test_a_prior_never_saw_the_table_that_is_replayed_whatever_it_is_called() -> None:
+    specs = load_catalogue()
+    profile = next(p for p in load_calibrated() if p.workload == "yolov8n-coco")
+    assert profile.evidence is not None
+    everything = priors_for(specs["agx-orin-64gb"], "resnet18-imagenet", specs)
+    unseen = priors_for(specs["agx-orin-64gb"], "resnet18-imagenet", specs, unseen=profile.evidence.sha256)
+
+    assert any("yolov8n-coco" in prior.source for prior in everything)
+    assert not any("yolov8n-coco" in prior.source for prior in unseen)
