@@ -13,8 +13,7 @@ def summarise(
     experiment: Experiment, rounds: Sequence[RoundRow], clients: Sequence[ClientRow], wall_s: float
 ) -> dict[str, Any]:
     """The summary of a run; seconds on the fleet's clock except ``wall_s``, None where a figure is not known."""
-    maxn_j = _total([row.maxn_energy_j for row in rounds])
-    oracle_j = _total([row.oracle_energy_j for row in rounds])
+    compared = [row for row in rounds if row.maxn_energy_j is not None]
     energy_j = sum(row.energy_j for row in rounds)
     return {
         "name": experiment.name,
@@ -29,11 +28,15 @@ def summarise(
         "mean_round_s": sum(row.round_s for row in rounds) / max(1, len(rounds)),
         "energy_j": energy_j,
         "train_energy_j": sum(row.train_energy_j for row in rounds),
-        "oracle_energy_j": oracle_j,
-        "maxn_energy_j": maxn_j,
+        "oracle_energy_j": _total([row.oracle_energy_j for row in rounds]),
+        "maxn_energy_j": _total([row.maxn_energy_j for row in rounds]),
+        "maxn_parked_energy_j": _total([row.maxn_parked_energy_j for row in rounds]),
         "maxn_mean_round_s": _mean([row.maxn_round_s for row in rounds]),
-        "saving_vs_maxn": None if not maxn_j else 1 - energy_j / maxn_j,
-        "oracle_saving_vs_maxn": None if not maxn_j or oracle_j is None else 1 - oracle_j / maxn_j,
+        "compared_rounds": len(compared),
+        "saving_vs_maxn": _saving(compared, "energy_j", "maxn_energy_j"),
+        "saving_vs_maxn_parked": _saving(compared, "energy_j", "maxn_parked_energy_j"),
+        "oracle_saving_vs_maxn": _saving(compared, "oracle_energy_j", "maxn_energy_j"),
+        "oracle_saving_vs_maxn_parked": _saving(compared, "oracle_energy_j", "maxn_parked_energy_j"),
         "prior_time_mape": _mean([row.prior_time_ape for row in clients if row.prior_time_ape is not None]),
         "prior_power_mape": _mean([row.prior_power_ape for row in clients if row.prior_power_ape is not None]),
         "last_time_ape": _last_error(clients, "step_s"),
@@ -43,6 +46,13 @@ def summarise(
         "infeasible": sum(row.feasible is False for row in clients),
         "wall_s": wall_s,
     }
+
+
+def _saving(rounds: Sequence[RoundRow], spent: str, baseline: str) -> float | None:
+    """The share of the baseline's joules that was not spent, over the rounds in which the truth of all boards is known."""
+    if not rounds:
+        return None
+    return 1.0 - sum(getattr(row, spent) for row in rounds) / sum(getattr(row, baseline) for row in rounds)
 
 
 def _total(values: Sequence[float | None]) -> float | None:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedge.experiment import LateSpec
-from fedge.policies.deadline import least_energy_at, maxn_energy_j
+from fedge.policies.deadline import least_energy_at, maxn_energy_j, round_energy_j
 from fedge.telemetry.rows import ClientRow, EventRow, RoundRow
-from fedge.types import Front, RoundReport
+from fedge.types import RoundReport
 from fedge.wire import Answer
 
 
@@ -27,6 +27,8 @@ class Settled:
     accepted: tuple[str, ...]
     clients: tuple[ClientRow, ...]
     events: tuple[EventRow, ...]
+    maxn_round_s: float | None
+    """How long the round would have been with every board that reported at MAXN; None without the truth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +48,15 @@ def settle(opening: Opening, answers: Mapping[str, Answer], late: LateSpec) -> S
     reports = {board: answer.report for board, answer in sorted(answers.items()) if answer.report is not None}
     accepted = tuple(b for b, report in reports.items() if cut_s is None or report.busy_s <= cut_s)
     round_s = _round_s(reports, accepted, cut_s, deadline_s)
+    maxn_s = _maxn_round_s(reports)
     rows = tuple(
-        _client_row(opening, round_s, reports[board], board in accepted)
+        _client_row(opening, round_s, maxn_s, reports[board], board in accepted)
         if board in reports
         else _failed_row(opening, round_s, answers[board])
         for board in sorted(answers)
     )
     events = tuple(event for row in rows for event in _events(row))
-    return Settled(opening.start_s, opening.start_s + round_s, accepted, rows, events)
+    return Settled(opening.start_s, opening.start_s + round_s, accepted, rows, events, maxn_s)
 
 
 def _round_s(
@@ -64,11 +67,10 @@ def _round_s(
     return max((reports[board].busy_s for board in accepted), default=deadline_s or 0.0)
 
 
-def round_row(settled: Settled, answers: Mapping[str, Answer], tested: tuple[float, float]) -> RoundRow:
+def round_row(settled: Settled, tested: tuple[float, float]) -> RoundRow:
     """The fleet's row; ``tested`` is the new model's loss and accuracy on the held-out test set."""
     rows = settled.clients
     done = [row for row in rows if row.status == "done"]
-    maxn_s, maxn_j = _at_maxn(answers)
     return RoundRow(
         round=rows[0].round,
         start_s=settled.start_s,
@@ -82,17 +84,22 @@ def round_row(settled: Settled, answers: Mapping[str, Answer], tested: tuple[flo
         failed=sum(row.status == "failed" for row in rows),
         energy_j=sum(row.energy_j for row in rows),
         train_energy_j=sum(row.work_j for row in rows),
-        oracle_energy_j=_oracle_j(rows),
-        maxn_round_s=maxn_s,
-        maxn_energy_j=maxn_j,
+        oracle_energy_j=_sum([row.oracle_energy_j for row in rows]),
+        maxn_round_s=settled.maxn_round_s,
+        maxn_energy_j=_sum([row.maxn_energy_j for row in rows]),
+        maxn_parked_energy_j=_sum([row.maxn_parked_energy_j for row in rows]),
         loss=tested[0],
         accuracy=tested[1],
     )
 
 
-def _client_row(opening: Opening, round_s: float, report: RoundReport, accepted: bool) -> ClientRow:
+def _client_row(
+    opening: Opening, round_s: float, maxn_s: float | None, report: RoundReport, accepted: bool
+) -> ClientRow:
     cut_work_s = min(report.work_s, max(0.0, round_s - report.link.down_s))
     work_j = report.work_j * cut_work_s / report.work_s
+    up_s = min(report.link.up_s, max(0.0, round_s - report.link.down_s - cut_work_s))
+    radio_j = report.link.radio_j * (report.link.down_s + up_s) / (report.link.down_s + report.link.up_s)
     return ClientRow(
         round=opening.round,
         board=report.board,
@@ -104,12 +111,12 @@ def _client_row(opening: Opening, round_s: float, report: RoundReport, accepted:
         deadline_s=opening.deadline_s,
         down_s=report.link.down_s,
         work_s=cut_work_s,
-        up_s=report.link.up_s if accepted else 0.0,
+        up_s=up_s,
         wait_s=max(0.0, round_s - report.busy_s),
         idle_w=report.idle_w,
         work_j=work_j,
-        radio_j=report.link.radio_j,
-        energy_j=work_j + report.link.radio_j + report.idle_w * (round_s - cut_work_s),
+        radio_j=radio_j,
+        energy_j=work_j + radio_j + report.idle_w * (round_s - cut_work_s),
         samples=report.samples,
         loss=report.loss,
         accuracy=report.accuracy,
@@ -118,7 +125,7 @@ def _client_row(opening: Opening, round_s: float, report: RoundReport, accepted:
         prior_time_ape=report.prior_time_ape,
         prior_power_ape=report.prior_power_ape,
         **_work_columns(report),
-        **_truth_columns(report.true_front, round_s),
+        **_truth_columns(report, radio_j, round_s, maxn_s),
     )
 
 
@@ -145,17 +152,23 @@ def _work_columns(report: RoundReport) -> dict[str, Any]:
     }
 
 
-def _truth_columns(true_front: Front | None, round_s: float) -> dict[str, Any]:
-    """The work at MAXN and in the oracle's mode; None without the truth."""
-    if true_front is None:
-        return dict.fromkeys(("maxn_work_s", "maxn_work_j", "oracle_work_s", "oracle_work_j"))
-    oracle = least_energy_at(true_front, round_s)
-    return {
-        "maxn_work_s": true_front.maxn.work_s,
-        "maxn_work_j": true_front.maxn.work_j,
-        "oracle_work_s": oracle.work_s,
-        "oracle_work_j": oracle.work_j,
-    }
+def _truth_columns(report: RoundReport, radio_j: float, round_s: float, maxn_s: float | None) -> dict[str, Any]:
+    """The work and the whole round at MAXN and in the oracle's mode; None without the truth."""
+    truth = report.true_front
+    if truth is None or maxn_s is None:
+        return dict.fromkeys((*_WORK_IN_TRUTH, *_ROUND_IN_TRUTH))
+    oracle, maxn = least_energy_at(truth, round_s), truth.maxn
+    work = (maxn.work_s, maxn.work_j, oracle.work_s, oracle.work_j)
+    rounds = (
+        radio_j + round_energy_j(truth, oracle, round_s),
+        radio_j + maxn_energy_j(truth, maxn_s),
+        radio_j + round_energy_j(truth, maxn, maxn_s),
+    )
+    return dict(zip((*_WORK_IN_TRUTH, *_ROUND_IN_TRUTH), (*work, *rounds), strict=True))
+
+
+_WORK_IN_TRUTH = ("maxn_work_s", "maxn_work_j", "oracle_work_s", "oracle_work_j")
+_ROUND_IN_TRUTH = ("oracle_energy_j", "maxn_energy_j", "maxn_parked_energy_j")
 
 
 def _failed_row(opening: Opening, round_s: float, answer: Answer) -> ClientRow:
@@ -182,29 +195,17 @@ def _failed_row(opening: Opening, round_s: float, answer: Answer) -> ClientRow:
     return ClientRow(**(empty | known))  # type: ignore[arg-type]
 
 
-def _oracle_j(rows: Sequence[ClientRow]) -> float | None:
-    """The rows' energy had every board that reported worked in the oracle's mode; None without the truth."""
-    total = 0.0
-    for row in rows:
-        if row.status == "failed":
-            total += row.energy_j
-        elif row.oracle_work_s is None or row.oracle_work_j is None:
-            return None
-        else:
-            waiting_j = row.idle_w * (row.down_s + row.work_s + row.up_s + row.wait_s - row.oracle_work_s)
-            total += row.oracle_work_j + row.radio_j + waiting_j
-    return total
+def _maxn_round_s(reports: Mapping[str, RoundReport]) -> float | None:
+    """How long the round would have been at MAXN; None where a board's truth is not known."""
+    fronts = [report.true_front for report in reports.values()]
+    known = [front.link_s + front.maxn.work_s for front in fronts if front is not None]
+    return max(known) if known and len(known) == len(fronts) else None
 
 
-def _at_maxn(answers: Mapping[str, Answer]) -> tuple[float | None, float | None]:
-    """Seconds and joules of the round had every board run at MAXN; None where a board's truth is not known."""
-    reports = [answer.report for _, answer in sorted(answers.items())]
-    fronts = [report.true_front for report in reports if report is not None and report.true_front is not None]
-    if not fronts or len(fronts) < len(reports):
-        return None, None
-    round_s = max(front.link_s + front.maxn.work_s for front in fronts)
-    radio_j = sum(report.link.radio_j for report in reports if report is not None)
-    return round_s, radio_j + sum(maxn_energy_j(front, round_s) for front in fronts)
+def _sum(values: Sequence[float | None]) -> float | None:
+    """The sum; None where a part is not known."""
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None
 
 
 def _events(row: ClientRow) -> tuple[EventRow, ...]:

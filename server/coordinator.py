@@ -95,7 +95,7 @@ class Coordinator:
         settled = settle(Opening(number, progress.clock_s, plan.deadline_s, idle_w), answers, self.experiment.late)
         self.tables.append((*settled.clients, *settled.events))
         new = self._aggregated(number, arrays, aggregator, settled, replies)
-        self.tables.append([round_row(settled, answers, self.task.evaluate(new))])
+        self.tables.append([round_row(settled, self.task.evaluate(new))])
         return Progress(
             number,
             settled.end_s,

@@ -24,7 +24,7 @@ from fedge.experiment import Board, Experiment, boards
 from fedge.fleetsim.boards import Kind, kind_of, link_of, surface_of
 from fedge.interfaces import Predictor, Training
 from fedge.modes import index_of
-from fedge.policies import policy_for, waiting_mode
+from fedge.policies import lowest_mode, policy_for, waiting_mode
 from fedge.predictors import PREDICTORS
 from fedge.seeds import derived_seed, generator
 from fedge.types import (
@@ -214,13 +214,14 @@ def _player(experiment: Experiment, seat: Seat, ask: Ask, board: EmulatedBoard) 
 def true_front(seat: Seat, player: rounds.Player, link_s: float) -> Front:
     """The front that a planner knowing the board's noise-free truth would see; for the oracle's energy only.
 
-    Every mode above the floor is open to it, also those that boards leave out to save themselves work.
+    Every mode above the floor is open to it, also those that boards leave out to save themselves work; and whatever the
+    policy does, it waits in the lowest.
     """
     truth = seat.surface.where(rounds.above_floor(seat.surface.modes))
     warm = (seat.steps + WARM_UP_STEPS) / seat.steps
     none = np.zeros(len(truth.modes))
     known = Predictions(truth.modes, truth.step_s * warm, truth.power_w, none, none)
-    idle_w, maxn_idle_w = (player.device.idle_w(mode) for mode in (player.waiting, player.maxn))
+    idle_w, maxn_idle_w = (player.device.idle_w(mode) for mode in (lowest_mode(seat.truth.modes), player.maxn))
     return pareto.offer(known, seat.steps, idle_w, link_s, player.maxn, maxn_idle_w=maxn_idle_w, limit=None)
 
 

@@ -29,10 +29,14 @@ def policy_for(name: str, where: str = "policy") -> Policy:
 def waiting_mode(name: str, spec: DeviceSpec, candidates: Modes) -> PowerMode:
     """The mode in which a board waits for the round's end, one of ``candidates``.
 
-    ``maxn`` and ``preset:NAME`` pin it to the mode they work in. Under any other policy it is the lowest: idle power
-    grows with every knob, so the candidate with the least sum of its knobs' shares of the largest draws least.
+    ``maxn`` and ``preset:NAME`` pin it to the mode they work in; under any other policy it is the lowest.
     """
-    pinned = spec.maxn if name == "maxn" else spec.presets.get(name.removeprefix("preset:"))
-    if pinned is not None:
-        return candidates[nearest_row(candidates, pinned)]
+    pinned = spec.maxn if name == "maxn" else None
+    if name.startswith("preset:"):
+        pinned = spec.presets.get(name.removeprefix("preset:"))
+    return lowest_mode(candidates) if pinned is None else candidates[nearest_row(candidates, pinned)]
+
+
+def lowest_mode(candidates: Modes) -> PowerMode:
+    """The candidate that draws least idling: idle power grows with every knob, so that of the least sum of shares."""
     return candidates[int((candidates.knobs / candidates.knobs.max(axis=0)).sum(axis=1).argmin())]

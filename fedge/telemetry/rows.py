@@ -30,10 +30,12 @@ class RoundRow:
     """Every selected board from the round's start to its end: work, radio, and waiting at idle power."""
     train_energy_j: float
     oracle_energy_j: float | None
-    """The least that a planner knowing the truth could reach at this round's length."""
+    """The least that a planner knowing the truth could reach at this round's length, waiting in the lowest modes."""
     maxn_round_s: float | None
     maxn_energy_j: float | None
-    """The round's length and energy had every board run at MAXN (truth, without noise)."""
+    """The round's length and energy had every board worked and waited at MAXN (truth, without noise)."""
+    maxn_parked_energy_j: float | None
+    """The same, had every board worked at MAXN and waited in its lowest mode: what is saved without any prediction."""
     loss: float
     accuracy: float
 
@@ -85,6 +87,10 @@ class ClientRow:
     oracle_work_s: float | None
     oracle_work_j: float | None
     """The work's time and energy in the mode that a planner knowing the truth would have chosen."""
+    oracle_energy_j: float | None
+    maxn_energy_j: float | None
+    maxn_parked_energy_j: float | None
+    """This board's parts of the round's figures of the same names."""
     loss: float | None
     accuracy: float | None
     temperature_c: float | None

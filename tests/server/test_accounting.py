@@ -20,7 +20,7 @@ def test_the_round_lasts_until_the_straggler_is_done() -> None:
 
     assert settled.end_s == pytest.approx(100.0 + 25.0 + BUSY)
     assert settled.accepted == ("a", "b")
-    assert round_row(settled, {}, (0.1, 0.9)).straggler == "b"
+    assert round_row(settled, (0.1, 0.9)).straggler == "b"
 
 
 def test_energy_is_work_and_radio_and_idling_for_the_rest_of_the_round() -> None:
@@ -40,6 +40,7 @@ def test_a_boards_time_and_energy_always_add_up(work: list[tuple[float, float]],
 
     for row in settled.clients:
         assert row.end_s <= settled.end_s + 1e-9
+        assert row.down_s + row.work_s + row.up_s + row.wait_s == pytest.approx(round_s)
         assert row.energy_j == pytest.approx(row.work_j + row.radio_j + row.idle_w * (round_s - row.work_s))
         assert (row.board in settled.accepted) == (row.status == "done")
 
@@ -68,7 +69,7 @@ def test_a_failed_board_is_a_row_that_idled() -> None:
 def test_the_oracle_takes_the_cheapest_mode_that_fits_the_rounds_length() -> None:
     answers = {"a": answer("a", 10.0, truth=front()), "b": answer("b", 25.0, truth=front(2.0))}
     settled = settle(OPEN, answers, LateSpec())
-    row = round_row(settled, answers, (0.1, 0.9))
+    row = round_row(settled, (0.1, 0.9))
     a, b = settled.clients
 
     # a has 25 s for its work and takes LOW (80 J in 20 s); b has 25 s as well, which only MAXN (20 s) meets.
@@ -77,11 +78,12 @@ def test_the_oracle_takes_the_cheapest_mode_that_fits_the_rounds_length() -> Non
         80.0 + IDLE_W * (27.0 - 20.0) + 180.0 + IDLE_W * (27.0 - 20.0) + 2 * LINK.radio_j
     )
     assert row.maxn_round_s == pytest.approx(20.0 + BUSY)
+    assert row.maxn_parked_energy_j == pytest.approx(90.0 + IDLE_W * 12.0 + 180.0 + IDLE_W * 2.0 + 2 * LINK.radio_j)
     assert row.maxn_energy_j == pytest.approx(90.0 + MAXN_IDLE_W * 12.0 + 180.0 + MAXN_IDLE_W * 2.0 + 2 * LINK.radio_j)
 
 
 def test_without_the_truth_there_is_no_oracle() -> None:
     answers = {"a": answer("a", 10.0)}
-    row = round_row(settle(OPEN, answers, LateSpec()), answers, (0.1, 0.9))
+    row = round_row(settle(OPEN, answers, LateSpec()), (0.1, 0.9))
 
     assert (row.oracle_energy_j, row.maxn_energy_j, row.maxn_round_s) == (None, None, None)
