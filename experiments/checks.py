@@ -7,6 +7,7 @@ import importlib.util
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from experiments.schema import shown
 from fedge import registry, workloads
@@ -15,12 +16,12 @@ from fedge.costs.workloads import load_workloads
 from fedge.devices import catalogue
 from fedge.errors import BadInput, FedgeError, UnknownName
 from fedge.experiment import Board, Experiment, StrategySpec, boards
-from fedge.fleetsim.boards import TABLE, kind_of
+from fedge.fleetsim.boards import TABLE, Kind, kind_of
 from fedge.fleetsim.client import task_of
 from fedge.policies import policy_for
 from fedge.predictors import PREDICTORS
 from fedge.seeds import generator
-from fedge.types import Floats, Modes
+from fedge.types import DeviceSpec, Floats, Modes
 from fedge.workloads.partitions import split
 
 OPTIONS: dict[str, tuple[str, ...]] = {
@@ -37,6 +38,10 @@ SELECTION = ("fraction_train", "fraction_evaluate", "min_train_nodes", "min_eval
 TOP_CLOCK_MHZ = (100.0, 20_000.0)
 """Between these lies the top clock of every knob of every board; outside, a column is in another unit."""
 TOP_POWER_W = (0.5, 1_000.0)
+
+
+SAME_KNOB = 0.02
+"""A table's clock may differ so much from the catalogue's and still be the same step (rounding)."""
 
 
 def check(experiment: Experiment) -> None:
@@ -103,6 +108,7 @@ def _check_fleet(experiment: Experiment) -> None:
             raise BadInput(f"fleet[{i}].truth", repr(entry.truth), "`model`, or `table:PATH` of a measured table")
     if experiment.workload.cost not in known:
         raise UnknownName("workload.cost", experiment.workload.cost, known)
+    _check_batch(experiment)
     names: set[str] = set()
     for board in boards(experiment):
         if board.name in names:
@@ -110,6 +116,17 @@ def _check_fleet(experiment: Experiment) -> None:
             raise BadInput("fleet", f"two boards called {board.name!r}", right)
         names.add(board.name)
         _check_truth(board, experiment)
+
+
+def _check_batch(experiment: Experiment) -> None:
+    """A cost profile prices minibatches of its own size; another size would be priced wrong without a word."""
+    workload = experiment.workload
+    size = load_workloads()[workload.cost].batch_size
+    if size != workload.batch_size and any(entry.truth == "model" for entry in experiment.fleet):
+        right = (
+            f"{size}, the batch size at which {workload.cost} was measured, or a measured table as every board's truth"
+        )
+        raise BadInput("workload.batch_size", str(workload.batch_size), right)
 
 
 def _check_device(device: str, where: str) -> None:
@@ -128,9 +145,14 @@ def _check_truth(board: Board, experiment: Experiment) -> None:
         kind_of(board, experiment.workload)
         return
     where = f"fleet[{experiment.fleet.index(board.entry)}].truth"
+    named, cost = Path(board.entry.truth.removeprefix(TABLE)).stem, experiment.workload.cost
+    if named in load_workloads() and named != cost:
+        right = f"a table of {cost}, or --set workload.cost={named}: the priors leave out the workload that is named"
+        raise BadInput(where, f"a table of {named}", right)
     try:
-        average = kind_of(board, experiment.workload).average
-        check_units(board.entry.truth.removeprefix(TABLE), average.modes, average.power_w)
+        kind = kind_of(board, experiment.workload)
+        check_units(board.entry.truth.removeprefix(TABLE), kind.average.modes, kind.average.power_w)
+        _check_knobs(board.entry.truth.removeprefix(TABLE), kind.average.modes, kind.spec)
     except BadInput as error:
         raise BadInput(f"{where}: {error.where}", error.got, error.right) from error
 
@@ -148,6 +170,16 @@ def check_units(table: str, modes: Modes, power_w: Floats) -> None:
     if not low <= power_w.max() <= high:
         right = f"watts: a board's top power lies between {low:g} and {high:g} W"
         raise BadInput(f"{table}: power_w", f"{power_w.max():g} W as the top", right)
+
+
+def _check_knobs(table: str, modes: Modes, spec: DeviceSpec) -> None:
+    """Raise ``BadInput`` for a table with values that the board does not have: it is another board's."""
+    own = {"cores": spec.cores, "cpu_khz": spec.cpu_mhz, "gpu_hz": spec.gpu_mhz, "mem_hz": spec.mem_mhz}
+    for knob, (column, known) in enumerate(own.items()):
+        for value in sorted(set(modes.knobs[:, knob].tolist())):
+            if min(abs(value / k - 1.0) for k in known) > SAME_KNOB:
+                right = f"what {spec.name} has, from {min(known):g} to {max(known):g}; is it this board's table?"
+                raise BadInput(f"{table}: {column}", f"{value:g}{'' if column == 'cores' else ' MHz'}", right)
 
 
 def _check_data(experiment: Experiment) -> None:
@@ -198,8 +230,13 @@ def _check_power(experiment: Experiment, power_w: float) -> None:
 
 
 def _least_power_w(experiment: Experiment) -> Iterator[tuple[str, float]]:
-    for board in boards(experiment):
-        yield board.entry.device, float(kind_of(board, experiment.workload).average.power_w.min())
+    for name, board in _entries(experiment).items():
+        yield name, float(kind_of(board, experiment.workload).average.power_w.min())
+
+
+def _entries(experiment: Experiment) -> dict[str, Board]:
+    """The first board of every fleet entry, by what the entry's boards are called."""
+    return {board.name.rpartition("-")[0]: board for board in reversed(boards(experiment))}
 
 
 def out_of_reach(experiment: Experiment) -> tuple[Board, ...]:
@@ -208,18 +245,25 @@ def out_of_reach(experiment: Experiment) -> tuple[Board, ...]:
     if limit_w is None:
         return ()
     least = dict(_least_power_w(experiment))
-    return tuple(board for board in boards(experiment) if least[board.entry.device] > limit_w)
+    return tuple(board for board in boards(experiment) if least[board.name.rpartition("-")[0]] > limit_w)
 
 
-def labels(experiment: Experiment) -> dict[str, dict[str, dict[str, str]]]:
-    """Per device: how its truth and its predictor's prior came about."""
-    kinds = {board.entry.device: kind_of(board, experiment.workload) for board in boards(experiment)}
+def labels(experiment: Experiment) -> dict[str, dict[str, Any]]:
+    """Per fleet entry, by what its boards are called: how its truth and its predictor's prior came about."""
     return {
-        device: {
-            "truth": {"label": kind.truth_label, "source": kind.truth_source},
-            "prior": {"label": "estimated", "source": _prior_source(kind.priors)},
-        }
-        for device, kind in kinds.items()
+        name: _label(board, kind_of(board, experiment.workload))
+        for name, board in reversed(_entries(experiment).items())
+    }
+
+
+def _label(board: Board, kind: Kind) -> dict[str, Any]:
+    every = {prior.label for prior in kind.priors}
+    prior = "calibrated" if every == {"calibrated"} else "estimated"
+    return {
+        "device": kind.spec.name,
+        "count": board.entry.count,
+        "truth": {"label": kind.truth_label, "source": kind.truth_source},
+        "prior": {"label": prior, "source": _prior_source(kind.priors)},
     }
 
 

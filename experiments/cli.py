@@ -17,7 +17,7 @@ DONE, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
 app = typer.Typer(
     name="fedge",
-    help="Federated learning on fleets of NVIDIA Jetson boards, real or emulated.",
+    help="Federated learning on fleets of NVIDIA Jetson boards, emulated today, each in a power mode that fits.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

@@ -58,7 +58,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise BadInput(str(path), "a file that cannot be read", f"a readable YAML file ({reason})") from error
     try:
-        raw = yaml.safe_load(text)
+        raw = yaml.load(text, Loader=_UniqueKeys)  # noqa: S506 -- a SafeLoader
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}: line {mark.line + 1}" if mark else str(path)
@@ -66,6 +66,20 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(raw, dict):
         raise BadInput(str(path), type(raw).__name__, "a mapping of keys such as fleet, policy, rounds")
     return raw
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """YAML's safe loader, which takes the last of two equal keys without a word; this one refuses them."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key.value!r} stands here twice", key.start_mark
+                )
+            seen.add(str(key.value))
+        return super().construct_mapping(node, deep)
 
 
 def apply_override(raw: dict[str, Any], override: str) -> None:

@@ -49,10 +49,11 @@ def summarise(
 
 
 def _saving(rounds: Sequence[RoundRow], spent: str, baseline: str) -> float | None:
-    """The share of the baseline's joules that was not spent, over the rounds in which the truth of all boards is known."""
+    """The share of the baseline's joules that was not spent, over rounds in which every board's truth is known."""
     if not rounds:
         return None
-    return 1.0 - sum(getattr(row, spent) for row in rounds) / sum(getattr(row, baseline) for row in rounds)
+    spent_j, baseline_j = (float(sum(getattr(row, name) for row in rounds)) for name in (spent, baseline))
+    return 1.0 - spent_j / baseline_j
 
 
 def _total(values: Sequence[float | None]) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
@@ -89,6 +89,11 @@ class LearningTask(Protocol):
     @property
     def labels(self) -> NDArray[np.int64]:
         """The training samples' labels, shape (n,), for partitioning."""
+        ...
+
+    @property
+    def buffers(self) -> Collection[str]:
+        """The arrays that are statistics or counters, not learnt: averaged plainly, never moved by an optimiser."""
         ...
 
     def initial_arrays(self, seed: int) -> NamedArrays: ...

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import flwr.serverapp.strategy as flower_strategies
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.serverapp.strategy import Strategy
+from numpy.typing import NDArray
 
 from fedge import registry
 from fedge.errors import BadInput, FedgeError
@@ -71,18 +72,24 @@ def strategy_of(spec: StrategySpec, where: str = "strategy") -> Strategy:
 
 
 class Aggregator:
-    """Wraps a strategy for one round at a time; seeds the global generator that Flower's noise is drawn from."""
+    """Wraps a strategy for one round at a time; seeds the global generator that Flower's noise is drawn from.
 
-    def __init__(self, strategy: Strategy, seed: int) -> None:
+    The strategy sees what is learnt. ``buffers`` (batch norm's statistics) are averaged by samples, since momentum or
+    noise would make a variance negative; of integers (step counters) the largest counts.
+    """
+
+    def __init__(self, strategy: Strategy, seed: int, buffers: Collection[str] = ()) -> None:
         self._strategy = strategy
         self._seed = seed
+        self._buffers = frozenset(buffers)
 
     def configure(self, round_number: int, arrays: NamedArrays, clients: int) -> tuple[NamedArrays, dict[str, float]]:
         """What the strategy sends to every client: arrays and numbers such as ``proximal-mu``."""
         ensure_identity()
+        learnt = record_of(self._learnt(arrays))
         messages = self._strategy.configure_train(
             round_number,
-            record_of(_learnt(arrays)),
+            learnt,
             ConfigRecord(),
             _Selected(clients),  # type: ignore[arg-type]
         )
@@ -99,16 +106,24 @@ class Aggregator:
     def aggregate(self, round_number: int, arrays: NamedArrays, contributions: Sequence[Contribution]) -> NamedArrays:
         """The new global arrays, with the old ones' types; replies are taken in the order of board names."""
         ordered = sorted(contributions, key=lambda c: c.board)
-        replies = [message(_content(c), "train", node) for node, c in enumerate(ordered, start=1)]
+        replies = [
+            message(_content(c, self._learnt(c.arrays)), "train", node) for node, c in enumerate(ordered, start=1)
+        ]
         # Flower's differential-privacy wrappers draw from numpy's global generator.
         np.random.seed(derived_seed(self._seed, "aggregate", round_number))  # noqa: NPY002
         record, _ = self._strategy.aggregate_train(round_number, replies)
         if record is None:
-            return arrays
-        counted = {
-            name: np.max([c.arrays[name] for c in ordered], axis=0) for name in arrays.keys() - _learnt(arrays).keys()
+            raise FedgeError(f"the strategy gave no model for {len(ordered)} results")
+        kept = {name: _averaged(name, ordered) for name in arrays.keys() - self._learnt(arrays).keys()}
+        return _like(arrays, arrays_of(record) | kept)
+
+    def _learnt(self, arrays: NamedArrays) -> NamedArrays:
+        """What a strategy may average or move, at least one-dimensional."""
+        return {
+            name: np.atleast_1d(value)
+            for name, value in arrays.items()
+            if name not in self._buffers and np.issubdtype(value.dtype, np.floating)
         }
-        return _like(arrays, arrays_of(record) | counted)
 
     def memory(self) -> dict[str, np.ndarray]:
         """The strategy's own arrays (momentum and the like), flat by name, for a checkpoint."""
@@ -131,9 +146,13 @@ def check_arrays(arrays: NamedArrays, contribution: Contribution) -> None:
             raise UnlikeArrays(f"array {name!r}: holds values that are not finite; a lower learning rate may help")
 
 
-def _learnt(arrays: NamedArrays) -> NamedArrays:
-    """The arrays that can be averaged, at least one-dimensional; counters (integers) are no matter for a strategy."""
-    return {name: np.atleast_1d(value) for name, value in arrays.items() if np.issubdtype(value.dtype, np.floating)}
+def _averaged(name: str, contributions: Sequence[Contribution]) -> NDArray[np.generic]:
+    """A buffer's mean by samples; an integer's largest value."""
+    values = [c.arrays[name] for c in contributions]
+    if not np.issubdtype(values[0].dtype, np.floating):
+        return np.asarray(np.max(values, axis=0))
+    weighted = [c.samples * np.asarray(value, dtype=np.float64) for c, value in zip(contributions, values, strict=True)]
+    return np.asarray(sum(weighted) / sum(c.samples for c in contributions))
 
 
 def _like(arrays: NamedArrays, new: NamedArrays) -> NamedArrays:
@@ -144,13 +163,13 @@ def _like(arrays: NamedArrays, new: NamedArrays) -> NamedArrays:
     }
 
 
-def _content(contribution: Contribution) -> RecordDict:
+def _content(contribution: Contribution, learnt: NamedArrays) -> RecordDict:
     metrics: dict[str, int | float | list[int] | list[float]] = {
         "num-examples": contribution.samples,
         "train_loss": contribution.loss,
         "train_accuracy": contribution.accuracy,
     }
-    return RecordDict({"arrays": record_of(_learnt(contribution.arrays)), "metrics": MetricRecord(metrics)})
+    return RecordDict({"arrays": record_of(learnt), "metrics": MetricRecord(metrics)})
 
 
 def _memory_of(strategy: Any) -> dict[str, np.ndarray]:

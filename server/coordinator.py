@@ -46,7 +46,7 @@ class Coordinator:
 
     def run(self, progress: Progress | None = None) -> Progress:
         """Play all rounds that are left; raises ``RunFailed`` when a round gives nothing to aggregate."""
-        aggregator = Aggregator(strategy_of(self.experiment.strategy), self.experiment.seed)
+        aggregator = Aggregator(strategy_of(self.experiment.strategy), self.experiment.seed, self.task.buffers)
         progress = self._opened() if progress is None else progress
         aggregator.remember(progress.memory)
         while progress.round < self.experiment.rounds:
@@ -128,11 +128,9 @@ class Coordinator:
         """The strategy is the user's choice, and its errors are many: each ends the run with its name."""
         try:
             yield
-        except FedgeError:
-            raise
         except Exception as error:
-            name = self.experiment.strategy.name
-            raise RunFailed(f"round {number}: strategy {name} failed: {type(error).__name__}: {error}") from error
+            reason = str(error) if isinstance(error, FedgeError) else f"{type(error).__name__}: {error}"
+            raise RunFailed(f"round {number}: strategy {self.experiment.strategy.name} failed: {reason}") from error
 
 
 def _checked(board: str, reply: Reply, arrays: NamedArrays) -> Reply:

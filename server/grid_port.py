@@ -15,6 +15,8 @@ from server.flower_messages import arrays_of, message, record_of
 from server.port import Question, Reply
 
 POLL_S = 0.05
+UNNAMED = "node "
+"""What a node is called before it has told its board's name."""
 _TYPES = {"hello": MessageType.QUERY, "front": MessageType.QUERY, "train": MessageType.TRAIN}
 
 
@@ -39,8 +41,8 @@ class GridPort:
         self._node_of: dict[str, int] = {}
 
     def ask(self, questions: Mapping[str, Question], timeout_s: float) -> Mapping[str, Reply]:
-        if not self._node_of:
-            self._node_of = self._find_boards()
+        if len(self._node_of) < len(self._boards):
+            self._node_of |= self._find_boards()
         reached = {board: question for board, question in questions.items() if board in self._node_of}
         replies = self._exchange({self._node_of[board]: question for board, question in reached.items()}, timeout_s)
         return {
@@ -55,9 +57,10 @@ class GridPort:
             if self._clock.now_s() - started_s > self._connect_timeout_s:
                 raise RunFailed(f"{len(nodes)} of {len(self._boards)} nodes came up in {self._connect_timeout_s:.0f} s")
             self._clock.sleep_s(POLL_S)
-        replies = self._exchange({node: Question(Ask("hello")) for node in nodes}, self._connect_timeout_s)
+        unknown = [node for node in nodes if node not in self._node_of.values()]
+        replies = self._exchange({node: Question(Ask("hello")) for node in unknown}, self._connect_timeout_s)
         found = {reply.answer.board: node for node, reply in replies.items() if reply.answer.error is None}
-        if not found:
+        if not found and not self._node_of:
             raise RunFailed(f"no board answered: {next((r.answer.error for r in replies.values()), 'silence')}")
         return found
 
@@ -76,7 +79,7 @@ class GridPort:
         return replies
 
     def _name_of(self, node: int) -> str:
-        return next((board for board, known in self._node_of.items() if known == node), f"node {node}")
+        return next((board for board, known in self._node_of.items() if known == node), f"{UNNAMED}{node}")
 
 
 def _packed(node: int, question: Question) -> Message:
@@ -91,14 +94,21 @@ def _unpacked(board: str, reply: Message) -> Reply:
     if reply.has_error():
         return Reply(Answer(board, error=f"Flower error {reply.error.code}: {reply.error.reason}"))
     try:
-        answer = from_json(Answer, str(reply.content.config_records["fedge"]["answer"]))
-    except (KeyError, Unreadable) as error:
-        return Reply(Answer(board, error=f"unreadable reply: {error}"))
-    if "arrays" not in reply.content.array_records:
+        return _read(board, reply.content)
+    except Exception as error:  # noqa: BLE001 -- a board may send anything; none of it may end the server
+        return Reply(Answer(board, error=f"unreadable reply: {type(error).__name__}: {error}"))
+
+
+def _read(board: str, content: RecordDict) -> Reply:
+    answer = from_json(Answer, str(content.config_records["fedge"]["answer"]))
+    names = {answer.board} | ({answer.report.board} if answer.report else set())
+    if names != {board} and not board.startswith(UNNAMED):
+        raise Unreadable(f"it speaks for {', '.join(sorted(names))}")
+    if answer.report is None:
         return Reply(answer)
-    arrays = arrays_of(reply.content.array_records["arrays"])
-    metrics = reply.content.metric_records["metrics"]
-    return Reply(answer, TrainResult(arrays, float(metrics["loss"]), float(metrics["accuracy"])))  # type: ignore[arg-type]
+    arrays = arrays_of(content.array_records["arrays"])
+    loss, accuracy = (float(content.metric_records["metrics"][key]) for key in ("loss", "accuracy"))  # type: ignore[arg-type]
+    return Reply(answer, TrainResult(arrays, loss, accuracy))
 
 
 def _silent(board: str, timeout_s: float) -> Reply:

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fedge.experiment import PolicySpec
+from fedge.policies.balanced import TIME_WEIGHT
 from fedge.policies.deadline import plan_deadline
 from fedge.types import Front, Goal
 
-TIME_WEIGHT = 0.5
 MAX_SLOWDOWN = 1.05
 """The default of ``balanced``: a round is never planned more than 5 % longer than with every board at MAXN."""
 
@@ -31,4 +31,6 @@ def plan_round(policy: PolicySpec, fronts: Mapping[str, Front], selected: Sequen
         slowdown = MAX_SLOWDOWN if policy.max_slowdown is None else policy.max_slowdown
         deadline_s = plan_deadline(known, weight, slowdown).deadline_s
     goal = Goal(policy.name, steps=0, deadline_s=deadline_s, limits=policy.limits)
-    return RoundPlan(deadline_s, dict.fromkeys(selected, goal))
+    own_s = policy.deadline_s
+    shared_s = min((d for d in (deadline_s, own_s) if d is not None), default=None)
+    return RoundPlan(shared_s, dict.fromkeys(selected, goal))

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
+from fedge.errors import BadInput
 from fedge.experiment import Experiment
 from fedge.fleetsim.client import task_of
+from fedge.telemetry.rows import ClientRow, RoundRow
 from fedge.telemetry.run_folder import CHECKPOINTS, MODEL
-from fedge.telemetry.store import RunTables
+from fedge.telemetry.store import FILES, RunTables, read_rows
 from fedge.types import NamedArrays
 from server import checkpoint
 from server.coordinator import Coordinator
@@ -25,8 +27,22 @@ def play(
     progress = checkpoint.latest(folder / CHECKPOINTS)
     tables = RunTables(folder)
     tables.forget_after(progress.round if progress else -1)
+    _check_rows(folder, progress.round if progress else 0)
     coordinator = Coordinator(experiment, port, task_of(experiment), tables, folder / CHECKPOINTS, on_round)
     save_model(folder / MODEL, coordinator.run(progress).arrays)
+
+
+def _check_rows(folder: Path, rounds: int) -> None:
+    """Raise ``BadInput`` when rows of rounds that were played are gone: the run could not be told any more."""
+    expected = set(range(1, rounds + 1))
+    told = {
+        FILES[RoundRow]: {row.round for row in read_rows(folder, RoundRow)},
+        FILES[ClientRow]: {row.round for row in read_rows(folder, ClientRow)},
+    }
+    for name, seen in told.items():
+        if expected - seen:
+            right = f"the rows of the {rounds} rounds played; start the run anew"
+            raise BadInput(str(folder / name), f"no row of round {min(expected - seen)}", right)
 
 
 def save_model(path: Path, arrays: NamedArrays) -> None:

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import re
+import secrets
 import shutil
 import signal
 import socket
@@ -129,6 +130,9 @@ def environment(base: Mapping[str, str], app_dir: Path, run_dir: Path) -> dict[s
     env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(app_dir), base.get("PYTHONPATH", ""))))
     # "local" keeps Ray from joining a cluster that somebody else started on this machine.
     env["RAY_ADDRESS"] = base.get("RAY_ADDRESS") or "local"
+    if env["RAY_ADDRESS"] == "local":
+        # Ray listens on every interface, and whoever reaches it may run code: only this run's processes know the token.
+        env |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     for key in ("NO_PROXY", "no_proxy"):
         env[key] = ",".join(filter(None, (base.get(key, ""), "127.0.0.1,localhost")))
     return env

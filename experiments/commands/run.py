@@ -6,7 +6,7 @@ import json
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -64,9 +64,24 @@ def _play(
     except RunFailed as error:
         raise RunFailed(f"{error}\n  run folder: {folder}; `fedge resume {folder}` tries again") from error
     console.print(summary_table(summary))
+    for note in _notes(summary):
+        console.print(note, soft_wrap=True)
     console.print(f"report: {folder / run_folder.REPORT}", soft_wrap=True)
     if as_json:
         sys.stdout.write(json.dumps({**summary, "folder": str(folder)}) + "\n")
+
+
+def _notes(summary: Mapping[str, Any]) -> Iterator[str]:
+    """What has to be known to read the summary: how its figures came about, and goals that could not be kept."""
+    counts: dict[str, int] = {}
+    for entry in summary["labels"].values():
+        label = entry["truth"]["label"]
+        counts[label] = counts.get(label, 0) + entry["count"]
+    yield "emulated boards: " + ", ".join(f"{count} {label}" for label, count in sorted(counts.items()))
+    missed = {"infeasible": "goals out of reach", "late": "replies dropped", "failed": "boards failed"}
+    told = [f"{summary[key]} {what}" for key, what in missed.items() if summary[key]]
+    if told:
+        yield f"note: {', '.join(told)} (of {summary['rounds']} rounds x {summary['clients']} boards); see the report"
 
 
 @contextmanager

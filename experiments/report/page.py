@@ -93,7 +93,7 @@ def _several_emulated(runs: Sequence[Run]) -> str:
 def _cards(run: Run) -> str:
     """The headline figures: what it is, the figure, and what it is to be held against."""
     figure = run.summary
-    share, ratio = tables.oracle_share(run), _ratio(figure["mean_round_s"], figure["maxn_mean_round_s"])
+    length = quantities.ratio(figure["mean_round_s"], figure["maxn_mean_round_s"])
     cards = (
         ("Final accuracy", percent(figure["final_accuracy"]), f"test loss {number(figure['final_loss'])}"),
         (
@@ -101,23 +101,20 @@ def _cards(run: Run) -> str:
             quantities.energy(figure["energy_j"]),
             f"{quantities.energy(figure['train_energy_j'])} of it for work",
         ),
-        (
-            "Saving against MAXN",
-            percent(figure["saving_vs_maxn"]),
-            f"MAXN: {quantities.energy(figure['maxn_energy_j'])}",
-        ),
-        (
-            "Share of the oracle's saving",
-            percent(share, 0),
-            f"a planner that knows the truth saves {percent(figure['oracle_saving_vs_maxn'])}",
-        ),
+        _saving_card(run, "Saving against MAXN", "maxn", "at work and while waiting"),
+        _saving_card(run, "Saving against MAXN, waiting low", "maxn_parked", "at work, lowest mode while waiting"),
         (
             "Mean round against MAXN",
-            "–" if ratio is None else f"{ratio:.2f} ×",
+            "–" if length is None else f"{length:.2f} ×",
             f"{duration(figure['mean_round_s'])}; MAXN: {duration(figure['maxn_mean_round_s'])}",
         ),
-        ("Makespan", duration(figure["makespan_s"]), "on the fleet's clock"),
-        ("Played in", duration(figure["wall_s"]), "of real time"),
+        (
+            "Makespan",
+            duration(figure["makespan_s"]),
+            f"on the fleet's clock; played in {duration(figure['wall_s'])} of real time",
+        ),
+        _share_card(run, "Share of the oracle's saving against MAXN", "maxn"),
+        _share_card(run, "The same, against MAXN, waiting low", "maxn_parked"),
     )
     items = "".join(
         f'<div><dt>{name}</dt><dd class="figure">{value}</dd><dd class="aside">{aside}</dd></div>'
@@ -126,8 +123,15 @@ def _cards(run: Run) -> str:
     return f'<dl class="cards">{items}</dl>'
 
 
-def _ratio(value: float | None, base: float | None) -> float | None:
-    return value / base if value is not None and base else None
+def _saving_card(run: Run, name: str, baseline: str, how: str) -> tuple[str, str, str]:
+    spent_j = [getattr(row, f"{baseline}_energy_j") for row in run.compared]
+    facts = (f"MAXN {how}: {quantities.energy(sum(spent_j) if spent_j else None)}", run.compared_note)
+    return name, percent(run.summary[f"saving_vs_{baseline}"]), "; ".join(filter(None, facts))
+
+
+def _share_card(run: Run, name: str, baseline: str) -> tuple[str, str, str]:
+    best = f"a planner that knows the truth saves {percent(run.summary[f'oracle_saving_vs_{baseline}'])}"
+    return name, percent(tables.oracle_share(run, baseline), 0), best
 
 
 def _sections(run: Run) -> list[Section]:

@@ -69,6 +69,11 @@ def percent(value: float | None, digits: int = 1) -> str:
     return UNKNOWN if value is None or not math.isfinite(value) else f"{100 * value:.{digits}f} %".replace("-", "−")
 
 
+def ratio(part: float | None, whole: float | None) -> float | None:
+    """``part / whole``; None where either is not known, or where there is no whole to have a part of."""
+    return None if part is None or whole is None or whole <= 1e-9 else part / whole
+
+
 def mean(values: Iterable[float | None]) -> float | None:
     """The mean of what is known; None when nothing is."""
     given = [value for value in values if value is not None and math.isfinite(value)]

@@ -18,8 +18,8 @@ from fedge.telemetry import run_folder
 from fedge.telemetry.rows import ClientRow, EventRow, RoundRow
 from fedge.telemetry.store import read_rows
 
-Labels = dict[str, dict[str, dict[str, str]]]
-"""Device -> ``truth`` or ``prior`` -> ``label`` and ``source``."""
+Labels = dict[str, dict[str, Any]]
+"""Fleet entry -> ``truth`` and ``prior``, each with ``label`` and ``source``; in older runs, the device -> the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,17 @@ class Run:
     def devices(self) -> tuple[str, ...]:
         """The kinds of board, in the order of the fleet."""
         return tuple(dict.fromkeys(self.kinds.values()))
+
+    @property
+    def compared(self) -> tuple[RoundRow, ...]:
+        """The rounds whose energy at MAXN and of the oracle is known, which is where the truth of every board is."""
+        return tuple(row for row in self.rounds if row.maxn_energy_j is not None)
+
+    @property
+    def compared_note(self) -> str:
+        """Over how many rounds a saving is, where that is not all of them."""
+        count = len(self.compared)
+        return f"over {count} of {len(self.rounds)} rounds" if 0 < count < len(self.rounds) else ""
 
 
 def load_run(folder: Path) -> Run:

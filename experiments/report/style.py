@@ -25,7 +25,7 @@ p { margin: 6px 0; max-width: 112ch; }
   gap: 6px 32px; }
 figure { margin: 0; min-width: 0; }
 .chart { width: 100%; }
-dl.cards { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 148px), 1fr)); gap: 10px;
+dl.cards { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 240px), 1fr)); gap: 10px;
   margin: 20px 0 14px; }
 dl.cards div { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: 10px 14px; }
 dt { font-size: 13px; color: var(--soft); }

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
 from experiments.report.comparison import common_goal, differences
 from experiments.report.palette import colours
-from experiments.report.quantities import UNKNOWN, duration, energy, mean, number, percent
+from experiments.report.quantities import UNKNOWN, duration, energy, mean, number, percent, ratio
 from experiments.report.runs import Run
 from fedge.telemetry.rows import ClientRow
 
@@ -64,22 +64,19 @@ def badge(label: str) -> str:
 
 
 def provenance(run: Run) -> str:
-    """Per kind of board: where its costs and its predictor's start come from."""
+    """Per fleet entry: where its boards' costs and their predictors' start come from."""
     colour = colours(run.devices)
-    rows = [
-        (
-            swatch(colour[device], device),
-            figure(str(sum(kind == device for kind in run.kinds.values()))),
-            _origin(run, device, "truth"),
-            _origin(run, device, "prior"),
-        )
-        for device in run.devices
-    ]
+    rows = []
+    for entry in run.experiment.fleet:
+        name = entry.name or entry.device
+        labels = run.labels.get(name) or run.labels.get(entry.device) or {}
+        shown = name if name == entry.device else f"{name} ({entry.device})"
+        origins = (_origin(labels.get("truth")), _origin(labels.get("prior")))
+        rows.append((swatch(colour[entry.device], shown), figure(str(entry.count)), *origins))
     return table(("board", "count", "emulated time and power are", "predictions start from"), rows)
 
 
-def _origin(run: Run, device: str, part: str) -> Cell:
-    found = run.labels.get(device, {}).get(part)
+def _origin(found: Mapping[str, str] | None) -> Cell:
     if not found:
         return Cell(badge("not recorded"))
     label, source = badge(found.get("label", "not recorded")), found.get("source", "")
@@ -164,7 +161,9 @@ def columns(runs: Sequence[Run]) -> tuple[Column, ...]:
         Column("accuracy", lambda run: run.summary["final_accuracy"], percent, max),
         Column("energy", lambda run: run.summary["energy_j"], energy, min),
         Column("saving vs MAXN", lambda run: run.summary["saving_vs_maxn"], percent, max),
-        Column("of oracle's saving", oracle_share, lambda v: percent(v, 0), max),
+        Column("of oracle's saving", lambda run: oracle_share(run, "maxn"), lambda v: percent(v, 0), max),
+        Column("saving vs MAXN, waiting low", lambda run: run.summary["saving_vs_maxn_parked"], percent, max),
+        Column("of oracle's, waiting low", lambda run: oracle_share(run, "maxn_parked"), lambda v: percent(v, 0), max),
         Column("mean round", lambda run: run.summary["mean_round_s"], duration, min),
         Column("makespan", lambda run: run.summary["makespan_s"], duration, min),
         Column(f"time to {reached}", goal.reached_s, duration, min),
@@ -178,10 +177,9 @@ def _count(value: float | None) -> str:
     return UNKNOWN if value is None else f"{value:.0f}"
 
 
-def oracle_share(run: Run) -> float | None:
-    """How much of the saving that a planner knowing the truth would reach was reached; None without a saving."""
-    saving, oracle = run.summary["saving_vs_maxn"], run.summary["oracle_saving_vs_maxn"]
-    return None if saving is None or oracle is None or oracle <= 1e-9 else saving / oracle
+def oracle_share(run: Run, baseline: str) -> float | None:
+    """How much of the saving that a planner knowing the truth would reach was reached; ``maxn`` or ``maxn_parked``."""
+    return ratio(run.summary[f"saving_vs_{baseline}"], run.summary[f"oracle_saving_vs_{baseline}"])
 
 
 def side_by_side(runs: Sequence[Run]) -> str:
@@ -190,10 +188,15 @@ def side_by_side(runs: Sequence[Run]) -> str:
     shown = columns(runs)
     by_column = [column.cells(runs) for column in shown]
     rows = [
-        (swatch(colour[run.name], run.name), figure(str(len(run.rounds))), *(cells[i] for cells in by_column))
+        (swatch(colour[run.name], run.name), figure(_rounds(run)), *(cells[i] for cells in by_column))
         for i, run in enumerate(runs)
     ]
     return table(("run", "rounds", *(column.head for column in shown)), rows)
+
+
+def _rounds(run: Run) -> str:
+    """How many, and how many of them the savings are over, where that is fewer."""
+    return f"{len(run.rounds)}" + (f" (savings: {len(run.compared)})" if run.compared_note else "")
 
 
 def setup(runs: Sequence[Run]) -> str:

@@ -85,6 +85,8 @@ def write_rows(folder: Path, kind: type[R], rows: Sequence[R]) -> None:
     path = folder / FILES[kind]
     part = path.with_suffix(f".{os.getpid()}.part")
     pq.write_table(table, part)
+    with part.open("rb") as handle:
+        os.fsync(handle.fileno())
     part.replace(path)
 
 

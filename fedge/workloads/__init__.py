@@ -49,7 +49,7 @@ TASKS: Mapping[str, TaskSpec] = {
 }
 """fedge's own tasks. A name of the form ``module:Class`` is the user's own, see ``load_task``."""
 
-_NEEDED = ("initial_arrays", "start", "evaluate", "labels")
+_NEEDED = ("buffers", "initial_arrays", "start", "evaluate", "labels")
 
 
 def check_task(name: str, where: str = "workload.task") -> None:

@@ -39,6 +39,11 @@ class ImageTask:
         self.n_classes = images.classes
 
     @property
+    def buffers(self) -> frozenset[str]:
+        """Batch norm's running statistics and step counters."""
+        return frozenset(name for name, _ in self._net.named_buffers())
+
+    @property
     def n_train(self) -> int:
         """How many training samples there are."""
         return len(self.labels)

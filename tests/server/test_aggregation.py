@@ -7,7 +7,7 @@ import logging
 import numpy as np
 import pytest
 
-from fedge.errors import BadInput, UnknownName
+from fedge.errors import BadInput, FedgeError, UnknownName
 from fedge.experiment import StrategySpec
 from server.aggregation import STRATEGIES, Aggregator, Contribution, UnlikeArrays, check_arrays, strategy_of
 
@@ -135,3 +135,28 @@ def test_an_unknown_option_lists_the_known_ones() -> None:
 def test_arrays_that_do_not_fit_the_model_are_refused(arrays: dict[str, np.ndarray], complaint: str) -> None:
     with pytest.raises(UnlikeArrays, match=complaint):
         check_arrays(MODEL, Contribution("a", MODEL | arrays, 1, 0.0, 0.0))
+
+
+@pytest.mark.parametrize("spec", STATEFUL, ids=lambda spec: spec.name)
+def test_batch_norms_statistics_are_averaged_whatever_the_strategy_does_to_the_weights(spec: StrategySpec) -> None:
+    model = {"weight": np.ones(2, np.float32), "running_var": np.ones(2, np.float32)}
+    strategy = Aggregator(strategy_of(spec), 1, buffers={"running_var"})
+    for number in (1, 2, 3, 4):
+        given = [
+            Contribution(
+                board, {"weight": model["weight"], "running_var": np.full(2, v, np.float32)}, samples, 0.1, 0.9
+            )
+            for board, v, samples in (("a", 0.002, 10), ("b", 0.004, 30))
+        ]
+        sent, _ = strategy.configure(number, model, 2)
+        model = dict(strategy.aggregate(number, sent, given))
+
+        np.testing.assert_allclose(model["running_var"], 0.0035, rtol=1e-5)
+
+
+def test_a_strategy_that_gives_no_model_says_so() -> None:
+    strategy = aggregator(StrategySpec())
+    strategy.configure(1, MODEL, 1)
+
+    with pytest.raises(FedgeError, match="gave no model for 0 results"):
+        strategy.aggregate(1, MODEL, [])

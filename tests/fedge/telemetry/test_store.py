@@ -12,7 +12,7 @@ from fedge.telemetry.store import MemoryTables, RunTables, read_rows
 
 
 def round_row(number: int) -> RoundRow:
-    return RoundRow(number, 0.0, 1.5, 1.5, None, "nano-1", 2, 1, 0, 1, 30.0, 20.0, None, 1.4, 33.0, 0.5, 0.75)
+    return RoundRow(number, 0.0, 1.5, 1.5, None, "nano-1", 2, 1, 0, 1, 30.0, 20.0, None, 1.4, 33.0, 31.0, 0.5, 0.75)
 
 
 def test_rows_come_back_with_their_types_and_their_gaps(tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ class Mine:
     def __init__(self, data_dir, download):
         self.given = (data_dir, download)
     def initial_arrays(self, seed): ...
+    buffers = ()
+
     def start(self, arrays, share, seed, options): ...
     def evaluate(self, arrays): ...
 
@@ -79,7 +81,7 @@ def test_ones_own_task_gets_the_data_folder(own_module: str, tmp_path: Path) -> 
 
 
 def test_ones_own_task_without_its_methods_is_refused(own_module: str) -> None:
-    with pytest.raises(BadInput, match="without initial_arrays, start; a learning task with"):
+    with pytest.raises(BadInput, match="without buffers, initial_arrays, start; a learning task with"):
         workloads.load_task(f"{own_module}:Half")
 
 
