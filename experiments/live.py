@@ -15,7 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from experiments.report.quantities import UNKNOWN, duration, energy, mean, number, percent
+from experiments.report.quantities import UNKNOWN, duration, energy, mean, number, percent, ratio
 from fedge.experiment import Experiment, boards
 from fedge.telemetry.rows import ClientRow, RoundRow
 from fedge.telemetry.store import FILES, read_rows
@@ -207,16 +207,14 @@ def _error(predicted: float | None, measured: float | None) -> float | None:
 
 def summary_table(summary: dict[str, Any]) -> RenderableType:
     """A finished run's headline figures, as in its report."""
-    saving, best = summary.get("saving_vs_maxn"), summary.get("oracle_saving_vs_maxn")
-    maxn_s = summary.get("maxn_mean_round_s")
-    share = saving / best if saving is not None and best is not None and best > 1e-9 else None
-    ratio = f", {summary['mean_round_s'] / maxn_s:.2f} × MAXN's" if maxn_s else ""
+    length = ratio(summary.get("mean_round_s"), summary.get("maxn_mean_round_s"))
+    against_maxn = "" if length is None else f", {length:.2f} × MAXN's"
     facts = {
         "accuracy": percent(summary.get("final_accuracy")),
         "energy": energy(summary.get("energy_j")),
-        "saving vs MAXN": percent(saving),
-        "share of the oracle's saving": percent(share, 0),
-        "mean round": duration(summary.get("mean_round_s")) + ratio,
+        "saving vs MAXN": _saving(summary, "maxn"),
+        "saving vs MAXN, waiting low": _saving(summary, "maxn_parked"),
+        "mean round": duration(summary.get("mean_round_s")) + against_maxn,
         "makespan": f"{duration(summary.get('makespan_s'))} on the fleet's clock",
         "played in": duration(summary.get("wall_s")),
         "late, failed": f"{summary.get('late', 0)}, {summary.get('failed', 0)}",
@@ -231,3 +229,13 @@ def summary_table(summary: dict[str, Any]) -> RenderableType:
         if value is not None and (name != "late, failed" or value != "0, 0"):
             table.add_row(Text(name, style="dim"), Text(str(value)))
     return table
+
+
+def _saving(summary: dict[str, Any], baseline: str) -> str:
+    """The saving, how much that is of what a planner knowing the truth would save, and over how many rounds."""
+    saving, best = summary.get(f"saving_vs_{baseline}"), summary.get(f"oracle_saving_vs_{baseline}")
+    if saving is None:
+        return UNKNOWN
+    rounds, compared = summary.get("rounds"), summary.get("compared_rounds")
+    over = f", over {compared} of {rounds} rounds" if compared and compared != rounds else ""
+    return f"{percent(saving)}, {percent(ratio(saving, best), 0)} of the oracle's saving{over}"

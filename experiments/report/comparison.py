@@ -78,7 +78,7 @@ def _lines(runs: Sequence[Run], key: str, title: str, x: Mapping[str, list[float
 
 
 def bars(runs: Sequence[Run]) -> tuple[Chart, Chart]:
-    """Energy and mean round time of each run, beside the oracle's and MAXN's."""
+    """Energy and mean round time of each run, beside the oracle's, MAXN's and that of MAXN with low waiting."""
     joules = energy_scale([value for run in runs for value in (run.summary["energy_j"], run.summary["maxn_energy_j"])])
     times = time_scale([run.summary["mean_round_s"] for run in runs])
     return (
@@ -102,9 +102,10 @@ def _bars(runs: Sequence[Run], key: str, title: str, column: str, maxn: str, per
             "showlegend": False,
         }
     ]
-    references = [("MAXN", maxn, "line-ns", 3)] + (
-        [("oracle", "oracle_energy_j", "diamond", 1.5)] if key == "energy" else []
-    )
+    references = [("MAXN", maxn, "line-ns", 3.0)]
+    if key == "energy":
+        references.append(("MAXN, waiting low", "maxn_parked_energy_j", "triangle-up", 1.5))
+        references.append(("oracle", "oracle_energy_j", "diamond", 1.5))
     for name, reference, symbol, width in references:
         shown = [run for run in runs if run.summary[reference] is not None]
         mark = {"symbol": symbol, "size": 11, "color": "white", "line": {"color": GREY, "width": width}}
@@ -127,7 +128,9 @@ def _bars(runs: Sequence[Run], key: str, title: str, column: str, maxn: str, per
         "hovermode": "closest",
     }
     caption = "Shorter is better. ┃ is what the same rounds would have needed at MAXN" + (
-        ", ◇ what a planner that knows the truth would have needed." if key == "energy" else "."
+        ", △ the same but waiting in the lowest modes, ◇ what a planner that knows the truth would have needed."
+        if key == "energy"
+        else "."
     )
     return Chart(
         f"bars-{key}", title.partition(" (")[0].capitalize(), caption, data, layout, 130 + 34 * max(2, len(runs))

@@ -1,4 +1,4 @@
-"""Energy of one run, board by board, beside what the oracle and MAXN would have spent; pure."""
+"""Energy of one run, board by board, beside what the oracle and MAXN (waiting high or low) would have spent; pure."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from experiments.report.sampling import MAX_BOARDS
 from fedge.telemetry.rows import ClientRow
 
 CAPTION = (
-    "Summed over all rounds. Compare the end of a bar with the marks, which count the same waiting at idle power: ◇ is "
-    "the least that a planner who knows the truth would have spent in rounds of this length, ┃ the board at MAXN in "
-    "the same rounds. What lies between the bar's end and ◇ is energy that better predictions could save."
+    "Compare the end of a bar with the marks: ┃ is the board working and waiting at MAXN, △ the board working at MAXN "
+    "and waiting in its lowest mode, both in rounds as long as the fleet needs at MAXN. ◇ is the least that a planner "
+    "who knows the truth would have spent in rounds of the length played, waiting in the lowest mode. From ┃ to △ is "
+    "saved by waiting low, without any prediction; from △ to the bar's end by choosing modes; what lies between the "
+    "bar's end and ◇, better predictions could save."
 )
 
 
@@ -23,12 +25,12 @@ def energy_of_clients(run: Run) -> Chart:
     """Energy per board (in large fleets, per kind the mean board), and what other modes would have cost."""
     groups = _groups(run)
     sums = {name: _sums(rows, share) for name, (_, rows, share) in groups.items()}
-    scale = energy_scale([one["total"] for one in sums.values()])
+    scale = energy_scale([value for one in sums.values() for value in (one["total"], one["maxn"])])
     names = list(groups)
     data = [*_work_bars(run, groups, sums, scale)]
     data.append(_energy_bar("radio", SEND, names, [sums[name]["radio"] for name in names], scale))
     data.append(_energy_bar("idle and waiting", WAIT, names, [sums[name]["rest"] for name in names], scale))
-    data += _marked(names, sums, scale)
+    data += _marked(names, sums, scale) if run.compared else []
     layout = {
         "barmode": "stack",
         "xaxis": axis(f"energy ({scale.unit})", rangemode="tozero"),
@@ -36,7 +38,8 @@ def energy_of_clients(run: Run) -> Chart:
         "legend": LEGEND,
         "hovermode": "closest",
     }
-    caption = CAPTION if any(one["oracle"] is not None for one in sums.values()) else "Summed over all rounds."
+    part = f"{run.compared_note}: those in which every board reported and its truth is known"
+    caption = f"Summed {part if run.compared_note else 'over all rounds'}. {CAPTION if run.compared else ''}"
     if len(run.kinds) > MAX_BOARDS:
         caption += f" With {len(run.kinds)} boards, each bar is the mean board of its kind."
     return Chart("energy-clients", "Energy per board", caption, data, layout, 130 + 26 * max(3, len(names)))
@@ -47,10 +50,12 @@ Groups = dict[str, tuple[str, list[ClientRow], float]]
 
 def _groups(run: Run) -> Groups:
     """Bar's name -> kind, rows, and by how many boards their sums are divided."""
+    counted = {row.round for row in run.compared or run.rounds}
+    clients = [row for row in run.clients if row.round in counted]
     if len(run.kinds) <= MAX_BOARDS:
-        return {board: (kind, [r for r in run.clients if r.board == board], 1.0) for board, kind in run.kinds.items()}
+        return {board: (kind, [r for r in clients if r.board == board], 1.0) for board, kind in run.kinds.items()}
     count = {device: sum(kind == device for kind in run.kinds.values()) for device in run.devices}
-    return {d: (d, [row for row in run.clients if row.device == d], float(count[d])) for d in run.devices}
+    return {d: (d, [row for row in clients if run.kinds[row.board] == d], float(count[d])) for d in run.devices}
 
 
 def _sums(rows: Sequence[ClientRow], share: float) -> dict[str, float | None]:
@@ -60,24 +65,14 @@ def _sums(rows: Sequence[ClientRow], share: float) -> dict[str, float | None]:
         "work": work,
         "radio": radio,
         "rest": total - work - radio,
-        "oracle": _otherwise(rows, "oracle", share),
-        "maxn": _otherwise(rows, "maxn", share),
+        **{name: _total(rows, f"{name}_energy_j", share) for name in ("oracle", "maxn", "maxn_parked")},
     }
 
 
-def _otherwise(rows: Sequence[ClientRow], planner: str, share: float) -> float | None:
-    """The energy in another mode, waiting for the same rounds to end; None without the truth."""
-    total_j = 0.0
-    for row in rows:
-        work_s, work_j = getattr(row, f"{planner}_work_s"), getattr(row, f"{planner}_work_j")
-        if row.status == "failed":
-            total_j += row.energy_j
-        elif work_s is None or work_j is None:
-            return None
-        else:
-            round_s = row.down_s + row.work_s + row.up_s + row.wait_s
-            total_j += work_j + row.radio_j + row.idle_w * max(0.0, round_s - work_s)
-    return total_j / share if any(row.status != "failed" for row in rows) else None
+def _total(rows: Sequence[ClientRow], column: str, share: float) -> float | None:
+    """The sum of what another way would have cost; None without the truth."""
+    known = [value for row in rows if (value := getattr(row, column)) is not None]
+    return sum(known) / share if known and len(known) == len(rows) else None
 
 
 def _work_bars(run: Run, groups: Groups, sums: dict[str, dict[str, float | None]], scale: Scale) -> list[Trace]:
@@ -107,11 +102,12 @@ def _marked(names: Sequence[str], sums: dict[str, dict[str, float | None]], scal
     marks: tuple[tuple[str, str, Trace], ...] = (
         ("oracle", "oracle", {"symbol": "diamond", "size": 9, "color": "white"}),
         ("maxn", "MAXN", {"symbol": "line-ns", "size": 14}),
+        ("maxn_parked", "MAXN, waiting low", {"symbol": "triangle-up", "size": 9, "color": "white"}),
     )
     traces = []
     for key, name, marker in marks:
         shown = [one for one in names if sums[one][key] is not None]
-        line: Trace = {"color": "#30363d" if key == "oracle" else GREY, "width": 1.5 if key == "oracle" else 3}
+        line: Trace = {"color": GREY, "width": 3} if key == "maxn" else {"color": "#30363d", "width": 1.5}
         mark: Trace = {**marker, "line": line}
         if shown:
             traces.append(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
 from experiments.report.chart import LEGEND, Chart, Trace, axis, marks
@@ -18,15 +18,18 @@ def accuracy(run: Run) -> tuple[Chart, Chart, Chart]:
     caption = "Each point is the aggregated model after a round, on test samples that no board trains on."
     if _maxn_known(run):
         caption = "Dashed: the same rounds, had every board run at MAXN. Left of the line is faster, right is slower."
-    over_energy = "Left of the dashed line means the same accuracy for less energy." if _maxn_known(run) else ""
+    over_energy = (
+        "Dashed: every board working and waiting at MAXN; dotted: working at MAXN, waiting in its lowest mode. Left of "
+        "a line means the same accuracy for less energy."
+    )
     return (
-        _accuracy(run, "rounds", "round", [row.round for row in run.rounds], []),
+        _accuracy(run, "rounds", "round", [row.round for row in run.rounds], {}),
         _accuracy(
             run,
             "time",
             f"fleet's clock ({times.unit})",
             [row.end_s / times.per for row in run.rounds],
-            _at_maxn(run, [row.maxn_round_s for row in run.rounds], times),
+            {"at MAXN": _at_maxn(run, [row.maxn_round_s for row in run.rounds], times)},
             caption,
         ),
         _accuracy(
@@ -34,8 +37,11 @@ def accuracy(run: Run) -> tuple[Chart, Chart, Chart]:
             "energy",
             f"energy of the fleet ({joules.unit})",
             [value / joules.per for value in spent],
-            _at_maxn(run, [row.maxn_energy_j for row in run.rounds], joules),
-            over_energy,
+            {
+                "at MAXN": _at_maxn(run, [row.maxn_energy_j for row in run.rounds], joules),
+                "MAXN, waiting low": _at_maxn(run, [row.maxn_parked_energy_j for row in run.rounds], joules),
+            },
+            over_energy if _maxn_known(run) else "",
         ),
     )
 
@@ -50,7 +56,9 @@ def _at_maxn(run: Run, per_round: Sequence[float | None], scale: Scale) -> list[
     return [value / scale.per for value in accumulate(value for value in per_round if value is not None)]
 
 
-def _accuracy(run: Run, key: str, title: str, x: Sequence[float], maxn: Sequence[float], caption: str = "") -> Chart:
+def _accuracy(
+    run: Run, key: str, title: str, x: Sequence[float], others: Mapping[str, Sequence[float]], caption: str = ""
+) -> Chart:
     y = [100 * row.accuracy for row in run.rounds]
     hover = [f"round {r.round}: {100 * r.accuracy:.1f} %, loss {r.loss:.3g}" for r in run.rounds]
     style = {"color": COLOURS[0], "width": 2}
@@ -65,9 +73,10 @@ def _accuracy(run: Run, key: str, title: str, x: Sequence[float], maxn: Sequence
             "hovertext": hover,
         }
     ]
-    if maxn:
-        dashed = {"color": GREY, "width": 1.5, "dash": "dash"}
-        data.insert(0, {"type": "scatter", "mode": "lines", "name": "at MAXN", "x": list(maxn), "y": y, "line": dashed})
+    for (name, other), dash in zip(others.items(), ("dash", "dot"), strict=False):
+        if other:
+            line = {"color": GREY, "width": 1.5, "dash": dash}
+            data.insert(-1, {"type": "scatter", "mode": "lines", "name": name, "x": list(other), "y": y, "line": line})
     layout = {
         "xaxis": axis(title, rangemode="tozero"),
         "yaxis": axis("test accuracy (%)"),

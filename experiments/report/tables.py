@@ -70,7 +70,8 @@ def provenance(run: Run) -> str:
     for entry in run.experiment.fleet:
         name = entry.name or entry.device
         labels = run.labels.get(name) or run.labels.get(entry.device) or {}
-        shown = name if name == entry.device else f"{name} ({entry.device})"
+        device = labels.get("device", entry.device)
+        shown = name if name == device else f"{name} ({device})"
         origins = (_origin(labels.get("truth")), _origin(labels.get("prior")))
         rows.append((swatch(colour[entry.device], shown), figure(str(entry.count)), *origins))
     return table(("board", "count", "emulated time and power are", "predictions start from"), rows)

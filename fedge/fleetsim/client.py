@@ -45,6 +45,8 @@ from fedge.workloads import LabelledTask
 from fedge.workloads.partitions import split
 
 logger = logging.getLogger(__name__)
+SEATS = 256
+"""How many boards a process keeps in memory (about 1 MB each); others are made anew when they are asked."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,17 +64,23 @@ class Seat:
     steps: int
 
 
-def seats_of(experiment: Experiment) -> tuple[Seat, ...]:
-    """A seat for every board of the fleet; cached per process."""
-    return _seats(experiment.model_dump_json())
+def seat_of(experiment: Experiment, index: int) -> Seat:
+    """The seat of board number ``index``; cached per process."""
+    return _seated(experiment.model_dump_json(), index)
+
+
+@lru_cache(maxsize=SEATS)
+def _seated(experiment_json: str, index: int) -> Seat:
+    experiment = Experiment.model_validate_json(experiment_json)
+    return _seat(experiment, boards(experiment)[index], _shares(experiment_json)[index])
 
 
 @lru_cache(maxsize=4)
-def _seats(experiment_json: str) -> tuple[Seat, ...]:
+def _shares(experiment_json: str) -> tuple[NDArray[np.int64], ...]:
+    """Every board's training samples."""
     experiment = Experiment.model_validate_json(experiment_json)
-    fleet = boards(experiment)
-    shares = split(experiment.data, task_of(experiment).labels, len(fleet), generator(experiment.seed, "partition"))
-    return tuple(_seat(experiment, board, shares[board.index]) for board in fleet)
+    rng = generator(experiment.seed, "partition")
+    return tuple(split(experiment.data, task_of(experiment).labels, len(boards(experiment)), rng))
 
 
 def _seat(experiment: Experiment, board: Board, share: NDArray[np.int64]) -> Seat:
@@ -104,7 +112,7 @@ def answer(
     try:
         if ask.kind == "hello":
             return Answer(name), None
-        seat = seats_of(experiment)[index]
+        seat = seat_of(experiment, index)
         if ask.kind == "front":
             return _front(experiment, seat, ask), None
         return _round(experiment, seat, ask, arrays or {})
@@ -172,12 +180,22 @@ def _waiting(seat: Seat, ask: Ask) -> PowerMode:
     return waiting_mode(ask.policy, seat.kind.spec, seat.truth.modes)
 
 
-@lru_cache(maxsize=64)
 def _predicted(seat: Seat, predictor: str, idle_w: float, measurements: tuple[Measurement, ...]) -> Predictions:
+    """The predictions of a seat after ``measurements``; the last ones are kept for each seat."""
+    known = _LAST.get(seat)
+    if known is not None and known[0] == (predictor, measurements):
+        return known[1]
     make = registry.load("predictor", predictor, PREDICTORS)
     priors = tuple(prior.coefficients for prior in seat.kind.priors)
     learner: Predictor = make(priors, seat.kind.spec.maxn, idle_w)
-    return learner.fit(measurements).predict(seat.truth.modes)
+    predictions = learner.fit(measurements).predict(seat.truth.modes)
+    if len(_LAST) >= SEATS:
+        _LAST.pop(next(iter(_LAST)))
+    _LAST[seat] = (predictor, measurements), predictions
+    return predictions
+
+
+_LAST: dict[Seat, tuple[tuple[str, tuple[Measurement, ...]], Predictions]] = {}
 
 
 class _Remembering:
@@ -192,7 +210,8 @@ class _Remembering:
         return self
 
     def predict(self, modes: Modes) -> Predictions:
-        assert modes is self._seat.truth.modes
+        if modes is not self._seat.truth.modes:
+            raise ValueError("a seat predicts its own modes only")
         return _predicted(self._seat, self._predictor, self._idle_w, self._measurements)
 
 

@@ -58,6 +58,9 @@ def client_row(number: int, board: str, device: str, place: int, **more: Any) ->
         maxn_work_j=15.0 * work_s,
         oracle_work_s=work_s,
         oracle_work_j=9.0 * work_s,
+        oracle_energy_j=30.0,
+        maxn_energy_j=50.0,
+        maxn_parked_energy_j=40.0,
         loss=0.5,
         accuracy=0.9,
         temperature_c=45.0,
@@ -80,6 +83,10 @@ def failed_row(number: int, board: str) -> ClientRow:
 
 
 def round_row(number: int, clients: Sequence[ClientRow], truth: bool) -> RoundRow:
+    def total(column: str) -> float | None:
+        values = [getattr(row, column) for row in clients]
+        return None if not truth or None in values else sum(values)
+
     return RoundRow(
         round=number,
         start_s=(number - 1) * ROUND_S,
@@ -93,16 +100,20 @@ def round_row(number: int, clients: Sequence[ClientRow], truth: bool) -> RoundRo
         failed=sum(row.status == "failed" for row in clients),
         energy_j=100.0,
         train_energy_j=70.0,
-        oracle_energy_j=90.0 if truth else None,
+        oracle_energy_j=total("oracle_energy_j"),
         maxn_round_s=16.0 if truth else None,
-        maxn_energy_j=125.0 if truth else None,
+        maxn_energy_j=total("maxn_energy_j"),
+        maxn_parked_energy_j=total("maxn_parked_energy_j"),
         loss=1.0 / number,
         accuracy=1 - 0.5 / number,
     )
 
 
 NO_TRUTH = dict.fromkeys(
-    ("maxn_work_s", "maxn_work_j", "oracle_work_s", "oracle_work_j", "prior_time_ape", "prior_power_ape")
+    (
+        *("maxn_work_s", "maxn_work_j", "oracle_work_s", "oracle_work_j"),
+        *("oracle_energy_j", "maxn_energy_j", "maxn_parked_energy_j", "prior_time_ape", "prior_power_ape"),
+    )
 )
 
 

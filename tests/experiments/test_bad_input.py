@@ -170,6 +170,32 @@ def test_a_bad_table_is_named_with_its_field_and_line(
     assert refused("fleet.0.truth=table:table.csv").startswith(f"fleet[0].truth: {table}: {message}")
 
 
+def test_another_boards_table_is_refused(refused: Refusals, tmp_path: Path) -> None:
+    (tmp_path / "mine.csv").write_text(HEAD + ROW, encoding="utf-8")
+    message = refused("fleet=[agx-orin]", "fleet.0.truth=table:mine.csv")
+
+    assert "mine.csv: mem_hz: got 1600 MHz; what agx-orin-64gb has, from 204 to 3199; is it" in message
+
+
+def test_a_table_of_another_workload_than_the_cost_is_refused(refused: Refusals, tmp_path: Path) -> None:
+    (tmp_path / "yolov8n-coco.csv").write_text(HEAD + ROW, encoding="utf-8")
+    message = refused("fleet=[nano]", "fleet.0.truth=table:yolov8n-coco.csv")
+
+    assert message.startswith("fleet[0].truth: got a table of yolov8n-coco; a table of resnet18-imagenet, or --set ")
+
+
+def test_a_batch_size_that_the_cost_was_not_measured_at_is_refused(refused: Refusals) -> None:
+    message = refused("workload.batch_size=64")
+
+    assert message.startswith("workload.batch_size: got 64; 16, the batch size at which resnet18-imagenet was measured")
+
+
+def test_a_key_that_stands_twice_is_refused(refused: Refusals) -> None:
+    message = refused(config="fleet: [nano]\nrounds: 1\nfleet: [tx2]\n")
+
+    assert "line 3: got text that is not YAML; the key 'fleet' stands here twice" in message
+
+
 def test_a_folder_and_bytes_are_no_table(refused: Refusals, tmp_path: Path) -> None:
     (tmp_path / "bytes.csv").write_bytes(b"\xff\xfe\x00")
 

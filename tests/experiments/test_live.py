@@ -105,6 +105,9 @@ def test_the_summary_names_the_headline_figures():
         "energy_j": 19951.9,
         "saving_vs_maxn": 0.2,
         "oracle_saving_vs_maxn": 0.25,
+        "saving_vs_maxn_parked": 0.06,
+        "oracle_saving_vs_maxn_parked": 0.08,
+        "compared_rounds": 3,
         "mean_round_s": 20.0,
         "maxn_mean_round_s": 16.0,
         "makespan_s": 258.5,
@@ -118,14 +121,19 @@ def test_the_summary_names_the_headline_figures():
         "demo: balanced, 3 rounds",
         "accuracy 96.4 %",
         "energy 20.0 kJ",
-        "saving vs MAXN 20.0 %",
-        "share of the oracle's saving 80 %",
+        "saving vs MAXN 20.0 %, 80 % of the oracle's saving",
+        "saving vs MAXN, waiting low 6.0 %, 75 % of the oracle's saving",
         "mean round 20.0 s, 1.25 × MAXN's",
         "makespan 4 min 18 s on the fleet's clock",
         "played in 7.30 s",
         "late, failed 0, 2",
         "report /x/report.html",
     ]
+
+
+def test_the_summary_says_when_savings_are_over_fewer_rounds():
+    summary = {"rounds": 3, "compared_rounds": 2, "saving_vs_maxn": 0.2, "oracle_saving_vs_maxn": 0.0}
+    assert "20.0 %, – of the oracle's saving, over 2 of 3 rounds" in shown(summary_table(summary))
 
 
 def test_the_summary_of_a_run_without_truth_has_dashes():

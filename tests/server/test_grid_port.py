@@ -28,6 +28,8 @@ class FakeGrid:
         ensure_identity()
         self.boards = {11 + i: board for i, board in enumerate(boards)}
         self.silent, self.broken, self.delay, self.late_nodes = silent, broken, delay, late_nodes
+        self.bare = ""
+        self.claims: dict[str, str] = {}
         self.sent: dict[str, Message] = {}
         self.asked: list[tuple[str, Ask]] = []
         self.pulls = 0
@@ -66,13 +68,15 @@ class FakeGrid:
         reply.metadata.__dict__["_reply_to_message_id"] = message_id
         return reply
 
-    @staticmethod
-    def _content(board: str, ask: Ask) -> RecordDict:
+    def _content(self, board: str, ask: Ask) -> RecordDict:
         if ask.kind == "hello":
             return RecordDict({"fedge": ConfigRecord({"answer": to_json(Answer(board))})})
+        said = to_json(answer(self.claims.get(board, board), 5.0))
+        if board in self.bare:
+            return RecordDict({"fedge": ConfigRecord({"answer": said})})
         return RecordDict(
             {
-                "fedge": ConfigRecord({"answer": to_json(answer(board, 5.0))}),
+                "fedge": ConfigRecord({"answer": said}),
                 "arrays": ArrayRecord({name: Array(value + 1) for name, value in MODEL.items()}),
                 "metrics": MetricRecord({"loss": 0.25, "accuracy": 0.75}),
             }
@@ -137,3 +141,22 @@ def test_a_board_that_no_node_claims_never_connected() -> None:
     replies = GridPort(FakeGrid("ab"), "ab", VirtualClock()).ask(questions("ab") | questions("z"), 5.0)
 
     assert replies["z"].answer.error == "never connected"
+
+
+def test_a_report_without_its_arrays_is_a_failure_of_that_board_only() -> None:
+    grid = FakeGrid()
+    grid.bare = "a"
+    replies = GridPort(grid, "ab", VirtualClock()).ask(questions(), 5.0)
+
+    assert (replies["a"].answer.error or "").startswith("unreadable reply: KeyError")
+    assert replies["a"].answer.report is None
+    assert replies["b"].answer.error is None
+
+
+def test_a_board_that_speaks_for_another_is_not_believed() -> None:
+    grid = FakeGrid()
+    grid.claims = {"a": "b"}
+    replies = GridPort(grid, "ab", VirtualClock()).ask(questions(), 5.0)
+
+    assert replies["a"].answer.error == "unreadable reply: Unreadable: it speaks for b"
+    assert replies["b"].answer == answer("b", 5.0)

@@ -66,11 +66,15 @@ def test_the_headline_holds_the_runs_figures(make_run):
     page = page_of(make_run(summary={"wall_s": 12.5}))
     assert "Final accuracy 83.3 %" in page.text
     assert "Energy of the fleet 300 J" in page.text
-    assert "Saving against MAXN 20.0 % MAXN: 375 J" in page.text
-    assert "Share of the oracle's saving 71 % a planner that knows the truth saves 28.0 %" in page.text
+    # Rounds of 100 J; at MAXN 3 boards of 50 J, waiting low 40 J, the oracle 30 J.
+    assert "Saving against MAXN 33.3 % MAXN at work and while waiting: 450 J" in page.text
+    low = "Saving against MAXN, waiting low 16.7 % MAXN at work, lowest mode while waiting: 360 J Mean"
+    assert low in page.text
+    share = "Share of the oracle's saving against MAXN 83 % a planner that knows the truth saves 40.0 %"
+    assert share in page.text
+    assert "The same, against MAXN, waiting low 67 % a planner that knows the truth saves 25.0 %" in page.text
     assert "Mean round against MAXN 1.25 × 20.0 s; MAXN: 16.0 s" in page.text
-    assert "Makespan 60.0 s" in page.text
-    assert "Played in 12.5 s" in page.text
+    assert "Makespan 60.0 s on the fleet's clock; played in 12.5 s of real time" in page.text
 
 
 def test_it_says_what_is_emulated_and_what_was_trained(make_run):
@@ -91,12 +95,24 @@ def test_every_kind_of_board_shows_how_its_figures_came_about(make_run):
     assert "xavier-nx 1 not recorded not recorded" in text
 
 
+def test_two_entries_of_one_device_show_their_own_origins(make_run):
+    fleet = [{"device": "nano", "count": 2}, {"device": "nano", "count": 3, "name": "shelf"}]
+    labels = {
+        "nano": {"device": "nano", "count": 2, "truth": {"label": "estimated", "source": "data sheet"}},
+        "shelf": {"device": "nano", "count": 3, "truth": {"label": "measured", "source": "a table"}},
+    }
+    text = page_of(make_run(fleet=fleet, summary={"labels": labels})).text
+    assert "nano 2 estimated data sheet not recorded shelf (nano) 3 measured a table not recorded" in text
+
+
 def test_accuracy_is_drawn_over_rounds_time_and_energy(make_run):
     charts = page_of(make_run()).charts
     assert trace(charts["accuracy-rounds"], "this run")["x"] == [1, 2, 3]
     assert trace(charts["accuracy-time"], "this run")["x"] == [20, 40, 60]
     assert trace(charts["accuracy-time"], "at MAXN")["x"] == [16, 32, 48]
     assert trace(charts["accuracy-energy"], "this run")["x"] == [100, 200, 300]
+    assert trace(charts["accuracy-energy"], "at MAXN")["x"] == [150, 300, 450]
+    assert trace(charts["accuracy-energy"], "MAXN, waiting low")["x"] == [120, 240, 360]
     assert trace(charts["accuracy-energy"], "this run")["y"] == pytest.approx([50, 75, 83.3333])
 
 
@@ -117,9 +133,29 @@ def test_energy_is_stacked_and_marked_with_oracle_and_maxn(make_run):
     assert trace(chart, "work: nano")["x"] == [240, 270]
     assert trace(chart, "radio")["x"] == [3, 3, 3]
     assert trace(chart, "idle and waiting")["x"] == [72, 66, 60]
-    # 3 rounds of 9 W x 8 s of work, 1 J of radio and 12 s at 2 W; at MAXN 15 W x 8 s and 16 s at 2 W.
-    assert trace(chart, "oracle")["x"][0] == 3 * (72 + 1 + 24)
-    assert trace(chart, "MAXN")["x"][0] == 3 * (120 + 1 + 32)
+    # The marks of all boards add up to the headline's joules.
+    assert trace(chart, "oracle")["x"] == [90, 90, 90]
+    assert trace(chart, "MAXN")["x"] == [150, 150, 150]
+    assert trace(chart, "MAXN, waiting low")["x"] == [120, 120, 120]
+
+
+def test_with_a_round_that_is_not_compared_the_figures_say_so_and_agree(make_run, fail):
+    page = page_of(make_run(change=fail))
+    assert "33.3 % MAXN at work and while waiting: 300 J; over 2 of 3 rounds" in page.text
+    assert "Summed over 2 of 3 rounds: those in which every board reported and its truth is known." in page.text
+    chart = page.charts["energy-clients"]
+    assert trace(chart, "work: nano")["x"] == [160, 180]
+    assert sum(trace(chart, "MAXN")["x"]) == 300
+
+
+def test_a_fleet_with_a_board_that_always_fails_has_bars_but_no_marks(make_run, fail):
+    def dead(row):
+        return dataclasses.replace(fail(dataclasses.replace(row, round=2)), round=row.round)
+
+    page = page_of(make_run(change=dead))
+    assert "Saving against MAXN – MAXN at work and while waiting: –" in page.text
+    assert "Summed over all rounds." in page.text
+    assert {one["type"] for one in page.charts["energy-clients"]["data"]} == {"bar"}
 
 
 def test_modes_are_shares_of_the_boards_maximum(make_run):

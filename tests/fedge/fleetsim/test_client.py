@@ -11,7 +11,7 @@ import pytest
 
 from fedge.devices.emulated import WARM_UP_STEPS
 from fedge.errors import BadInput
-from fedge.experiment import Experiment, ExplorationSpec, FleetEntry, PolicySpec, WorkloadSpec
+from fedge.experiment import Experiment, ExplorationSpec, FleetEntry, PolicySpec, WorkloadSpec, boards
 from fedge.fleetsim import client
 from fedge.types import Goal, NamedArrays, RoundReport, TrainResult
 from fedge.wire import Answer, Ask, BoardState, from_json, to_json
@@ -74,7 +74,7 @@ def test_hello_is_answered_with_the_name_alone() -> None:
 def test_a_front_is_offered_before_anything_was_measured() -> None:
     answer, trained = client.answer(EXPERIMENT, 0, ask_of("front"), None)
 
-    seat, front = client.seats_of(EXPERIMENT)[0], answer.front
+    seat, front = client.seat_of(EXPERIMENT, 0), answer.front
     assert front is not None
     assert (answer.board, answer.error, answer.report, answer.state, trained) == ("nano-1", None, None, None, None)
     link = seat.link.transfer(MODEL_BYTES)
@@ -92,7 +92,7 @@ def test_a_board_at_maxn_waits_there_and_any_other_in_its_lowest_mode() -> None:
     )
     assert maxn is not None
     assert balanced is not None
-    truth = client.seats_of(EXPERIMENT)[0].truth
+    truth = client.seat_of(EXPERIMENT, 0).truth
 
     assert maxn.idle_w == maxn.maxn_idle_w == balanced.maxn_idle_w
     assert balanced.idle_w == truth.idle_w.min() < balanced.maxn_idle_w
@@ -101,7 +101,7 @@ def test_a_board_at_maxn_waits_there_and_any_other_in_its_lowest_mode() -> None:
 def test_a_round_is_reported_as_it_was_trained(arrays: NamedArrays) -> None:
     report, state, trained = played(arrays, ask_of(goal=planned(3.0), start_s=7.0))
 
-    seat = client.seats_of(EXPERIMENT)[0]
+    seat = client.seat_of(EXPERIMENT, 0)
     assert (report.board, report.device, report.round) == ("nano-1", "nano", 1)
     assert report.samples == len(seat.share)
     assert report.measured.steps + sum(p.steps for p in report.probes) == seat.steps
@@ -162,7 +162,7 @@ def test_the_time_of_a_measured_mode_is_predicted_within_a_few_percent(arrays: N
     _, state, _ = played(arrays, ask_of(policy="maxn"))
     second, _, _ = played(arrays, ask_of(number=2, policy="maxn", state=state, start_s=state.rested_at_s))
 
-    truth = client.seats_of(EXPERIMENT)[0].truth
+    truth = client.seat_of(EXPERIMENT, 0).truth
     assert second.predicted.step_s == pytest.approx(truth.step_s[truth.row(second.measured.mode)], rel=0.05)
 
 
@@ -176,7 +176,7 @@ def test_a_hot_board_that_starts_again_at_once_stays_hotter_than_one_that_rested
 
 
 def test_a_board_that_waits_in_its_lowest_mode_cools_further_than_one_that_waits_at_maxn() -> None:
-    seat, hot = client.seats_of(EXPERIMENT)[0], BoardState(temperature_c=60.0)
+    seat, hot = client.seat_of(EXPERIMENT, 0), BoardState(temperature_c=60.0)
     maxn_c, lowest_c = (
         client._board(EXPERIMENT, seat, ask_of(policy=policy, state=hot, start_s=3600.0)).temperature_c
         for policy in ("maxn", "balanced")
@@ -186,7 +186,7 @@ def test_a_board_that_waits_in_its_lowest_mode_cools_further_than_one_that_waits
 
 def test_the_true_front_is_the_whole_truth_with_warm_up(arrays: NamedArrays) -> None:
     report, _, _ = played(arrays, ask_of(policy="maxn"))
-    seat, front = client.seats_of(EXPERIMENT)[0], report.true_front
+    seat, front = client.seat_of(EXPERIMENT, 0), report.true_front
 
     assert front is not None
     assert front.time_sd_log == 0.0
@@ -210,7 +210,7 @@ def test_a_replayed_table_is_what_the_board_measures(tmp_path: Path, arrays: Nam
 
     assert report.measured.step_s == pytest.approx(0.8125, rel=0.05)
     assert report.measured.power_w == pytest.approx(9.25, rel=0.05)
-    assert len(client.seats_of(experiment)[0].truth.modes) == 2
+    assert len(client.seat_of(experiment, 0).truth.modes) == 2
 
 
 def test_a_task_that_raises_is_an_answer_with_the_reason(
@@ -245,7 +245,7 @@ def test_an_unknown_device_is_bad_input_here_and_an_error_on_the_wire() -> None:
     experiment = EXPERIMENT.model_copy(update={"fleet": (FleetEntry(device="pineapple"),)})
 
     with pytest.raises(BadInput, match=r"fleet\.device: got 'pineapple'"):
-        client.seats_of(experiment)
+        client.seat_of(experiment, 0)
 
     answer, _ = client.answer(experiment, 0, ask_of("front"), None)
     assert answer.board == "pineapple-1"
@@ -254,5 +254,5 @@ def test_an_unknown_device_is_bad_input_here_and_an_error_on_the_wire() -> None:
 
 
 def test_every_sample_has_one_seat() -> None:
-    shares = [seat.share for seat in client.seats_of(EXPERIMENT)]
+    shares = [seat.share for seat in (client.seat_of(EXPERIMENT, board.index) for board in boards(EXPERIMENT))]
     assert sorted(np.concatenate(shares)) == list(range(len(client.task_of(EXPERIMENT).labels)))

@@ -1,0 +1,21 @@
+"""A run that goes on has to be able to tell its whole story."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedge.errors import BadInput
+from fedge.experiment import Experiment, FleetEntry
+from server import checkpoint
+from server.port import LocalPort
+from server.runs import play
+
+
+def test_a_run_whose_rows_are_gone_does_not_go_on(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path / "checkpoints", checkpoint.Progress(3, 9.0, {"w": np.zeros(2, np.float32)}))
+
+    with pytest.raises(BadInput, match=r"rounds.parquet: got no row of round 1; the rows of the 3 rounds played"):
+        play(Experiment(fleet=(FleetEntry(device="nano"),)), LocalPort({}), tmp_path)
