@@ -46,6 +46,7 @@ def save(folder: Path, progress: Progress) -> Path:
     save_file(tensors, part, metadata=_metadata(progress))
     with part.open("rb") as handle:
         os.fsync(handle.fileno())
+    part.chmod(0o644)  # safetensors keeps its files to their owner
     part.replace(path)
     for old in _all(folder)[:-KEPT]:
         old.unlink()

@@ -51,4 +51,5 @@ def save_model(path: Path, arrays: NamedArrays) -> None:
 
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     save_file({name: np.asarray(value, order="C") for name, value in arrays.items()}, part)
+    part.chmod(0o644)  # safetensors keeps its files to their owner
     part.replace(path)

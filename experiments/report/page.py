@@ -113,8 +113,8 @@ def _cards(run: Run) -> str:
             duration(figure["makespan_s"]),
             f"on the fleet's clock; played in {duration(figure['wall_s'])} of real time",
         ),
-        _share_card(run, "Share of the oracle's saving against MAXN", "maxn"),
-        _share_card(run, "The same, against MAXN, waiting low", "maxn_parked"),
+        _share_card(run, "Share of the oracle's saving", "maxn", "MAXN"),
+        _share_card(run, "The same, waiting low", "maxn_parked", "MAXN, waiting low"),
     )
     items = "".join(
         f'<div><dt>{name}</dt><dd class="figure">{value}</dd><dd class="aside">{aside}</dd></div>'
@@ -129,9 +129,9 @@ def _saving_card(run: Run, name: str, baseline: str, how: str) -> tuple[str, str
     return name, percent(run.summary[f"saving_vs_{baseline}"]), "; ".join(filter(None, facts))
 
 
-def _share_card(run: Run, name: str, baseline: str) -> tuple[str, str, str]:
-    best = f"a planner that knows the truth saves {percent(run.summary[f'oracle_saving_vs_{baseline}'])}"
-    return name, percent(tables.oracle_share(run, baseline), 0), best
+def _share_card(run: Run, name: str, baseline: str, told: str) -> tuple[str, str, str]:
+    best = percent(run.summary[f"oracle_saving_vs_{baseline}"])
+    return name, percent(tables.oracle_share(run, baseline), 0), f"knowing the truth saves {best} against {told}"
 
 
 def _sections(run: Run) -> list[Section]:

@@ -62,7 +62,7 @@ def load_run(folder: Path) -> Run:
     rounds = tuple(sorted(read_rows(folder, RoundRow), key=lambda row: row.round))
     if not rounds:
         raise BadInput(str(folder), "a run without a finished round", "a run that has played at least one round")
-    kinds = {board.name: board.entry.device for board in boards(experiment)}
+    kinds = _kinds(folder, experiment)
     clients = _clients(folder, kinds, {row.round for row in rounds})
     stored = _stored_summary(folder)
     wall_s = stored.get("wall_s")
@@ -95,6 +95,13 @@ def _by_folder(run: Run) -> str:
 
 def _by_path(run: Run) -> str:
     return f"{_by_policy(run)}, {run.folder}"
+
+
+def _kinds(folder: Path, experiment: Experiment) -> dict[str, str]:
+    """Board -> device: by the name that its rows have, which is not that of the experiment for an alias or a file."""
+    told = {row.board: row.device for row in read_rows(folder, ClientRow) if row.device}
+    by_entry = {board.entry.device: told[board.name] for board in boards(experiment) if board.name in told}
+    return {board.name: by_entry.get(board.entry.device, board.entry.device) for board in boards(experiment)}
 
 
 def _clients(folder: Path, kinds: dict[str, str], rounds: set[int]) -> tuple[ClientRow, ...]:

@@ -70,10 +70,10 @@ def provenance(run: Run) -> str:
     for entry in run.experiment.fleet:
         name = entry.name or entry.device
         labels = run.labels.get(name) or run.labels.get(entry.device) or {}
-        device = labels.get("device", entry.device)
+        device = run.kinds[f"{name}-1"]
         shown = name if name == device else f"{name} ({device})"
         origins = (_origin(labels.get("truth")), _origin(labels.get("prior")))
-        rows.append((swatch(colour[entry.device], shown), figure(str(entry.count)), *origins))
+        rows.append((swatch(colour[device], shown), figure(str(entry.count)), *origins))
     return table(("board", "count", "emulated time and power are", "predictions start from"), rows)
 
 
@@ -115,7 +115,7 @@ def _client(row: ClientRow, colour: str) -> tuple[Cell, ...]:
 def events(run: Run) -> str:
     """What went otherwise than planned, latest last."""
     if not run.events:
-        return "<p>Nothing: every board kept its limits, in every round.</p>"
+        return "<p>Nothing: no board failed, was dropped or throttled, and every goal was in reach. A round may still end a little after its planned deadline, which is a plan and not a limit.</p>"
     rows = [
         (
             figure(str(event.round)),
