@@ -115,7 +115,10 @@ def _client(row: ClientRow, colour: str) -> tuple[Cell, ...]:
 def events(run: Run) -> str:
     """What went otherwise than planned, latest last."""
     if not run.events:
-        return "<p>Nothing: no board failed, was dropped or throttled, and every goal was in reach. A round may still end a little after its planned deadline, which is a plan and not a limit.</p>"
+        return (
+            "<p>Nothing: no board failed, was dropped or throttled, and every goal was in reach. "
+            "A round may still end a little after its planned deadline, which is a plan and not a limit.</p>"
+        )
     rows = [
         (
             figure(str(event.round)),
