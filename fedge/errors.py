@@ -29,7 +29,3 @@ class UnknownName(BadInput):
 
 class RunFailed(FedgeError):
     """A run that started could not go on (Flower, Ray or every client failed)."""
-
-
-class ModeNotSet(FedgeError):
-    """A board did not take a power mode; the message holds what was read back."""
