@@ -22,7 +22,7 @@ from fedge.devices.truth import Surface
 from fedge.errors import FedgeError
 from fedge.experiment import Board, Experiment, boards
 from fedge.fleetsim.boards import Kind, kind_of, link_of, surface_of
-from fedge.interfaces import Predictor, Training
+from fedge.interfaces import LearningTask, Predictor, Training
 from fedge.modes import index_of
 from fedge.policies import lowest_mode, policy_for, waiting_mode
 from fedge.predictors import PREDICTORS
@@ -41,7 +41,6 @@ from fedge.types import (
     Workload,
 )
 from fedge.wire import Answer, Ask, BoardState
-from fedge.workloads import LabelledTask
 from fedge.workloads.partitions import split
 
 logger = logging.getLogger(__name__)
@@ -95,11 +94,11 @@ def _seat(experiment: Experiment, board: Board, share: NDArray[np.int64]) -> Sea
 
 
 @lru_cache(maxsize=4)
-def _task(name: str, data_dir: str | None, download: bool) -> LabelledTask:
+def _task(name: str, data_dir: str | None, download: bool) -> LearningTask:
     return workloads.load_task(name, data_dir=data_dir, download=download)
 
 
-def task_of(experiment: Experiment) -> LabelledTask:
+def task_of(experiment: Experiment) -> LearningTask:
     """The experiment's learning task; built once per process."""
     return _task(experiment.workload.task, experiment.data.dir, experiment.data.download)
 

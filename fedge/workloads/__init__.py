@@ -6,26 +6,15 @@ import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from fedge import registry
 from fedge.errors import BadInput
 from fedge.interfaces import LearningTask
 from fedge.workloads import data
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
 DEFAULT_DATA_DIR = "~/.cache/fedge/data"
 """Where data sets are looked for, and put, when no folder is named."""
-
-
-class LabelledTask(LearningTask, Protocol):
-    """A learning task that also shows the labels of its training samples, int64 (n,), for partitioning."""
-
-    @property
-    def labels(self) -> NDArray[np.int64]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +49,12 @@ def check_task(name: str, where: str = "workload.task") -> None:
 
 def load_task(
     name: str, data_dir: str | Path | None = None, where: str = "workload.task", *, download: bool = True
-) -> LabelledTask:
+) -> LearningTask:
     """Build the task called ``name`` with its data in memory.
 
     Data sets are read from ``data_dir`` (default ``DEFAULT_DATA_DIR``); what is absent is fetched when ``download``.
     The user's own ``module:Class`` is called as ``Class(data_dir=Path, download=bool)`` and must have the methods of
-    ``LearningTask`` and ``labels``. Raises ``UnknownName`` or ``BadInput``; the latter also says which files are
+    ``LearningTask``. Raises ``UnknownName`` or ``BadInput``; the latter also says which files are
     missing and where they belong.
     """
     root = Path(data_dir or DEFAULT_DATA_DIR).expanduser()
@@ -91,12 +80,12 @@ def _own_factory(name: str, where: str) -> Any:
     return registry.load(where, name, dict.fromkeys(TASKS, ""))
 
 
-def _own_task(factory: Any, name: str, where: str, given: Mapping[str, Any]) -> LabelledTask:
+def _own_task(factory: Any, name: str, where: str, given: Mapping[str, Any]) -> LearningTask:
     try:
         inspect.signature(factory).bind(**given)
     except (TypeError, ValueError) as error:
         raise BadInput(where, repr(name), f"a class to be called as Class(data_dir=, download=) ({error})") from error
-    task: LabelledTask = factory(**given)
+    task: LearningTask = factory(**given)
     missing = [attribute for attribute in _NEEDED if not hasattr(task, attribute)]
     if missing:
         raise BadInput(where, f"{name!r} without {', '.join(missing)}", f"a learning task with {', '.join(_NEEDED)}")

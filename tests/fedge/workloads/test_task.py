@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from fedge.errors import BadInput
+from fedge.interfaces import LearningTask
 from fedge.types import TrainOptions
-from fedge.workloads import LabelledTask, load_task
+from fedge.workloads import load_task
 from fedge.workloads.data import Images
 from fedge.workloads.partitions import dirichlet
 from fedge.workloads.task import ImageTask, minibatches
@@ -24,7 +25,7 @@ def noise_images(channels: int = 1, side: int = 8, n: int = 64) -> Images:
 
 
 @pytest.fixture(scope="module")
-def digits() -> LabelledTask:
+def digits() -> LearningTask:
     return load_task("digits-cnn")
 
 
@@ -37,7 +38,7 @@ class LearningTaskContract:
 
     @pytest.fixture(scope="class")
     @classmethod
-    def task(cls) -> LabelledTask:
+    def task(cls) -> LearningTask:
         raise NotImplementedError
 
     @pytest.fixture
@@ -91,21 +92,21 @@ class LearningTaskContract:
 class TestDigitsCnn(LearningTaskContract):
     @pytest.fixture(scope="class")
     @classmethod
-    def task(cls) -> LabelledTask:
+    def task(cls) -> LearningTask:
         return load_task("digits-cnn")
 
 
 class TestDropout(LearningTaskContract):
     @pytest.fixture(scope="class")
     @classmethod
-    def task(cls) -> LabelledTask:
+    def task(cls) -> LearningTask:
         return ImageTask("small-cnn", noise_images())
 
 
 class TestBatchNorm(LearningTaskContract):
     @pytest.fixture(scope="class")
     @classmethod
-    def task(cls) -> LabelledTask:
+    def task(cls) -> LearningTask:
         return ImageTask("mobilenet-v3-small", noise_images(channels=3, side=16))
 
 
