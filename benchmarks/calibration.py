@@ -22,8 +22,8 @@ from rich.table import Table
 
 from fedge.physics.model import power_w, step_s
 from fedge.profiles.calibrate import calibrate, errors_of
-from fedge.profiles.table import ProfileTable, read_table
-from fedge.types import Floats, Modes
+from fedge.profiles.table import read_table
+from fedge.types import Floats, Modes, ProfileTable
 
 
 @dataclass(frozen=True, slots=True)

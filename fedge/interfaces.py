@@ -65,6 +65,18 @@ class Predictor(Protocol):
     def predict(self, modes: Modes) -> Predictions: ...
 
 
+class Explorer(Protocol):
+    """Says what to profile next, one mode at most once; made from the modes it may choose among and ``Knowledge``."""
+
+    def ask(self, count: int) -> Modes:
+        """At most ``count`` modes that are worth measuring next, none of them told; fewer when no more are left."""
+        ...
+
+    def tell(self, measurements: Sequence[Measurement]) -> None:
+        """What was measured since."""
+        ...
+
+
 class Policy(Protocol):
     """Chooses the mode for a round; pure. ``offer`` is the board's own front for the goal's steps."""
 

@@ -118,6 +118,8 @@ class Measurement:
     peak_c: float | None = None
     throttled: bool = False
     warm_up_s: float = 0.0
+    board: str | None = None
+    """The board that saw it, when that is another one of the same kind; None for the board's own."""
 
     @property
     def work_s(self) -> float:
@@ -128,6 +130,30 @@ class Measurement:
     def work_j(self) -> float:
         """Joules for all the steps."""
         return self.work_s * self.power_w
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ProfileTable:
+    """A measured table at one batch size: modes (n), seconds per step (n,), module watts (n,), and where it came from.
+
+    ``duplicates`` counts the rows that repeated a mode; such rows were replaced by their median.
+    """
+
+    device: str
+    workload: str
+    batch_size: int
+    modes: Modes
+    step_s: Floats
+    power_w: Floats
+    sha256: str
+    path: str
+    duplicates: int = 0
+
+    @property
+    def maxn(self) -> PowerMode:
+        """The largest value of every knob in the table."""
+        cores, cpu_mhz, gpu_mhz, mem_mhz = (float(v) for v in self.modes.knobs.max(axis=0))
+        return PowerMode(int(cores), cpu_mhz, gpu_mhz, mem_mhz)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

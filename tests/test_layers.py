@@ -41,9 +41,10 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "fedge.modes",
         "fedge.experiment",
         "fedge.physics",
+        "fedge.choice",
     ),
     tuple(f"fedge.{sibling}" for sibling in SIBLINGS),
-    ("fedge.rounds", "fedge.fleetsim"),
+    ("fedge.rounds", "fedge.fleetsim", "fedge.evaluation"),
     ("clients", "server"),
     ("experiments",),
 )
@@ -58,7 +59,8 @@ STANDALONE = ("fedge.worker", "fedge.powerd")
 HOMES: dict[str, tuple[str, ...]] = {
     "flwr": ("clients", "server", "experiments"),
     "ray": ("server", "experiments"),
-    "torch": ("fedge.workloads", "fedge.worker"),
+    "torch": ("fedge.workloads", "fedge.worker", "fedge.predictors.network", "fedge.predictors.powertrain"),
+    "sklearn": ("fedge.workloads", "fedge.predictors.forest", "experiments"),
     "torchvision": ("fedge.workloads", "fedge.worker"),
     "pyarrow": ("fedge.telemetry", "fedge.profiles", "experiments"),
     "plotly": ("server", "experiments"),

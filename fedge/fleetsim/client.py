@@ -15,7 +15,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fedge import pareto, registry, rounds, workloads
+from fedge import pareto, rounds, workloads
 from fedge.devices.emulated import WARM_UP_STEPS, EmulatedBoard, thermal_of, top_mode
 from fedge.devices.link import Link
 from fedge.devices.truth import Surface
@@ -24,8 +24,9 @@ from fedge.experiment import Board, Experiment, boards
 from fedge.fleetsim.boards import Kind, kind_of, link_of, surface_of
 from fedge.interfaces import LearningTask, Predictor, Training
 from fedge.modes import index_of
+from fedge.physics.knowledge import Knowledge
 from fedge.policies import lowest_mode, policy_for, waiting_mode
-from fedge.predictors import PREDICTORS
+from fedge.predictors import predictor_for
 from fedge.seeds import derived_seed, generator
 from fedge.types import (
     Front,
@@ -184,9 +185,8 @@ def _predicted(seat: Seat, predictor: str, idle_w: float, measurements: tuple[Me
     known = _LAST.get(seat)
     if known is not None and known[0] == (predictor, measurements):
         return known[1]
-    make = registry.load("predictor", predictor, PREDICTORS)
     priors = tuple(prior.coefficients for prior in seat.kind.priors)
-    learner: Predictor = make(priors, seat.kind.spec.maxn, idle_w)
+    learner = predictor_for(predictor, Knowledge(seat.kind.spec.maxn, priors, idle_w=idle_w))
     predictions = learner.fit(measurements).predict(seat.truth.modes)
     if len(_LAST) >= SEATS:
         _LAST.pop(next(iter(_LAST)))

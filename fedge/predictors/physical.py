@@ -22,8 +22,8 @@ from fedge.physics.fit import (
     prior_about,
     with_idle_w,
 )
-from fedge.physics.model import Coefficients
-from fedge.types import Floats, Measurement, Modes, PowerMode, Predictions
+from fedge.physics.knowledge import Knowledge
+from fedge.types import Floats, Measurement, Modes, Predictions
 
 NEGLIGIBLE = 1e-3
 """A prior that explains the measurements this much worse than the best is left out."""
@@ -35,21 +35,19 @@ board first, it takes a third off the power error of the first measurements, and
 class PhysicalPredictor:
     """A ``fedge.interfaces.Predictor``: a mixture of ``fedge.physics.fit`` over several priors.
 
-    ``priors`` are coefficients of workloads other than the trained one, the most credible first, for a board with the
-    top mode ``maxn``; ``idle_w`` is what the board draws at rest in it, which it measures without working. A prior that
-    lies below, because its table metered some rails only, is raised to it. Learnt: ``posteriors_``, ``weights_``.
+    Needs priors. One whose idle power lies below the board's, because its table metered some rails only, is raised to
+    it. Learnt: ``posteriors_``, ``weights_``.
     """
 
-    def __init__(self, priors: Sequence[Coefficients], maxn: PowerMode, idle_w: float) -> None:
-        self.priors = priors
-        self.maxn = maxn
-        self.idle_w = idle_w
+    def __init__(self, knowledge: Knowledge) -> None:
+        self.knowledge = knowledge
 
     def fit(self, measurements: Sequence[Measurement]) -> Self:
         """Learn from all measurements of the board; none leaves the priors."""
-        started = [with_idle_w(prior, max(self.idle_w, idle_w_at_maxn(prior))) for prior in self.priors]
-        seen = pooled(measurements, self.maxn)
-        posteriors = [fit_pooled(prior_about(prior), self.maxn, seen) for prior in started]
+        maxn, idle_w = self.knowledge.maxn, self.knowledge.idle_w or 0.0
+        started = [with_idle_w(prior, max(idle_w, idle_w_at_maxn(prior))) for prior in self.knowledge.priors]
+        seen = pooled(measurements, maxn)
+        posteriors = [fit_pooled(prior_about(prior), maxn, seen) for prior in started]
         evidence = np.array([log_evidence(posterior) for posterior in posteriors])
         evidence -= CREDIBILITY_LOSS * np.arange(len(posteriors))
         weights = np.exp(evidence - evidence.max())

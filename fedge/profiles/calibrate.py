@@ -9,8 +9,7 @@ import numpy as np
 
 from fedge.physics.fit import fit_table
 from fedge.physics.model import Coefficients, power_w, step_s
-from fedge.profiles.table import ProfileTable
-from fedge.types import Floats, PowerMode
+from fedge.types import Floats, PowerMode, ProfileTable
 
 
 @dataclass(frozen=True, slots=True)

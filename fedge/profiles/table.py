@@ -6,42 +6,17 @@ import csv
 import hashlib
 import io
 import math
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from fedge.errors import BadInput
-from fedge.types import Floats, Modes, PowerMode
+from fedge.types import Floats, Modes, ProfileTable
 
 COLUMNS = ("cores", "cpu_khz", "gpu_hz", "mem_hz", "batch_size", "time_ms", "power_w")
 _KNOB_UNITS = np.array([1.0, 1e3, 1e6, 1e6])
 """Cores as they are; kHz and Hz to MHz."""
 _KINDS = ("train", "infer")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ProfileTable:
-    """A measured table at one batch size: modes (n), seconds per step (n,), module watts (n,), and where it came from.
-
-    ``duplicates`` counts the rows that repeated a mode; such rows were replaced by their median.
-    """
-
-    device: str
-    workload: str
-    batch_size: int
-    modes: Modes
-    step_s: Floats
-    power_w: Floats
-    sha256: str
-    path: str
-    duplicates: int = 0
-
-    @property
-    def maxn(self) -> PowerMode:
-        """The largest value of every knob in the table."""
-        cores, cpu_mhz, gpu_mhz, mem_mhz = (float(v) for v in self.modes.knobs.max(axis=0))
-        return PowerMode(int(cores), cpu_mhz, gpu_mhz, mem_mhz)
 
 
 def read_table(

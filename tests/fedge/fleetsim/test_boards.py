@@ -15,6 +15,7 @@ from fedge.devices.emulated import top_mode
 from fedge.errors import BadInput, UnknownName
 from fedge.experiment import Board, Experiment, FleetEntry, LinkSpec, WorkloadSpec, boards
 from fedge.fleetsim.boards import kind_of, link_of, surface_of
+from fedge.physics.knowledge import Knowledge
 from fedge.predictors.physical import PhysicalPredictor
 from fedge.types import Floats
 
@@ -40,7 +41,7 @@ def prior_errors(board: Board, experiment: Experiment) -> tuple[float, float]:
     truth = surface.where(rounds.choosable(surface.modes))
     idle_w = float(surface.idle_w[surface.row(top_mode(surface))])
     priors = [prior.coefficients for prior in kind.priors]
-    prior = PhysicalPredictor(priors, kind.spec.maxn, idle_w).fit([]).predict(truth.modes)
+    prior = PhysicalPredictor(Knowledge(kind.spec.maxn, tuple(priors), idle_w=idle_w)).fit([]).predict(truth.modes)
 
     def error(predicted: Floats, true: Floats) -> float:
         return float(np.mean(np.abs(predicted / true - 1)))

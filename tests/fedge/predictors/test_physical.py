@@ -15,6 +15,7 @@ from fedge.costs.profiles import priors_for
 from fedge.devices.catalogue import load_catalogue
 from fedge.interfaces import Predictor
 from fedge.physics.fit import pooled
+from fedge.physics.knowledge import Knowledge
 from fedge.physics.model import TIME_NAMES, Coefficients, power_w, step_s
 from fedge.predictors import PREDICTORS
 from fedge.predictors.physical import PhysicalPredictor
@@ -31,7 +32,7 @@ DOUBLE = Coefficients(coefficients().time + np.log(2.0) * _SECONDS, coefficients
 class TestPhysicalPredictor(PredictorContract):
     @pytest.fixture
     def predictor(self) -> Predictor:
-        return PhysicalPredictor([coefficients(), DOUBLE], MAXN, idle_w=12.0)
+        return PhysicalPredictor(Knowledge(MAXN, (coefficients(), DOUBLE), idle_w=12.0))
 
     @pytest.fixture
     def modes(self) -> Modes:
@@ -53,7 +54,7 @@ def test_it_is_found_by_its_name() -> None:
 def test_the_prior_that_explains_the_measurements_takes_over() -> None:
     modes = grid()
     slow = step_s(DOUBLE, MAXN, modes)
-    predictor = PhysicalPredictor([coefficients(), DOUBLE], MAXN, idle_w=12.0)
+    predictor = PhysicalPredictor(Knowledge(MAXN, (coefficients(), DOUBLE), idle_w=12.0))
     seen = measured(modes, slow, power_w(DOUBLE, MAXN, modes), [0, 200, 400, 629])
 
     before, after = predictor.fit([]).predict(modes), predictor.fit(seen).predict(modes)
@@ -64,7 +65,7 @@ def test_the_prior_that_explains_the_measurements_takes_over() -> None:
 
 
 def test_the_first_prior_counts_most_before_anything_is_measured() -> None:
-    predictor = PhysicalPredictor([coefficients(), DOUBLE, DOUBLE], MAXN, idle_w=12.0).fit([])
+    predictor = PhysicalPredictor(Knowledge(MAXN, (coefficients(), DOUBLE, DOUBLE), idle_w=12.0)).fit([])
 
     assert predictor.weights_.sum() == pytest.approx(1.0)
     assert (np.diff(predictor.weights_) < 0).all()
@@ -77,7 +78,7 @@ def test_weights_are_positive_and_sum_to_one_whatever_was_measured(seen: list[tu
     t, p = step_s(TRUTH, MAXN, modes), power_w(TRUTH, MAXN, modes)
     measurements = [Measurement(modes[i], 40, a * float(t[i]), b * float(p[i])) for i, a, b in seen]
 
-    predictor = PhysicalPredictor([coefficients(), DOUBLE, TRUTH], MAXN, idle_w=12.0).fit(measurements)
+    predictor = PhysicalPredictor(Knowledge(MAXN, (coefficients(), DOUBLE, TRUTH), idle_w=12.0)).fit(measurements)
 
     assert (predictor.weights_ > 0).all()
     assert predictor.weights_.sum() == pytest.approx(1.0)
@@ -91,8 +92,8 @@ def test_the_one_prior_that_fits_wins_wherever_it_stands(place: int) -> None:
     priors = [*others[:place], TRUTH, *others[place:]]
     seen = measured(modes, step_s(TRUTH, MAXN, modes), power_w(TRUTH, MAXN, modes), [0, 77, 200, 300, 400, 500, 629])
 
-    predictor = PhysicalPredictor(priors, MAXN, idle_w=1.0).fit(seen)
-    alone = PhysicalPredictor([TRUTH], MAXN, idle_w=1.0).fit(seen)
+    predictor = PhysicalPredictor(Knowledge(MAXN, tuple(priors), idle_w=1.0)).fit(seen)
+    alone = PhysicalPredictor(Knowledge(MAXN, (TRUTH,), idle_w=1.0)).fit(seen)
 
     winner = predictor.posteriors_[int(np.argmax(predictor.weights_))]
     np.testing.assert_allclose(winner.coefficients.time, alone.posteriors_[0].coefficients.time)
@@ -106,7 +107,7 @@ def test_priors_that_do_not_explain_the_measurements_are_left_out() -> None:
         modes, step_s(coefficients(), MAXN, modes), power_w(coefficients(), MAXN, modes), [0, 100, 300, 629]
     )
 
-    predictor = PhysicalPredictor([tenfold, coefficients()], MAXN, idle_w=12.0).fit(seen)
+    predictor = PhysicalPredictor(Knowledge(MAXN, (tenfold, coefficients()), idle_w=12.0)).fit(seen)
 
     assert len(predictor.weights_) == 1
     np.testing.assert_allclose(predictor.predict(modes).step_s, step_s(coefficients(), MAXN, modes), rtol=0.05)
@@ -114,8 +115,10 @@ def test_priors_that_do_not_explain_the_measurements_are_left_out() -> None:
 
 def test_a_mixture_is_the_weighted_mean_and_spread_of_its_parts() -> None:
     modes = grid()
-    mixture = PhysicalPredictor([coefficients(), DOUBLE], MAXN, idle_w=12.0).fit([])
-    parts = [PhysicalPredictor([c], MAXN, idle_w=12.0).fit([]).predict(modes) for c in (coefficients(), DOUBLE)]
+    mixture = PhysicalPredictor(Knowledge(MAXN, (coefficients(), DOUBLE), idle_w=12.0)).fit([])
+    parts = [
+        PhysicalPredictor(Knowledge(MAXN, (c,), idle_w=12.0)).fit([]).predict(modes) for c in (coefficients(), DOUBLE)
+    ]
 
     mean = sum(w * np.log(part.step_s) for w, part in zip(mixture.weights_, parts, strict=True))
     variance = sum(
@@ -154,7 +157,7 @@ def test_one_outlier_among_repeats_does_not_move_the_prediction() -> None:
     one = Modes(modes.knobs[[300]])
     t, p = float(step_s(TRUTH, MAXN, one)[0]), float(power_w(TRUTH, MAXN, one)[0])
     usual, slow = Measurement(one[0], 40, t, p), Measurement(one[0], 40, 1.5 * t, p)
-    predictor = PhysicalPredictor([coefficients()], MAXN, idle_w=12.0)
+    predictor = PhysicalPredictor(Knowledge(MAXN, (coefficients(),), idle_w=12.0))
 
     with_outlier = predictor.fit([usual, slow, usual]).predict(one).step_s[0]
 
@@ -162,8 +165,8 @@ def test_one_outlier_among_repeats_does_not_move_the_prediction() -> None:
 
 
 def test_two_priors_that_disagree_are_less_sure_than_one() -> None:
-    one = PhysicalPredictor([coefficients()], MAXN, idle_w=12.0).fit([]).predict(grid())
-    two = PhysicalPredictor([coefficients(), DOUBLE], MAXN, idle_w=12.0).fit([]).predict(grid())
+    one = PhysicalPredictor(Knowledge(MAXN, (coefficients(),), idle_w=12.0)).fit([]).predict(grid())
+    two = PhysicalPredictor(Knowledge(MAXN, (coefficients(), DOUBLE), idle_w=12.0)).fit([]).predict(grid())
 
     assert (two.step_s_sd_log > one.step_s_sd_log).all()
 
@@ -171,7 +174,8 @@ def test_two_priors_that_disagree_are_less_sure_than_one() -> None:
 def test_a_prior_is_raised_to_the_idle_power_that_the_board_shows() -> None:
     modes = grid()
     low, high = (
-        PhysicalPredictor([coefficients()], MAXN, idle_w=idle).fit([]).predict(modes).power_w for idle in (1.0, 20.0)
+        PhysicalPredictor(Knowledge(MAXN, (coefficients(),), idle_w=idle)).fit([]).predict(modes).power_w
+        for idle in (1.0, 20.0)
     )
 
     np.testing.assert_allclose(low, power_w(coefficients(), MAXN, modes))
@@ -193,7 +197,7 @@ def test_ten_measured_modes_tell_the_others_of_a_real_board(
     specs = load_catalogue()
     table = read_table(profiles_root / folder / "train" / f"{workload}.csv")
     priors = [prior.coefficients for prior in priors_for(specs[device], workload, specs)]
-    predictor = PhysicalPredictor(priors, specs[device].maxn, specs[device].idle_w.value)
+    predictor = PhysicalPredictor(Knowledge(specs[device].maxn, tuple(priors), idle_w=specs[device].idle_w.value))
     errors = []
     for seed in range(5):
         order = np.random.default_rng(seed).permutation(np.flatnonzero(table.modes.knobs[:, 1] >= 400))

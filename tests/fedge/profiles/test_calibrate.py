@@ -10,7 +10,8 @@ from contracts.boards import MAXN, another_workload, grid
 
 from fedge.physics.model import power_w, step_s
 from fedge.profiles.calibrate import calibrate, errors_of
-from fedge.profiles.table import ProfileTable, read_table
+from fedge.profiles.table import read_table
+from fedge.types import ProfileTable
 
 
 def _table(noise: float) -> ProfileTable:
