@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from experiments.cli_predict import app as predict
 from fedge.errors import BadInput, FedgeError
 
 DONE, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
@@ -25,6 +26,7 @@ app = typer.Typer(
 )
 devices = typer.Typer(help="The catalogue of boards.", no_args_is_help=True)
 app.add_typer(devices, name="devices")
+app.add_typer(predict, name="predict")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
 
