@@ -1,36 +1,29 @@
-"""Fits the physical model: to a whole table, or to a few measurements starting from a prior.
-
-Symbols: th log-parameters of time or of power, N(mu, S) their prior, v(x) the log curve, J(x) its slopes at the best
-fit th*, R(x, x') covariance of what the curve cannot follow, s noise of one measurement, w its robust weight.
-With few measurements X, y the prediction is the Gaussian one of the curve linearised at th*, plus R:
-
-K = J' S J + R,  mean(x) = v(x) + J(x)' (mu - th*) + K(x, X) (K(X, X) + s^2 / w)^-1 (y - v(X) - J(X)' (mu - th*))
-"""
+"""Fits the physical model: to a whole table, or to a few measurements starting from a prior (see ``process``)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from fedge.physics import slopes
 from fedge.physics.model import POWER_NAMES, TIME_NAMES, Coefficients, shares, time_parts
+from fedge.physics.process import Curve, Rows, Side, expected, likeness, settle, spread
 from fedge.physics.robust import Fitted, Gaussian, fit_curve
 from fedge.types import Floats, Measurement, Modes, PowerMode, Predictions
 
 MISFIT_TIME_SD = 0.04
 """How far the smooth model lies off a measured table, log units (95 % of rows: within 3-9 % time, 4-12 % power)."""
-MISFIT_POWER_SD = 0.03
-NOISE_SD = 0.012
-"""Run-to-run noise of one measurement, log units (smoothness residuals of the tables: 0.4-1.2 %)."""
-FEW_TOLERANCE = 1e-3
-"""When the fit to a few measurements is done: its objective counts squared standard deviations, of which a thousandth
-moves no prediction, while a board has no time to spare."""
+MISFIT_POWER_SD = 0.035
+NOISE_TIME_SD = 0.012
+"""Run-to-run noise of one measurement, log units (residuals of the tables about a smooth misfit: 0.1-2.6 %)."""
+NOISE_POWER_SD = 0.018
+OFFSET_TIME_SD = 0.05
+"""How far boards of one kind lie apart in all modes alike, log units (1 to 8 % in POMACS 6(3) art. 44)."""
+OFFSET_POWER_SD = 0.05
 THROTTLED_SD = 0.2
 """Noise of a measurement during which the board throttled: it hardly tells of the mode that was set."""
-_CORRELATION_LENGTH = 0.5
-"""Distance in log-knobs over which the misfit stays alike."""
 _STARTS = 8
 _ROWS_PER_START = 500
 _WIDE_SD = 3.0
@@ -38,7 +31,7 @@ _WIDE_SD = 3.0
 TIME_SD = {"gpu_mem_overlap": 0.6, "prep_core_exponent": 0.5, "stage_overlap": 0.8}
 """Prior spread of the time parameters between workloads, log units, where it is not ``TIME_TERM_SD``. The spreads were
 chosen by us so that nine intervals in ten hold the truth when one board's workload is the prior of another."""
-TIME_TERM_SD = 0.4
+TIME_TERM_SD = 0.5
 TIME_SCALE_SD = 0.4
 POWER_SD = {
     "static_w": 0.25,
@@ -48,7 +41,7 @@ POWER_SD = {
     "mem_exponent": 0.5,
 }
 """Prior spread of the power parameters, log units, where it is not ``POWER_TERM_SD``."""
-POWER_TERM_SD = 0.5
+POWER_TERM_SD = 0.7
 POWER_SCALE_SD = 0.1
 
 
@@ -67,25 +60,6 @@ class Prior:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Side:
-    """The linearised posterior of log time or log power; X are the measured modes.
-
-    ``shift`` is mu - th*, ``prior_cov`` S, ``gain`` (K(X, X) + noise)^-1 (y - ...), ``chol`` the factor of that matrix
-    and ``whitener`` the factor's inverse.
-    """
-
-    best: Floats
-    shift: Floats
-    prior_cov: Floats
-    seen: Floats
-    seen_slopes: Floats
-    gain: Floats
-    chol: Floats
-    whitener: Floats
-    misfit_sd: float
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Posterior:
     """What is believed of one board and workload after measuring."""
 
@@ -101,12 +75,11 @@ class Posterior:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Seen:
-    """Measurements pooled by mode: shares (n, 4), log seconds, log watts and the noise of each (n,)."""
+    """Measurements pooled by board and mode: log seconds, log watts, and the likeness of the rows' misfits (n, n)."""
 
-    x: Floats
-    log_s: Floats
-    log_w: Floats
-    noise_sd: Floats
+    time: Rows
+    power: Rows
+    alike: Floats
 
 
 def fit_table(modes: Modes, maxn: PowerMode, step_s: Floats, power_w: Floats, seed: int = 0) -> Coefficients:
@@ -115,7 +88,7 @@ def fit_table(modes: Modes, maxn: PowerMode, step_s: Floats, power_w: Floats, se
     x = shares(maxn, modes)
     time = _fit_wide(slopes.log_time, x, np.log(step_s), _time_guess(float(step_s.min())), MISFIT_TIME_SD, rng)
     guess = _power_guess(float(power_w.max()))
-    power = _fit_wide(_power_curve(time), x, np.log(power_w), guess, MISFIT_POWER_SD, rng)
+    power = _fit_wide(power_curve(time), x, np.log(power_w), guess, MISFIT_POWER_SD, rng)
     return Coefficients(time, power)
 
 
@@ -133,12 +106,23 @@ def fit_map(prior: Prior, maxn: PowerMode, measurements: Sequence[Measurement]) 
 
 def fit_pooled(prior: Prior, maxn: PowerMode, seen: Seen) -> Posterior:
     """``fit_map`` of measurements that ``pooled`` has put together, for several priors over the same ones."""
-    time_cov = _covariance(prior.time_sd, prior.time_scale_sd, TIME_NAMES, "_s")
-    time = _side(slopes.log_time, seen.log_s, seen, prior.coefficients.time, time_cov, MISFIT_TIME_SD)
-    power_cov = _covariance(prior.power_sd, prior.power_scale_sd, POWER_NAMES, "_w")
-    curve_at = _power_curve(time.best)
-    power = _side(curve_at, seen.log_w, seen, prior.coefficients.power, power_cov, MISFIT_POWER_SD)
+    time_prior, power_prior = gaussian_time(prior), gaussian_power(prior)
+    time = settle(slopes.log_time, seen.time, time_prior, MISFIT_TIME_SD, NOISE_TIME_SD, seen.alike)
+    curve = power_curve(time.best)
+    power = settle(curve, seen.power, power_prior, MISFIT_POWER_SD, NOISE_POWER_SD, seen.alike)
     return Posterior(maxn, time, power)
+
+
+def gaussian_time(prior: Prior) -> Gaussian:
+    """The prior of the time parameters."""
+    covariance = _covariance(prior.time_sd, prior.time_scale_sd, TIME_NAMES, "_s")
+    return Gaussian(prior.coefficients.time, np.asarray(np.linalg.inv(covariance), dtype=np.float64))
+
+
+def gaussian_power(prior: Prior) -> Gaussian:
+    """The prior of the power parameters."""
+    covariance = _covariance(prior.power_sd, prior.power_scale_sd, POWER_NAMES, "_w")
+    return Gaussian(prior.coefficients.power, np.asarray(np.linalg.inv(covariance), dtype=np.float64))
 
 
 def predict(posterior: Posterior, modes: Modes) -> Predictions:
@@ -149,25 +133,30 @@ def predict(posterior: Posterior, modes: Modes) -> Predictions:
 def predict_each(posteriors: Sequence[Posterior], modes: Modes) -> list[Predictions]:
     """``predict`` for posteriors of one board and the same measurements, whose common parts are computed once."""
     x = shares(posteriors[0].maxn, modes)
-    alike = _alike(x, posteriors[0].time.seen)
+    alike = likeness(x, posteriors[0].time.rows.x)
     return [_predict_one(posterior, modes, x, alike) for posterior in posteriors]
 
 
 def _predict_one(posterior: Posterior, modes: Modes, x: Floats, alike: Floats) -> Predictions:
-    log_s, time_sd = _predict_side(posterior.time, slopes.log_time, x, alike)
-    log_w, power_sd = _predict_side(posterior.power, _power_curve(posterior.time.best), x, alike)
-    return Predictions(modes, np.exp(log_s), np.exp(log_w), time_sd, power_sd)
+    time, power = posterior.time, posterior.power
+    seconds, by_time = slopes.log_time(time.best, x)
+    watts, by_power = power_curve(time.best)(power.best, x)
+    return Predictions(
+        modes,
+        np.exp(expected(time, seconds, by_time, alike)),
+        np.exp(expected(power, watts, by_power, alike)),
+        spread(time, by_time, alike),
+        spread(power, by_power, alike),
+    )
 
 
-_Slopes = Callable[[Floats, Floats], tuple[Floats, Floats]]
-
-
-def _power_curve(time: Floats) -> _Slopes:
+def power_curve(time: Floats) -> Curve:
+    """The curve of log power, given the time parameters (11,) that say how busy each part is."""
     return lambda th, x: slopes.log_power(th, time_parts(time, x), x)
 
 
 def _fit_wide(
-    curve_at: _Slopes, x: Floats, data: Floats, guess: Floats, noise_sd: float, rng: np.random.Generator
+    curve_at: Curve, x: Floats, data: Floats, guess: Floats, noise_sd: float, rng: np.random.Generator
 ) -> Floats:
     """The best of several starts on some rows, then polished on all."""
     prior = Gaussian(guess, np.eye(len(guess)) / _WIDE_SD**2)
@@ -217,17 +206,26 @@ def _power_guess(p: float) -> Floats:
 
 
 def pooled(measurements: Sequence[Measurement], maxn: PowerMode) -> Seen:
-    """One row per mode: the median over its repeats, with their noise averaged down."""
-    groups: dict[PowerMode, list[Measurement]] = {}
+    """One row per board and mode: the median over its repeats, with their noise averaged down."""
+    groups: dict[tuple[str | None, PowerMode], list[Measurement]] = {}
     for measurement in measurements:
-        groups.setdefault(measurement.mode, []).append(measurement)
-    knobs = np.array([[m.cores, m.cpu_mhz, m.gpu_mhz, m.mem_mhz] for m in groups], dtype=np.float64).reshape(-1, 4)
+        groups.setdefault((measurement.board, measurement.mode), []).append(measurement)
+    knobs = np.array([[m.cores, m.cpu_mhz, m.gpu_mhz, m.mem_mhz] for _, m in groups], dtype=np.float64).reshape(-1, 4)
+    x = shares(maxn, Modes(knobs))
     kept = [[m for m in group if not m.throttled] or group for group in groups.values()]
+    boards = [board for board, _ in groups]
+
+    def rows(logs: list[float], noise_sd: float, offset_sd: float) -> Rows:
+        noise = [(THROTTLED_SD if group[0].throttled else noise_sd) / np.sqrt(len(group)) for group in kept]
+        same = np.array([[a == b for b in boards] for a in boards], dtype=np.float64).reshape(len(boards), len(boards))
+        here = np.array([board is None for board in boards], dtype=np.float64)
+        apart = offset_sd if any(boards) else 0.0
+        return Rows(x, np.array(logs), np.array(noise), apart**2 * same, apart**2 * here, apart)
+
+    seconds = [float(np.median([np.log(m.step_s) for m in group])) for group in kept]
+    watts = [float(np.median([np.log(m.power_w) for m in group])) for group in kept]
     return Seen(
-        shares(maxn, Modes(knobs)),
-        np.array([np.median([np.log(m.step_s) for m in group]) for group in kept], dtype=np.float64),
-        np.array([np.median([np.log(m.power_w) for m in group]) for group in kept], dtype=np.float64),
-        np.array([(THROTTLED_SD if g[0].throttled else NOISE_SD) / np.sqrt(len(g)) for g in kept], dtype=np.float64),
+        rows(seconds, NOISE_TIME_SD, OFFSET_TIME_SD), rows(watts, NOISE_POWER_SD, OFFSET_POWER_SD), likeness(x, x)
     )
 
 
@@ -238,50 +236,9 @@ def _covariance(sd: Floats, scale_sd: float, names: Sequence[str], unit: str) ->
     return covariance
 
 
-def _side(curve_at: _Slopes, data: Floats, seen: Seen, mean: Floats, covariance: Floats, misfit_sd: float) -> Side:
-    def curve(th: Floats) -> tuple[Floats, Floats]:
-        return curve_at(th, seen.x)
-
-    noise_sd: Floats = np.hypot(seen.noise_sd, misfit_sd)
-    precision = np.asarray(np.linalg.inv(covariance), dtype=np.float64)
-    fitted = fit_curve(curve, data, noise_sd, Gaussian(mean, precision), mean, FEW_TOLERANCE)
-    _, at_seen = curve(fitted.parameters)
-    shift = mean - fitted.parameters
-    noise = noise_sd**2 / np.minimum(fitted.weights, 1.0) - misfit_sd**2
-    kernel = at_seen.T @ covariance @ at_seen + misfit_sd**2 * _alike(seen.x, seen.x) + np.diag(noise)
-    chol = np.asarray(np.linalg.cholesky(kernel), dtype=np.float64)
-    gain = np.asarray(np.linalg.solve(kernel, fitted.residuals - at_seen.T @ shift), dtype=np.float64)
-    whitener = np.asarray(np.linalg.inv(chol), dtype=np.float64)
-    return Side(fitted.parameters, shift, covariance, seen.x, at_seen, gain, chol, whitener, misfit_sd)
-
-
-def _predict_side(side: Side, curve_at: _Slopes, x: Floats, alike: Floats) -> tuple[Floats, Floats]:
-    values, at = curve_at(side.best, x)
-    spread = side.prior_cov @ at
-    across = spread.T @ side.seen_slopes + side.misfit_sd**2 * alike
-    known = across @ side.whitener.T
-    variance = np.einsum("kn,kn->n", at, spread) + side.misfit_sd**2 - np.einsum("nm,nm->n", known, known)
-    mean: Floats = values + at.T @ side.shift + across @ side.gain
-    return mean, np.sqrt(np.maximum(variance, 0.0) + NOISE_SD**2)
-
-
-def _alike(x: Floats, seen: Floats) -> Floats:
-    """How alike the misfits of two modes are: Matern-5/2 correlation in log-knobs, shape (n, m)."""
-    a, b = np.log(x) / _CORRELATION_LENGTH, np.log(seen) / _CORRELATION_LENGTH
-    squared = np.square(a).sum(axis=1)[:, None] + np.square(b).sum(axis=1) - (2.0 * a) @ b.T
-    d = np.sqrt(np.maximum(5.0 * squared, 0.0, out=squared), out=squared)
-    correlation: Floats = (d * d / 3.0 + d + 1.0) * np.exp(-d)
-    return correlation
-
-
 def log_evidence(posterior: Posterior) -> float:
     """Natural logarithm of the measurements' probability density under the prior, up to a constant shared by priors."""
-    return sum(_log_density(side) for side in (posterior.time, posterior.power))
-
-
-def _log_density(side: Side) -> float:
-    whitened = side.chol.T @ side.gain
-    return float(-0.5 * whitened @ whitened - np.log(np.diag(side.chol)).sum())
+    return posterior.time.log_evidence + posterior.power.log_evidence
 
 
 def idle_w_at_maxn(coefficients: Coefficients) -> float:

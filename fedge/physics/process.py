@@ -1,0 +1,146 @@
+"""A curve with a Gaussian prior, linearised at its best fit, plus smooth misfit and noise: fit, prediction, evidence.
+
+Symbols: th parameters, N(mu, S) their prior, v(x) the curve of log time or log power, J(x) its slopes at the best fit
+th*, R(x, x') covariance of what the curve cannot follow, B(x, x') covariance of boards' offsets, s noise of one row,
+w its robust weight. With rows X, y the prediction is the Gaussian one of the curve linearised at th*, plus R and B:
+
+K = J' S J + R + B,  mean(x) = v(x) + J(x)' (mu - th*) + K(x, X) (K(X, X) + s^2 / w)^-1 (y - v(X) - J(X)' (mu - th*))
+
+The spread is scaled by sqrt((nu + z'z) / (nu + n)), z the n whitened rows: rows that lie further off than expected
+widen it, rows that lie closer narrow it (the scale of a Student-t process).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedge.physics.robust import Gaussian, fit_curve
+from fedge.types import Floats
+
+Curve = Callable[[Floats, Floats], tuple[Floats, Floats]]
+"""Parameters (k,) and shares (n, 4) -> log values (n,) and slopes (k, n)."""
+
+FEW_TOLERANCE = 1e-3
+"""When the fit to a few measurements is done: its objective counts squared standard deviations, of which a thousandth
+moves no prediction, while a board has no time to spare."""
+LENGTHS = (1.0, 0.65, 0.7, 0.5)
+"""Distance in log-knobs (cores, CPU, GPU, memory) over which the misfit stays alike: about what is most probable for
+the residuals of the calibrated tables."""
+OWN_SHARE = 0.3
+"""Share of the misfit's variance that belongs to single knobs, such as one GPU clock that is off in every mode; chosen
+by us on the calibrated tables."""
+SPREAD_ROWS = 8.0
+"""How many rows the expected size of the misfit is worth (nu above); chosen by us."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """What was measured of one quantity, one row per mode and board: shares (n, 4), logs, noise and board offsets (n,).
+
+    ``offset`` is the covariance of the boards' own offsets between the rows (n, n), ``offset_here`` that between the
+    rows and the board that is predicted (n,), ``offset_sd`` that board's own spread; all zero when no other board's
+    measurements are among them.
+    """
+
+    x: Floats
+    log: Floats
+    noise_sd: Floats
+    offset: Floats
+    offset_here: Floats
+    offset_sd: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Side:
+    """The linearised posterior of log time or log power after some rows.
+
+    ``shift`` is mu - th*, ``prior_cov`` S, ``gain`` (K(X, X) + noise)^-1 (y - ...), ``whitener`` the inverse of that
+    matrix's lower factor, ``log_evidence`` the logarithm of the rows' probability density under the prior, and
+    ``scale`` the factor of the spread.
+    """
+
+    best: Floats
+    shift: Floats
+    prior_cov: Floats
+    rows: Rows
+    slopes: Floats
+    gain: Floats
+    whitener: Floats
+    misfit_sd: float
+    noise_sd: float
+    log_evidence: float
+    scale: float
+
+
+def settle(curve: Curve, rows: Rows, prior: Gaussian, misfit_sd: float, noise_sd: float, alike: Floats) -> Side:
+    """The posterior after ``rows``, none allowed; ``alike`` is ``likeness(rows.x, rows.x)``.
+
+    ``noise_sd`` is the noise of one next measurement, log units.
+    """
+    covariance = np.asarray(np.linalg.inv(prior.precision), dtype=np.float64)
+    loose: Floats = np.sqrt(rows.noise_sd**2 + misfit_sd**2 + np.diag(rows.offset))
+    fitted = fit_curve(lambda th: curve(th, rows.x), rows.log, loose, prior, prior.mean, FEW_TOLERANCE)
+    _, slopes = curve(fitted.parameters, rows.x)
+    shift = prior.mean - fitted.parameters
+    noise = loose**2 / np.minimum(fitted.weights, 1.0) - misfit_sd**2 - np.diag(rows.offset)
+    kernel = slopes.T @ covariance @ slopes + misfit_sd**2 * alike + rows.offset + np.diag(noise)
+    factor = np.asarray(np.linalg.cholesky(kernel), dtype=np.float64)
+    whitener = np.asarray(np.linalg.inv(factor), dtype=np.float64)
+    whitened: Floats = whitener @ (fitted.residuals - slopes.T @ shift)
+    squares, n = float(whitened @ whitened), len(whitened)
+    evidence = float(-0.5 * squares - np.log(np.diag(factor)).sum())
+    scale = float(np.sqrt((SPREAD_ROWS + squares) / (SPREAD_ROWS + n)))
+    gain: Floats = whitener.T @ whitened
+    return Side(
+        fitted.parameters, shift, covariance, rows, slopes, gain, whitener, misfit_sd, noise_sd, evidence, scale
+    )
+
+
+def expected(side: Side, values: Floats, slopes: Floats, alike: Floats) -> Floats:
+    """Mean log of every mode, from the curve at ``side.best`` and the likeness to the rows (n, m)."""
+    mean: Floats = (
+        values
+        + slopes.T @ (side.shift + side.prior_cov @ (side.slopes @ side.gain))
+        + side.misfit_sd**2 * (alike @ side.gain)
+        + side.rows.offset_here @ side.gain
+    )
+    return mean
+
+
+def spread(side: Side, slopes: Floats, alike: Floats) -> Floats:
+    """Standard deviation of the log of what a next measurement of every mode will read, shape (n,)."""
+    moved = side.prior_cov @ slopes
+    across = moved.T @ side.slopes
+    across += side.misfit_sd**2 * alike
+    across += side.rows.offset_here
+    known = across @ side.whitener.T
+    before = np.einsum("kn,kn->n", slopes, moved) + side.misfit_sd**2 + side.rows.offset_sd**2
+    variance = np.maximum(before - np.einsum("nm,nm->n", known, known), 0.0)
+    sd: Floats = side.scale * np.sqrt(variance + side.noise_sd**2)
+    return sd
+
+
+def likeness(x: Floats, seen: Floats) -> Floats:
+    """How alike the misfits of two modes are, from 0 to 1, shape (n, m): Matern-5/2 over all knobs and over each.
+
+    Boards have few values of every knob, so distances are looked up rather than computed.
+    """
+    squared = np.zeros((len(x), len(seen)))
+    single = np.zeros_like(squared)
+    for knob, length in enumerate(LENGTHS):
+        values, which = np.unique(x[:, knob], return_inverse=True)
+        apart = np.square(np.log(values)[:, None] - np.log(seen[:, knob])) / length**2
+        squared += apart[which.reshape(-1)]
+        single += _matern(apart)[which.reshape(-1)]
+    alike: Floats = (1.0 - OWN_SHARE) * _matern(squared) + OWN_SHARE / len(LENGTHS) * single
+    return alike
+
+
+def _matern(squared: Floats) -> Floats:
+    """Matern-5/2 correlation at squared distances."""
+    d = np.sqrt(5.0 * squared)
+    correlation: Floats = (d * d / 3.0 + d + 1.0) * np.exp(-d)
+    return correlation

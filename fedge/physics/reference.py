@@ -1,0 +1,81 @@
+"""What another workload's measured table on a like board teaches: its coefficients, and what the curve leaves over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedge.physics.fit import fit_table
+from fedge.physics.model import Coefficients, power_w, shares, step_s
+from fedge.types import Floats, PowerMode, ProfileTable
+
+LARGEST_RESIDUAL = 0.3
+"""Residuals are cut at this, log units: what lies further off is a bad row of that table, not the board's way."""
+REACH = 0.3
+"""Distance in log-knobs over which a residual still counts for a mode that the table does not have; chosen by us."""
+USUAL_RESIDUAL_SD = 0.06
+"""Up to this spread, log units, a table is as smooth as measured ones are; the calibrated tables have 0.02 to 0.04."""
+DOUBT_SD = 0.03
+"""Each such step beyond makes the table's residuals e times less credible; chosen by us."""
+_ROWS = 1200
+"""Rows that a reference is fitted to: more change its coefficients little and take longer."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reference:
+    """A reference table as the predictor uses it.
+
+    ``log_credibility`` is 0 for a table as smooth as measured ones are, and lower for a rougher one.
+    """
+
+    coefficients: Coefficients
+    time: Residuals
+    power: Residuals
+    log_credibility: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Residuals:
+    """Log measured minus log modelled on a table's modes; ``axes`` are the knobs' values, ``keys`` the sorted rows."""
+
+    axes: tuple[Floats, ...]
+    keys: NDArray[np.int64]
+    values: Floats
+
+    def at(self, x: Floats) -> Floats:
+        """The residual at shares ``x`` (n, 4): that of the nearest value of every knob, less the further off it is."""
+        index, squared = np.zeros(len(x), dtype=np.int64), np.zeros(len(x))
+        for axis, wanted in zip(self.axes, x.T, strict=True):
+            middles = np.sqrt(axis[1:] * axis[:-1])
+            nearest = np.searchsorted(middles, wanted)
+            index = index * len(axis) + nearest
+            squared += np.square(np.log(wanted / axis[nearest]))
+        place = np.minimum(np.searchsorted(self.keys, index), len(self.keys) - 1)
+        known = self.keys[place] == index
+        found: Floats = np.where(known, self.values[place] * np.exp(-squared / REACH**2), 0.0)
+        return found
+
+
+@lru_cache(maxsize=16)
+def study(table: ProfileTable, maxn: PowerMode) -> Reference:
+    """Fit the physical model to a reference ``table`` of a board with the top mode ``maxn``; takes about a second."""
+    some = np.random.default_rng(0).permutation(len(table.modes))[:_ROWS]
+    rows = type(table.modes)(table.modes.knobs[some])
+    coefficients = fit_table(rows, maxn, table.step_s[some], table.power_w[some])
+    time = np.log(table.step_s) - np.log(step_s(coefficients, maxn, table.modes))
+    power = np.log(table.power_w) - np.log(power_w(coefficients, maxn, table.modes))
+    x = shares(maxn, table.modes)
+    doubt = sum(max(0.0, float(residual.std()) - USUAL_RESIDUAL_SD) for residual in (time, power)) / DOUBT_SD
+    return Reference(coefficients, _residuals(x, time), _residuals(x, power), -doubt)
+
+
+def _residuals(x: Floats, values: Floats) -> Residuals:
+    axes = tuple(np.unique(knob) for knob in x.T)
+    index = np.zeros(len(x), dtype=np.int64)
+    for axis, knob in zip(axes, x.T, strict=True):
+        index = index * len(axis) + np.searchsorted(axis, knob)
+    order = np.argsort(index)
+    return Residuals(axes, index[order], np.clip(values, -LARGEST_RESIDUAL, LARGEST_RESIDUAL)[order])

@@ -1,0 +1,78 @@
+"""The default predictor: every prior and reference bent to what was measured, and weighed by how well it explains it.
+
+Symbols: k a candidate (``fedge.physics.beliefs``), L_k its evidence, c_k its credibility, w_k = L_k c_k / sum L_j c_j,
+m_k its mean log prediction, s that spread of the most probable candidate.
+Blend: m = sum w_k m_k, spread^2 = s^2 + sum w_k (m_k - m)^2; time and power have weights of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from fedge.physics.beliefs import Candidate, power_candidates, sources, time_candidates
+from fedge.physics.fit import MISFIT_POWER_SD, MISFIT_TIME_SD, NOISE_POWER_SD, NOISE_TIME_SD, pooled
+from fedge.physics.knowledge import Knowledge
+from fedge.physics.model import TIME_NAMES, shares
+from fedge.physics.process import Curve, Rows, Side, expected, likeness, settle, spread
+from fedge.types import Floats, Measurement, Modes, Predictions
+
+NEGLIGIBLE = 0.02
+"""A candidate this much less probable than the best is left out."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Blend:
+    """The candidates of one quantity that are left, the most probable first, with their weights."""
+
+    curves: tuple[Curve, ...]
+    sides: tuple[Side, ...]
+    weights: Floats
+
+    def predict(self, x: Floats, alike: Floats) -> tuple[Floats, Floats]:
+        """Mean and spread of the log at shares ``x`` (n, 4), of likeness ``alike`` (n, m) to the rows."""
+        at = [curve(side.best, x) for curve, side in zip(self.curves, self.sides, strict=True)]
+        each = np.stack([expected(side, *here, alike) for side, here in zip(self.sides, at, strict=True)])
+        mean: Floats = self.weights @ each
+        sd: Floats = np.hypot(spread(self.sides[0], at[0][1], alike), np.sqrt(self.weights @ np.square(each - mean)))
+        return mean, sd
+
+
+class BlendedPredictor:
+    """A ``fedge.interfaces.Predictor``; needs a prior or a reference, better both. Learnt: ``time_``, ``power_``."""
+
+    def __init__(self, knowledge: Knowledge) -> None:
+        self.knowledge = knowledge
+
+    def fit(self, measurements: Sequence[Measurement]) -> Self:
+        """Learn from all measurements, also other boards' of the same kind; none leaves what was known beforehand."""
+        found = sources(self.knowledge)
+        seen = pooled(measurements, self.knowledge.maxn)
+        self.time_ = _blended(time_candidates(found), seen.time, seen.alike, MISFIT_TIME_SD, NOISE_TIME_SD)
+        busy = self.time_.sides[0].best[: len(TIME_NAMES)]
+        powers = power_candidates(found, busy)
+        self.power_ = _blended(powers, seen.power, seen.alike, MISFIT_POWER_SD, NOISE_POWER_SD)
+        return self
+
+    def predict(self, modes: Modes) -> Predictions:
+        """Step time and power of every mode; needs ``fit`` first."""
+        x = shares(self.knowledge.maxn, modes)
+        alike = likeness(x, self.time_.sides[0].rows.x)
+        log_s, time_sd = self.time_.predict(x, alike)
+        log_w, power_sd = self.power_.predict(x, alike)
+        return Predictions(modes, np.exp(log_s), np.exp(log_w), time_sd, power_sd)
+
+
+def _blended(candidates: Iterable[Candidate], rows: Rows, alike: Floats, misfit_sd: float, noise_sd: float) -> Blend:
+    tried = [(c, settle(c.curve, rows, c.prior, misfit_sd, noise_sd, alike)) for c in candidates]
+    logs = np.array([candidate.log_credibility + side.log_evidence for candidate, side in tried])
+    weights = np.exp(logs - logs.max())
+    kept = [i for i in np.argsort(-weights, kind="stable") if weights[i] >= NEGLIGIBLE]
+    return Blend(
+        tuple(tried[i][0].curve for i in kept),
+        tuple(tried[i][1] for i in kept),
+        weights[kept] / weights[kept].sum(),
+    )
