@@ -96,7 +96,7 @@ class _Design:
 
 def _covariances(knowledge: Knowledge, x: Floats, rng: np.random.Generator) -> Iterator[tuple[float, Floats, float]]:
     """Weight, prior covariance (n, n) and noise variance of log time and of log power, per source and draw."""
-    alike = likeness(x, x)
+    alike = likeness(x, x).astype(np.float64)
     for source in sources(knowledge)[:SOURCES]:
         weight = float(np.exp(source.log_credibility))
         for draw in range(DRAWS):

@@ -26,10 +26,12 @@ from fedge.physics.fit import (
 from fedge.physics.knowledge import Knowledge
 from fedge.physics.model import Coefficients
 from fedge.physics.process import Curve
-from fedge.physics.reference import Reference, Residuals, study
+from fedge.physics.reference import Reference, study
 from fedge.physics.robust import Gaussian
 from fedge.types import Floats
 
+TIME, POWER = 0, 1
+"""Rows of a reference's residuals."""
 WEIGHT, WEIGHT_SD = 0.7, 0.3
 """Prior of a reference's weight (rho)."""
 CREDIBILITY_LOSS = 0.7
@@ -83,36 +85,35 @@ def sources(knowledge: Knowledge) -> tuple[Source, ...]:
 def time_candidates(found: tuple[Source, ...]) -> Iterator[Candidate]:
     """Candidates for log time, every source in every width."""
     for source in found:
-        residuals = None if source.reference is None else source.reference.time
-        yield from _candidates(source, slopes.log_time, residuals, gaussian_time)
+        yield from _candidates(source, TIME, slopes.log_time, gaussian_time)
 
 
 def power_candidates(found: tuple[Source, ...], time: Floats) -> Iterator[Candidate]:
     """Candidates for log power, given the time parameters (11,) that say how busy each part is."""
+    curve = power_curve(time)
     for source in found:
-        residuals = None if source.reference is None else source.reference.power
-        yield from _candidates(source, power_curve(time), residuals, gaussian_power)
+        yield from _candidates(source, POWER, curve, gaussian_power)
 
 
 def _candidates(
-    source: Source, curve: Curve, residuals: Residuals | None, gaussian: Callable[[Prior], Gaussian]
+    source: Source, quantity: int, curve: Curve, gaussian: Callable[[Prior], Gaussian]
 ) -> Iterator[Candidate]:
     about = gaussian(prior_about(source.coefficients))
     for width in WIDTHS:
         prior = Gaussian(about.mean, about.precision / width**2)
         credibility = source.log_credibility - WIDTH_LOSS * float(np.log(width))
-        if residuals is None:
+        if source.reference is None:
             yield Candidate(curve, prior, credibility)
         else:
-            yield Candidate(_with(curve, residuals), _weighted(prior), credibility)
+            yield Candidate(_with(curve, source.reference, quantity), _weighted(prior), credibility)
 
 
-def _with(curve: Curve, residuals: Residuals) -> Curve:
-    """The curve plus its last parameter times the residuals."""
+def _with(curve: Curve, reference: Reference, quantity: int) -> Curve:
+    """The curve plus its last parameter times the reference's residuals."""
 
     def joined(parameters: Floats, x: Floats) -> tuple[Floats, Floats]:
         values, by = curve(parameters[:-1], x)
-        left = residuals.at(x)
+        left = reference.residuals(x)[quantity]
         return values + parameters[-1] * left, np.vstack([by, left])
 
     return joined

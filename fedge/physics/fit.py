@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedge.physics import slopes
+from fedge.physics.memory import last
 from fedge.physics.model import POWER_NAMES, TIME_NAMES, Coefficients, shares, time_parts
-from fedge.physics.process import Curve, Rows, Side, expected, likeness, settle, spread
+from fedge.physics.process import Curve, Rows, Side, Singles, expected, likeness, settle, spread
 from fedge.physics.robust import Fitted, Gaussian, fit_curve
 from fedge.types import Floats, Measurement, Modes, PowerMode, Predictions
 
@@ -79,7 +80,7 @@ class Seen:
 
     time: Rows
     power: Rows
-    alike: Floats
+    alike: Singles
 
 
 def fit_table(modes: Modes, maxn: PowerMode, step_s: Floats, power_w: Floats, seed: int = 0) -> Coefficients:
@@ -137,7 +138,7 @@ def predict_each(posteriors: Sequence[Posterior], modes: Modes) -> list[Predicti
     return [_predict_one(posterior, modes, x, alike) for posterior in posteriors]
 
 
-def _predict_one(posterior: Posterior, modes: Modes, x: Floats, alike: Floats) -> Predictions:
+def _predict_one(posterior: Posterior, modes: Modes, x: Floats, alike: Singles) -> Predictions:
     time, power = posterior.time, posterior.power
     seconds, by_time = slopes.log_time(time.best, x)
     watts, by_power = power_curve(time.best)(power.best, x)
@@ -152,7 +153,8 @@ def _predict_one(posterior: Posterior, modes: Modes, x: Floats, alike: Floats) -
 
 def power_curve(time: Floats) -> Curve:
     """The curve of log power, given the time parameters (11,) that say how busy each part is."""
-    return lambda th, x: slopes.log_power(th, time_parts(time, x), x)
+    parts = last(lambda x: time_parts(time, x))
+    return lambda th, x: slopes.log_power(th, parts(x), x)
 
 
 def _fit_wide(

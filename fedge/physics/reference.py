@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -9,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedge.physics.fit import fit_table
+from fedge.physics.memory import last
 from fedge.physics.model import Coefficients, power_w, shares, step_s
 from fedge.types import Floats, PowerMode, ProfileTable
 
@@ -28,25 +30,25 @@ _ROWS = 1200
 class Reference:
     """A reference table as the predictor uses it.
 
-    ``log_credibility`` is 0 for a table as smooth as measured ones are, and lower for a rougher one.
+    ``residuals`` gives what the curve leaves of log time and of log power (2, n) at shares (n, 4); ``log_credibility``
+    is 0 for a table as smooth as measured ones are, and lower for a rougher one.
     """
 
     coefficients: Coefficients
-    time: Residuals
-    power: Residuals
+    residuals: Callable[[Floats], Floats]
     log_credibility: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Residuals:
-    """Log measured minus log modelled on a table's modes; ``axes`` are the knobs' values, ``keys`` the sorted rows."""
+    """Log measured minus log modelled, time and power (2, rows); ``axes`` are the knobs' values, ``keys`` the rows."""
 
     axes: tuple[Floats, ...]
     keys: NDArray[np.int64]
     values: Floats
 
     def at(self, x: Floats) -> Floats:
-        """The residual at shares ``x`` (n, 4): that of the nearest value of every knob, less the further off it is."""
+        """The residuals (2, n) at shares ``x`` (n, 4): those of the nearest values, less the further off."""
         index, squared = np.zeros(len(x), dtype=np.int64), np.zeros(len(x))
         for axis, wanted in zip(self.axes, x.T, strict=True):
             middles = np.sqrt(axis[1:] * axis[:-1])
@@ -55,7 +57,7 @@ class Residuals:
             squared += np.square(np.log(wanted / axis[nearest]))
         place = np.minimum(np.searchsorted(self.keys, index), len(self.keys) - 1)
         known = self.keys[place] == index
-        found: Floats = np.where(known, self.values[place] * np.exp(-squared / REACH**2), 0.0)
+        found: Floats = np.where(known, self.values[:, place] * np.exp(-squared / REACH**2), 0.0)
         return found
 
 
@@ -69,7 +71,7 @@ def study(table: ProfileTable, maxn: PowerMode) -> Reference:
     power = np.log(table.power_w) - np.log(power_w(coefficients, maxn, table.modes))
     x = shares(maxn, table.modes)
     doubt = sum(max(0.0, float(residual.std()) - USUAL_RESIDUAL_SD) for residual in (time, power)) / DOUBT_SD
-    return Reference(coefficients, _residuals(x, time), _residuals(x, power), -doubt)
+    return Reference(coefficients, last(_residuals(x, np.stack([time, power])).at), -doubt)
 
 
 def _residuals(x: Floats, values: Floats) -> Residuals:
@@ -78,4 +80,4 @@ def _residuals(x: Floats, values: Floats) -> Residuals:
     for axis, knob in zip(axes, x.T, strict=True):
         index = index * len(axis) + np.searchsorted(axis, knob)
     order = np.argsort(index)
-    return Residuals(axes, index[order], np.clip(values, -LARGEST_RESIDUAL, LARGEST_RESIDUAL)[order])
+    return Residuals(axes, index[order], np.clip(values, -LARGEST_RESIDUAL, LARGEST_RESIDUAL)[:, order])

@@ -17,10 +17,10 @@ from fedge.physics.beliefs import Candidate, power_candidates, sources, time_can
 from fedge.physics.fit import MISFIT_POWER_SD, MISFIT_TIME_SD, NOISE_POWER_SD, NOISE_TIME_SD, pooled
 from fedge.physics.knowledge import Knowledge
 from fedge.physics.model import TIME_NAMES, shares
-from fedge.physics.process import Curve, Rows, Side, expected, likeness, settle, spread
+from fedge.physics.process import Curve, Rows, Side, Singles, expected, likeness, settle, spread
 from fedge.types import Floats, Measurement, Modes, Predictions
 
-NEGLIGIBLE = 0.02
+NEGLIGIBLE = 0.05
 """A candidate this much less probable than the best is left out."""
 
 
@@ -32,7 +32,7 @@ class Blend:
     sides: tuple[Side, ...]
     weights: Floats
 
-    def predict(self, x: Floats, alike: Floats) -> tuple[Floats, Floats]:
+    def predict(self, x: Floats, alike: Singles) -> tuple[Floats, Floats]:
         """Mean and spread of the log at shares ``x`` (n, 4), of likeness ``alike`` (n, m) to the rows."""
         at = [curve(side.best, x) for curve, side in zip(self.curves, self.sides, strict=True)]
         each = np.stack([expected(side, *here, alike) for side, here in zip(self.sides, at, strict=True)])
@@ -66,7 +66,7 @@ class BlendedPredictor:
         return Predictions(modes, np.exp(log_s), np.exp(log_w), time_sd, power_sd)
 
 
-def _blended(candidates: Iterable[Candidate], rows: Rows, alike: Floats, misfit_sd: float, noise_sd: float) -> Blend:
+def _blended(candidates: Iterable[Candidate], rows: Rows, alike: Singles, misfit_sd: float, noise_sd: float) -> Blend:
     tried = [(c, settle(c.curve, rows, c.prior, misfit_sd, noise_sd, alike)) for c in candidates]
     logs = np.array([candidate.log_credibility + side.log_evidence for candidate, side in tried])
     weights = np.exp(logs - logs.max())

@@ -1,0 +1,22 @@
+"""Remembers a function's last answer, for curves that are asked again and again at the same modes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from fedge.types import Floats
+
+R = TypeVar("R")
+
+
+def last(function: Callable[[Floats], R]) -> Callable[[Floats], R]:
+    """``function`` that answers at once when asked with the very array of its last call, which nobody may change."""
+    known: list[tuple[Floats, R]] = []
+
+    def remembering(x: Floats) -> R:
+        if not known or known[0][0] is not x:
+            known[:] = [(x, function(x))]
+        return known[0][1]
+
+    return remembering
