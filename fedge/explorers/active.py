@@ -102,10 +102,10 @@ def _covariances(knowledge: Knowledge, x: Floats, rng: np.random.Generator) -> I
         for draw in range(DRAWS):
             time = _first(time_candidates((source,)))
             seconds = _drawn(time, rng, draw)
-            yield weight, _covariance(time, seconds, x, MISFIT_TIME_SD**2 * alike), NOISE_TIME_SD**2
+            yield weight, _covariance(time, seconds, x, (time.misfit * MISFIT_TIME_SD) ** 2 * alike), NOISE_TIME_SD**2
             power = _first(power_candidates((source,), seconds[: len(TIME_NAMES)]))
             watts = _drawn(power, rng, draw)
-            yield weight, _covariance(power, watts, x, MISFIT_POWER_SD**2 * alike), NOISE_POWER_SD**2
+            yield weight, _covariance(power, watts, x, (power.misfit * MISFIT_POWER_SD) ** 2 * alike), NOISE_POWER_SD**2
 
 
 def _first(candidates: Iterator[Candidate]) -> Candidate:

@@ -2,7 +2,7 @@
 
 Symbols: k a prior or reference, v_k its curve, r_k the residuals of a reference about its own fit, rho their weight.
 A candidate with a reference is v_k(th, x) + rho r_k(x): boards of a kind deviate from the smooth curve alike, whatever
-they work on. rho ~ N(0.7, 0.3^2), from the calibrated tables of one board.
+they work on. rho ~ N(0.8, 0.3^2), chosen by us on the calibrated tables of one board.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ from fedge.types import Floats
 
 TIME, POWER = 0, 1
 """Rows of a reference's residuals."""
-WEIGHT, WEIGHT_SD = 0.7, 0.3
+WEIGHT, WEIGHT_SD = 0.8, 0.3
 """Prior of a reference's weight (rho)."""
+LEFT_OVER = 0.7
+"""What a reference's residuals leave of the misfit's standard deviation; chosen by us."""
 CREDIBILITY_LOSS = 0.7
 """How much less credible each prior is than the one before it, log units; chosen by us."""
 REFERENCE_GAIN = 0.7
@@ -48,11 +50,15 @@ BORROWERS = 2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidate:
-    """One belief about one quantity: a curve, its Gaussian prior and its credibility (log, relative to the first)."""
+    """One belief about one quantity: a curve, its Gaussian prior and its credibility (log, relative to the first).
+
+    ``misfit`` is the share of the usual misfit's standard deviation that the curve leaves.
+    """
 
     curve: Curve
     prior: Gaussian
     log_credibility: float
+    misfit: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,7 +111,7 @@ def _candidates(
         if source.reference is None:
             yield Candidate(curve, prior, credibility)
         else:
-            yield Candidate(_with(curve, source.reference, quantity), _weighted(prior), credibility)
+            yield Candidate(_with(curve, source.reference, quantity), _weighted(prior), credibility, LEFT_OVER)
 
 
 def _with(curve: Curve, reference: Reference, quantity: int) -> Curve:

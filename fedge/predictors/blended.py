@@ -67,7 +67,7 @@ class BlendedPredictor:
 
 
 def _blended(candidates: Iterable[Candidate], rows: Rows, alike: Singles, misfit_sd: float, noise_sd: float) -> Blend:
-    tried = [(c, settle(c.curve, rows, c.prior, misfit_sd, noise_sd, alike)) for c in candidates]
+    tried = [(c, settle(c.curve, rows, c.prior, c.misfit * misfit_sd, noise_sd, alike)) for c in candidates]
     logs = np.array([candidate.log_credibility + side.log_evidence for candidate, side in tried])
     weights = np.exp(logs - logs.max())
     kept = [i for i in np.argsort(-weights, kind="stable") if weights[i] >= NEGLIGIBLE]
