@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.checks import check_units
 from fedge.costs.record import CostProfile, Evidence, file_name, write_profile
 from fedge.devices.catalogue import load_catalogue
 from fedge.errors import BadInput
@@ -98,7 +97,6 @@ def _fit(
     path: Path, device: str | None, workload: str | None, batch_size: int | None, maxn: PowerMode | None
 ) -> tuple[Calibration, int]:
     table = read_table(path, device, workload, batch_size)
-    check_units(str(path), table.modes, table.power_w)
     if len(table.modes) < FEWEST_MODES:
         raise BadInput(str(path), f"{len(table.modes)} power modes", f"at least {FEWEST_MODES}: there is much to fit")
     spec = load_catalogue().get(CANONICAL.get(table.device, table.device))

@@ -78,7 +78,9 @@ def sources(knowledge: Knowledge) -> tuple[Source, ...]:
     priors = [with_idle_w(prior, max(idle_w, idle_w_at_maxn(prior))) for prior in knowledge.priors]
     references = [study(table, knowledge.maxn) for table in knowledge.references]
     found = [Source(prior, None, -CREDIBILITY_LOSS * rank) for rank, prior in enumerate(priors)]
-    for rank, reference in enumerate(references):
+    foreign = [reference for reference in references if not reference.alike]
+    found += [Source(other.coefficients, None, -CREDIBILITY_LOSS * (len(found) + i)) for i, other in enumerate(foreign)]
+    for rank, reference in enumerate(reference for reference in references if reference.alike):
         gain = REFERENCE_GAIN + reference.log_credibility
         found.append(Source(reference.coefficients, reference, gain - CREDIBILITY_LOSS * rank))
         found += [

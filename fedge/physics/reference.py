@@ -22,6 +22,8 @@ USUAL_RESIDUAL_SD = 0.06
 """Up to this spread, log units, a table is as smooth as measured ones are; the calibrated tables have 0.02 to 0.04."""
 DOUBT_SD = 0.03
 """Each such step beyond makes the table's residuals e times less credible; chosen by us."""
+SAME_TOP = 0.1
+"""Boards whose top clocks differ by more than this share are of different kinds; chosen by us."""
 _ROWS = 1200
 """Rows that a reference is fitted to: more change its coefficients little and take longer."""
 
@@ -31,12 +33,14 @@ class Reference:
     """A reference table as the predictor uses it.
 
     ``residuals`` gives what the curve leaves of log time and of log power (2, n) at shares (n, 4); ``log_credibility``
-    is 0 for a table as smooth as measured ones are, and lower for a rougher one.
+    is 0 for a table as smooth as measured ones are, and lower for a rougher one. ``alike`` says that the table's board
+    has the same top clocks; another board's coefficients hold for shares of its own clocks, its residuals not at all.
     """
 
     coefficients: Coefficients
     residuals: Callable[[Floats], Floats]
     log_credibility: float
+    alike: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,15 +67,23 @@ class Residuals:
 
 @lru_cache(maxsize=16)
 def study(table: ProfileTable, maxn: PowerMode) -> Reference:
-    """Fit the physical model to a reference ``table`` of a board with the top mode ``maxn``; takes about a second."""
+    """Fit the physical model to a reference ``table``, for a board with the top mode ``maxn``; takes about a second."""
+    alike = _alike(table.maxn, maxn)
+    top = maxn if alike else table.maxn
     some = np.random.default_rng(0).permutation(len(table.modes))[:_ROWS]
     rows = type(table.modes)(table.modes.knobs[some])
-    coefficients = fit_table(rows, maxn, table.step_s[some], table.power_w[some])
-    time = np.log(table.step_s) - np.log(step_s(coefficients, maxn, table.modes))
-    power = np.log(table.power_w) - np.log(power_w(coefficients, maxn, table.modes))
-    x = shares(maxn, table.modes)
+    coefficients = fit_table(rows, top, table.step_s[some], table.power_w[some])
+    time = np.log(table.step_s) - np.log(step_s(coefficients, top, table.modes))
+    power = np.log(table.power_w) - np.log(power_w(coefficients, top, table.modes))
+    x = shares(top, table.modes)
     doubt = sum(max(0.0, float(residual.std()) - USUAL_RESIDUAL_SD) for residual in (time, power)) / DOUBT_SD
-    return Reference(coefficients, last(_residuals(x, np.stack([time, power])).at), -doubt)
+    return Reference(coefficients, last(_residuals(x, np.stack([time, power])).at), -doubt, alike)
+
+
+def _alike(top: PowerMode, maxn: PowerMode) -> bool:
+    """Whether a table with this top is of the same kind of board, or of a part of its clocks."""
+    pairs = zip((top.cpu_mhz, top.gpu_mhz, top.mem_mhz), (maxn.cpu_mhz, maxn.gpu_mhz, maxn.mem_mhz), strict=True)
+    return top.cores <= maxn.cores and all(abs(own / known - 1.0) <= SAME_TOP for own, known in pairs)
 
 
 def _residuals(x: Floats, values: Floats) -> Residuals:

@@ -34,7 +34,7 @@ def _by_deadline(predictions: Predictions, offer: Front, goal: Goal, deadline_s:
     expected in time.
     """
     confidence = goal.limits.get("confidence", CONFIDENCE)
-    z = margin_z(confidence)
+    z = margin_z(confidence, "policy.confidence")
     time_s, energy_j = busy_s(predictions, offer, goal), above_idle_j(predictions, offer, goal)
     careful_j = above_idle_j(predictions, offer, goal, CAUTION * z)
     safe = within(busy_s(predictions, offer, goal, z), deadline_s)

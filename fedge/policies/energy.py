@@ -22,7 +22,7 @@ def least_energy_within_deadline(predictions: Predictions, offer: Front, goal: G
         raise BadInput("policy.deadline_s", "nothing", example)
     confidence = goal.limits.get("confidence", CONFIDENCE)
     time_s, energy_j = busy_s(predictions, offer, goal), above_idle_j(predictions, offer, goal)
-    cautious_s = busy_s(predictions, offer, goal, margin_z(confidence))
+    cautious_s = busy_s(predictions, offer, goal, margin_z(confidence, "policy.confidence"))
     allowed = within(cautious_s, deadline_s)
     if allowed.any():
         row = best_row(energy_j, time_s, allowed)

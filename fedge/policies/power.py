@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
-
+from fedge.choice.objectives import fastest_within_power as choose
+from fedge.choice.picking import cautious
 from fedge.errors import BadInput
-from fedge.policies.choice import best_row, busy_s, figure, margin_z, within
+from fedge.policies.choice import busy_s, figure, margin_z, within
 from fedge.types import Decision, DeviceSpec, Front, Goal, Predictions
 
 
@@ -20,14 +20,13 @@ def fastest_within_power(predictions: Predictions, offer: Front, goal: Goal, spe
         )
     limit_w = goal.limits["power_w"]
     confidence = goal.limits.get("confidence", 0.5)
-    time_s = busy_s(predictions, offer, goal)
-    power_w = predictions.power_w * np.exp(margin_z(confidence) * predictions.power_w_sd_log)
-    allowed = within(power_w, limit_w)
+    z = margin_z(confidence, "policy.confidence")
+    choice = choose(predictions, limit_w, z)
+    mode, time_s = predictions.modes[choice.row], busy_s(predictions, offer, goal)[choice.row]
+    power_w = cautious(predictions.power_w, predictions.power_w_sd_log, z)
     at = "" if confidence == 0.5 else f" at {confidence:.0%} confidence"
-    if not allowed.any():
-        row = best_row(power_w, time_s)
-        why = f"No mode stays within {figure(limit_w)} W{at}; the lowest is {figure(power_w[row])} W."
-        return Decision(predictions.modes[row], why, feasible=False)
-    row = best_row(time_s, power_w, allowed)
-    drawn = f"{figure(power_w[row])} W{at}, {figure(time_s[row])} s"
-    return Decision(predictions.modes[row], f"Fastest of {allowed.sum()} modes within {figure(limit_w)} W: {drawn}.")
+    if not choice.feasible:
+        lowest = f"the lowest is {figure(power_w[choice.row])} W"
+        return Decision(mode, f"No mode stays within {figure(limit_w)} W{at}; {lowest}.", feasible=False)
+    found = f"Fastest of {within(power_w, limit_w).sum()} modes within {figure(limit_w)} W"
+    return Decision(mode, f"{found}: {figure(power_w[choice.row])} W{at}, {figure(time_s)} s.")

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
-import math
 from pathlib import Path
 
 import numpy as np
 
 from fedge.errors import BadInput
+from fedge.profiles.health import check_units
+from fedge.profiles.sheet import bytes_of, number, sheet_of, text_of
 from fedge.types import Floats, Modes, ProfileTable
 
 COLUMNS = ("cores", "cpu_khz", "gpu_hz", "mem_hz", "batch_size", "time_ms", "power_w")
+"""The normal form, docs/tables.md."""
 _KNOB_UNITS = np.array([1.0, 1e3, 1e6, 1e6])
 """Cores as they are; kHz and Hz to MHz."""
 _KINDS = ("train", "infer")
+_WHOLE = ("cores", "batch_size")
 
 
 def read_table(
@@ -25,92 +26,66 @@ def read_table(
     """Read a CSV with the columns ``COLUMNS``, one row per power mode (and batch size).
 
     Names default to the path: ``.../<device>/train/<workload>.csv``. A table with several batch sizes needs
-    ``batch_size``. Rows that repeat a mode are replaced by their median. Raises ``BadInput`` for everything else.
+    ``batch_size``. Rows that repeat a mode are replaced by their median; ``health.notes_of`` says so. Raises
+    ``BadInput`` for everything else, wrong units among it.
     """
-    raw = _bytes_of(path)
-    numbers = _numbers(path, raw)
-    at_batch = _one_batch_size(path, numbers, batch_size)
-    knobs, step_s, power_w = _without_duplicates(at_batch)
-    return ProfileTable(
-        device or _device_of(path),
-        workload or path.stem,
-        int(at_batch[0, 4]),
-        Modes(knobs),
-        step_s,
-        power_w,
-        hashlib.sha256(raw).hexdigest(),
-        str(path),
-        duplicates=len(at_batch) - len(knobs),
-    )
+    raw = bytes_of(path, "a measured table (CSV)")
+    where = str(path)
+    at_batch = _one_batch_size(where, _numbers(where, text_of(where, raw)), batch_size)
+    its_device, its_workload = names_of(path)
+    return table_of(where, at_batch, device or its_device, workload or its_workload, hashlib.sha256(raw).hexdigest())
 
 
-def _bytes_of(path: Path) -> bytes:
-    if not path.exists():
-        raise BadInput(str(path), "no such file", "the path of a measured table (CSV)")
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise BadInput(str(path), f"a file that cannot be read ({error.strerror})", "a readable CSV file") from error
+def table_of(where: str, numbers: Floats, device: str, workload: str, sha256: str = "") -> ProfileTable:
+    """The table of rows in the order and units of ``COLUMNS``, shape (n, 7), all of one batch size.
+
+    ``where`` is the path that they came from. Raises ``BadInput`` for columns in other units than their names say.
+    """
+    check_units(where, Modes(numbers[:, :4] / _KNOB_UNITS), numbers[:, 5] / 1e3, numbers[:, 6])
+    knobs, step_s, power_w = _without_duplicates(numbers)
+    batch_size, duplicates = int(numbers[0, 4]), len(numbers) - len(knobs)
+    return ProfileTable(device, workload, batch_size, Modes(knobs), step_s, power_w, sha256, where, duplicates)
 
 
-def _numbers(path: Path, raw: bytes) -> Floats:
+def names_of(path: Path) -> tuple[str, str]:
+    """Device and workload that a path stands for: ``.../<device>/train/<workload>.csv``, with or without the kind."""
+    folder = path.resolve().parent
+    return (folder.parent.name if folder.name in _KINDS else folder.name), path.stem
+
+
+def _numbers(where: str, text: str) -> Floats:
     """All rows as numbers in the order of ``COLUMNS``, shape (n, 7)."""
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise BadInput(str(path), f"bytes that are not text (at {error.start})", "a CSV file in UTF-8") from error
-    reader = csv.DictReader(io.StringIO(text, newline=""))
-    missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
-    if missing:
-        raise BadInput(str(path), f"no column {', '.join(missing)}", f"columns {','.join(COLUMNS)}")
-    try:
-        rows = [[_number(path, reader.line_num, name, row[name]) for name in COLUMNS] for row in reader]
-    except csv.Error as error:
-        raise BadInput(f"{path}: line {reader.line_num}", f"a line that is not CSV ({error})", "a CSV file") from error
-    if not rows:
-        raise BadInput(str(path), "no rows", "at least one row per power mode")
+    sheet = sheet_of(where, text, COLUMNS)
+    if not sheet.rows:
+        raise BadInput(where, "no rows", "at least one row per power mode")
+    rows = [
+        [number(f"{where}: line {row.line}", name, row.cells[name], whole=name in _WHOLE) for name in COLUMNS]
+        for row in sheet.rows
+    ]
     return np.array(rows, dtype=np.float64)
 
 
-def _number(path: Path, line: int, name: str, text: str | None) -> float:
-    try:
-        value = float(text or "")
-    except ValueError:
-        value = math.nan
-    whole = name not in ("cores", "batch_size") or value == round(value if math.isfinite(value) else 0.5)
-    if not (math.isfinite(value) and value > 0 and whole):
-        right = "a whole number above 0" if name in ("cores", "batch_size") else "a number above 0"
-        raise BadInput(f"{path}: line {line}, {name}", repr(text or ""), right)
-    return value
-
-
-def _one_batch_size(path: Path, numbers: Floats, batch_size: int | None) -> Floats:
+def _one_batch_size(where: str, numbers: Floats, batch_size: int | None) -> Floats:
     known = sorted({int(b) for b in numbers[:, 4]})
     listed = ", ".join(map(str, known))
     if batch_size is None:
         if len(known) > 1:
-            raise BadInput(str(path), f"batch sizes {listed}", "choose one with --batch-size")
+            raise BadInput(where, f"batch sizes {listed}", "choose one with --batch-size")
         return numbers
     if batch_size not in known:
-        raise BadInput(f"{path}: batch size", str(batch_size), f"known: {listed}")
+        raise BadInput(f"{where}: batch size", str(batch_size), f"known: {listed}")
     chosen: Floats = numbers[numbers[:, 4] == batch_size]
     return chosen
 
 
 def _without_duplicates(numbers: Floats) -> tuple[Floats, Floats, Floats]:
     """Knobs in MHz (n, 4), seconds and watts (n,); rows of one mode become their median, in order of first sight."""
-    knobs, first, which = np.unique(numbers[:, :4] / _KNOB_UNITS, axis=0, return_index=True, return_inverse=True)
-    which = which.reshape(-1)
+    _, first, which = np.unique(numbers[:, :4], axis=0, return_index=True, return_inverse=True)
+    rows_by_mode = np.argsort(which.reshape(-1), kind="stable")
+    ends = np.cumsum(np.bincount(which.reshape(-1)))
     seconds, watts = numbers[:, 5] / 1e3, numbers[:, 6].copy()
-    if len(knobs) == len(numbers):
-        return numbers[:, :4] / _KNOB_UNITS, seconds, watts
-    order = np.argsort(first)
-    groups = [which == group for group in order]
-    step_s = np.array([np.median(seconds[rows]) for rows in groups], dtype=np.float64)
-    power_w = np.array([np.median(watts[rows]) for rows in groups], dtype=np.float64)
-    return knobs[order], step_s, power_w
-
-
-def _device_of(path: Path) -> str:
-    folder = path.resolve().parent
-    return folder.parent.name if folder.name in _KINDS else folder.name
+    for rows in np.split(rows_by_mode, ends[:-1]):
+        if len(rows) > 1:
+            seconds[rows[0]], watts[rows[0]] = np.median(seconds[rows]), np.median(watts[rows])
+    kept = np.sort(first)
+    return numbers[kept, :4] / _KNOB_UNITS, seconds[kept], watts[kept]

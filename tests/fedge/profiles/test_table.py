@@ -7,8 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from contracts.boards import grid
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from fedge.errors import BadInput
+from fedge.profiles.health import notes_of
 from fedge.profiles.table import COLUMNS, read_table
 from fedge.types import PowerMode
 
@@ -117,3 +121,126 @@ def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
 
     with pytest.raises(BadInput, match="bytes that are not text"):
         read_table(path)
+
+
+def _grid_rows() -> list[list[str]]:
+    """A good table's cells, header first."""
+    knobs = grid().knobs[::40]
+    rows = [(c, f * 1e3, g * 1e6, m * 1e6, 16, 1e6 / (f + g), 9 + g / 90) for c, f, g, m in knobs]
+    return [list(COLUMNS), *([f"{value:.10g}" for value in row] for row in rows)]
+
+
+GOOD = _grid_rows()
+
+
+@pytest.mark.parametrize(
+    ("separator", "end", "mark"), [(";", "\n", ""), ("\t", "\r\n", "\ufeff"), (",", "\r\n", "\ufeff")]
+)
+def test_spreadsheets_ways_to_save_a_table_are_read_alike(tmp_path: Path, separator: str, end: str, mark: str) -> None:
+    plain, saved = tmp_path / "plain.csv", tmp_path / "saved.csv"
+    plain.write_text("\n".join(map(",".join, GOOD)), encoding="utf-8")
+    cells = [[cell if separator == "," else cell.replace(".", ",") for cell in row] for row in GOOD]
+    saved.write_text(mark + end.join(separator.join(row) for row in cells) + end, encoding="utf-8", newline="")
+
+    ours, theirs = read_table(plain), read_table(saved)
+
+    np.testing.assert_array_equal(ours.modes.knobs, theirs.modes.knobs)
+    np.testing.assert_array_equal(ours.power_w, theirs.power_w)
+    np.testing.assert_array_equal(ours.step_s, theirs.step_s)
+
+
+def test_wrong_units_are_refused_by_the_reader_itself(tmp_path: Path) -> None:
+    rows = [row.replace("1500000", "1500000000").replace("2000000,", "2000000000,") for row in ROWS]
+
+    with pytest.raises(BadInput, match=r"cpu_khz: got 2e\+06 MHz as the top; .* looks like Hz: divide it by 1000"):
+        read_table(_file(tmp_path, *rows))
+
+
+def test_one_row_and_repeats_are_read_and_noted(tmp_path: Path) -> None:
+    table = read_table(_file(tmp_path, ROWS[0], ROWS[0]))
+
+    assert len(table.modes) == 1
+    assert [note.partition(":")[0] for note in notes_of(table)] == ["1 row repeats a mode", "only one power mode"]
+
+
+ODD_CELLS = st.one_of(
+    st.sampled_from(["", "nan", "inf", "-1", "0", "1e999", "1e-320", "1_0", "0x1f", "4.5", '"', "null", "1;2", "\x00"]),
+    st.floats().map(str),
+    st.text(max_size=8),
+)
+
+
+KINDS = ("cell", "scale", "drop row", "repeat row", "drop column", "swap columns", "cut row")
+
+
+@st.composite
+def _mutated(draw: st.DrawFn) -> list[list[str]]:
+    """The good table with cells, rows and columns changed, dropped, repeated or swapped."""
+    rows = [list(row) for row in GOOD]
+    for _ in range(draw(st.integers(1, 4))):
+        i = draw(st.integers(0, max(0, len(rows) - 1)))
+        j = draw(st.integers(0, len(COLUMNS) - 1))
+        kind = draw(st.sampled_from(KINDS))
+        if not rows:
+            break
+        if kind == "cell":
+            rows[i][j : j + 1] = [draw(ODD_CELLS)]
+        elif kind == "scale":
+            factor = draw(st.sampled_from([-1.0, 0.0, 1e3, 1e-3, 1e6, 1e-6]))
+            rows[1:] = [[*row[:j], _scaled(row[j : j + 1], factor), *row[j + 1 :]] for row in rows[1:]]
+        elif kind == "drop row":
+            del rows[i]
+        elif kind == "repeat row":
+            rows.insert(i, list(rows[i]))
+        elif kind == "drop column":
+            rows = [row[:j] + row[j + 1 :] for row in rows]
+        elif kind == "swap columns":
+            rows = [[*row[1:], *row[:1]] for row in rows]
+        else:
+            del rows[i][j:]
+    return rows
+
+
+def _scaled(cell: list[str], factor: float) -> str:
+    try:
+        return str(float(cell[0]) * factor)
+    except (IndexError, ValueError):
+        return ""
+
+
+def _reads_or_refuses(path: Path) -> None:
+    refusal = ""
+    try:
+        table = read_table(path)
+    except BadInput as error:
+        refusal = str(error)
+    if refusal:
+        assert len(refusal.splitlines()) == 1
+        return
+    assert len(table.modes) == len(table.step_s) == len(table.power_w) > 0
+    values = np.column_stack([table.modes.knobs, table.step_s, table.power_w])
+    assert np.isfinite(values).all()
+    assert (values > 0).all()
+    assert len({tuple(row) for row in table.modes.knobs}) == len(table.modes)
+    assert all(notes_of(table))
+
+
+@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=_mutated(), separator=st.sampled_from([",", ";", "\t"]), end=st.sampled_from(["\n", "\r\n", "\r"]))
+def test_a_mutated_table_is_read_or_refused_in_one_line(
+    tmp_path: Path, rows: list[list[str]], separator: str, end: str
+) -> None:
+    path = tmp_path / "mutated.csv"
+    path.write_bytes(end.join(separator.join(row) for row in rows).encode("utf-8", errors="surrogatepass"))
+
+    _reads_or_refuses(path)
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, 2_000), st.integers(0, 60), st.binary(max_size=30))
+def test_damaged_bytes_are_read_or_refused_in_one_line(tmp_path: Path, start: int, cut: int, put: bytes) -> None:
+    whole = "\n".join(map(",".join, GOOD)).encode()
+    path = tmp_path / "damaged.csv"
+    path.write_bytes(whole[:start] + put + whole[start + cut :])
+
+    _reads_or_refuses(path)

@@ -1,0 +1,282 @@
+"""How well every mode is predicted from few measured ones, beside what a user would otherwise use.
+
+    FEDGE_PROFILES=folder/of/tables python benchmarks/predictors.py [accuracy|baselines|choice|sharing|speed]...
+        [--seeds 10]
+
+accuracy   the default predictor with its own choice of modes, on every training table, from a reference of the same
+           board or from none, beside an exploratory recipe's figures (median of five seeds, one decimal)
+baselines  PowerTrain, its network from scratch, and others on the same random modes
+choice     the fastest mode within 17, 18 ... 50 W on the three AGX Orin tables: verified, with a margin, and PowerTrain
+sharing    ten boards of a kind, each up to 10 % off in time and power, measuring three modes each
+speed      one core: fit to 50 modes; predict 18,096 modes, build the front and choose; memory; beside PowerTrain
+
+No prior saw a table of the predicted workload; where no reference is named, no table of the board either. Errors are
+mean absolute errors in percent over the modes that were not measured, time / power, mean over seeds (worst seed).
+Set OMP_NUM_THREADS=1, as ``make bench`` does, so that processor seconds are those of one core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from fedge.choice.objectives import fastest_within_power, front_rows
+from fedge.evaluation.budgets import PAPER_W, default_budgets
+from fedge.evaluation.cells import Outcome, Target, way_of
+from fedge.evaluation.implausible import plausible_rows
+from fedge.evaluation.knowledge import background_of, board_of
+from fedge.evaluation.study import Study, run
+from fedge.explorers import explorer_for
+from fedge.modes import grid, index_of
+from fedge.predictors import predictor_for
+from fedge.profiles.table import read_table
+from fedge.types import Floats, Measurement, ProfileTable
+
+ORIN, XAVIER = "agx-orin/train", "agx-xavier/train"
+COUNTS = (5, 10, 20, 50)
+CONSOLE = Console(width=170)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A table, its reference (None: nothing of the board is known), and the recipe's errors at ``COUNTS`` modes."""
+
+    title: str
+    target: str
+    reference: str | None
+    without: tuple[str, ...]
+    recipe: tuple[tuple[float, float], ...]
+
+
+RESNET = f"{ORIN}/resnet18-imagenet.csv"
+MOBILENET, YOLO = f"{ORIN}/mobilenetv3l-gld23k.csv", f"{ORIN}/yolov8n-coco.csv"
+VIT, RESNET50 = f"{XAVIER}/vit-b16-cifar10.csv", f"{XAVIER}/resnet50-tinyimagenet224.csv"
+TX2, NANO = "tx2/train/vit-b16-cifar10.csv", "orin-nano/train/resnet18-imagenet.csv"
+CASES = (
+    Case("Orin MobileNet, ResNet known", MOBILENET, RESNET, (), ((6.1, 2.7), (4.3, 3.0), (3.2, 2.0), (2.4, 1.5))),
+    Case("Orin YOLO, ResNet known", YOLO, RESNET, (), ((14.0, 6.1), (6.0, 4.0), (4.3, 2.5), (3.9, 2.1))),
+    Case("Xavier ViT, ResNet-50 known", VIT, RESNET50, (), ((2.7, 2.1), (0.9, 2.3), (0.9, 1.7), (0.7, 1.3))),
+    Case("Xavier ResNet-50, ViT known", RESNET50, VIT, (), ((1.0, 1.8), (0.8, 2.0), (0.6, 1.4), (0.5, 1.1))),
+    Case("Orin MobileNet", MOBILENET, None, ("agx-orin",), ((10.1, 4.3), (8.0, 3.8), (6.7, 2.9), (2.7, 1.6))),
+    Case("Orin YOLO", YOLO, None, ("agx-orin",), ((24.1, 9.6), (8.0, 4.2), (5.4, 2.9), (4.0, 2.2))),
+    Case("TX2 ViT", TX2, None, ("tx2",), ((2.8, 5.8), (1.7, 4.5), (1.1, 3.8), (0.8, 2.8))),
+    Case("Orin Nano ResNet", NANO, None, ("orin-nano",), ((4.8, 4.7), (3.6, 4.3), (3.2, 3.2), (2.0, 2.2))),
+)
+TRANSFERS = (
+    ("Orin MobileNet from ResNet", MOBILENET, RESNET),
+    ("Orin YOLO from ResNet", YOLO, RESNET),
+    ("Xavier ViT from ResNet-50", VIT, RESNET50),
+    ("Xavier ResNet-50 from ViT", RESNET50, VIT),
+    ("TX2 ViT from Xavier ResNet-50", TX2, RESNET50),
+    ("Orin Nano ResNet from Orin MobileNet", NANO, MOBILENET),
+)
+"""PowerTrain's networks come from the same board where there is a table of it, else from another one."""
+BOARDS, EACH, OFFSET_SD = 10, 3, 0.05
+
+
+def main() -> None:
+    """Print what was asked for; everything by default."""
+    parts = {"accuracy": accuracy, "baselines": baselines, "choice": choice, "sharing": sharing, "speed": speed}
+    parser = argparse.ArgumentParser()
+    parser.add_argument("parts", nargs="*", choices=[*parts, []], default=[])
+    parser.add_argument("--seeds", type=int, default=10)
+    asked = parser.parse_args()
+    if not os.environ.get("FEDGE_PROFILES"):
+        sys.exit("FEDGE_PROFILES: got nothing; the folder of measured tables")
+    for name in asked.parts or parts:
+        parts[name](asked.seeds)
+
+
+def table_of(path: str) -> ProfileTable:
+    return read_table(Path(os.environ["FEDGE_PROFILES"]) / path)
+
+
+def target_of(path: str, reference: str | None, without: tuple[str, ...] = (), budgets: bool = False) -> Target:
+    """The table as ``fedge predict eval`` sees it; without power budgets unless asked, since they take time."""
+    table = table_of(path)
+    background = background_of(table, [table_of(reference)] if reference else [], without)
+    spec = board_of(table.device)
+    largest_w = spec.max_w.value if spec else None
+    plausible = plausible_rows(table, background.knowledge.maxn)
+    return Target(table, background, plausible, default_budgets(table.power_w, largest_w) if budgets else ())
+
+
+def play(targets: Sequence[Target], methods: Sequence[str], counts: tuple[int, ...], seeds: int) -> list[Outcome]:
+    return play_ways(targets, [(method, None) for method in methods], counts, seeds)
+
+
+def play_ways(
+    targets: Sequence[Target], ways: Sequence[tuple[str, str | None]], counts: tuple[int, ...], seeds: int
+) -> list[Outcome]:
+    """Every method, with its own or the given way of choosing, in as many processes as there are cores."""
+    chosen = tuple(way_of(method, None, choice) for method, choice in ways)
+    outcomes = run(Study(tuple(targets), chosen, counts, seeds), len(os.sched_getaffinity(0)))
+    failed = [outcome.row.error for outcome in outcomes if outcome.row.error]
+    if failed:
+        sys.exit(f"a cell failed: {failed[0]}")
+    return outcomes
+
+
+def figures(outcomes: list[Outcome], target: int, method: str, count: int, *names: str) -> Floats:
+    """Fields ``names`` of all seeds, shape (seeds, names)."""
+    rows = [o.row for o in outcomes if (o.cell.target, o.cell.way.method, o.cell.modes) == (target, method, count)]
+    return np.array([[getattr(row, name) for name in names] for row in rows], dtype=np.float64)
+
+
+def pair(errors: Floats) -> str:
+    mean, worst = errors.mean(axis=0), errors.max(axis=0)
+    return f"{mean[0]:.1f}/{mean[1]:.1f} ({worst[0]:.1f}/{worst[1]:.1f})"
+
+
+def accuracy(seeds: int) -> None:
+    """The default predictor beside the recipe, and how many true values its 90 % intervals hold."""
+    outcomes = play([target_of(c.target, c.reference, c.without) for c in CASES], ["fedge"], COUNTS, seeds)
+    table = Table(title=f"fedge, time / power, mean of {seeds} seeds (worst); recipe; cover of the 90 % interval")
+    table.add_column("table")
+    for count in COUNTS:
+        table.add_column(f"{count} modes", justify="right")
+    ratios = np.empty((len(CASES), len(COUNTS), 2))
+    for i, case in enumerate(CASES):
+        cells = []
+        for j, count in enumerate(COUNTS):
+            errors = figures(outcomes, i, "fedge", count, "time_mape", "power_mape")
+            cover = figures(outcomes, i, "fedge", count, "coverage90").mean()
+            ratios[i, j] = errors.mean(axis=0) / np.array(case.recipe[j])
+            cells.append(f"{pair(errors)}; {case.recipe[j][0]}/{case.recipe[j][1]}; {cover:.0f}")
+        table.add_row(case.title, *cells)
+    CONSOLE.print(table)
+    for j, count in enumerate(COUNTS):
+        mean = np.exp(np.log(ratios[:, j]).mean(axis=0))
+        CONSOLE.print(f"{count} modes: error relative to the recipe, geometric mean: {mean[0]:.2f}/{mean[1]:.2f}")
+    worse = [(CASES[i].title, COUNTS[j], q) for i, j, q in np.argwhere(ratios > 1.05).tolist()]
+    CONSOLE.print(f"cells more than 5 % above the recipe: {len(worse)} of {ratios.size}")
+
+
+def baselines(seeds: int) -> None:
+    """PowerTrain and others beside the default, from the same reference."""
+    targets = [target_of(path, reference) for _, path, reference in TRANSFERS]
+    methods = ("powertrain", "mlp", "forest", "gp", "linear", "physical", "fedge")
+    outcomes = play(targets, methods, COUNTS[1:], seeds)
+    table = Table(title=f"time / power, mean of {seeds} seeds (worst)")
+    for heading in ("transfer", "method", *(f"{count} modes" for count in COUNTS[1:])):
+        table.add_column(heading, justify="left" if heading in {"transfer", "method"} else "right")
+    for i, (title, _, _) in enumerate(TRANSFERS):
+        for method in methods:
+            errors = [figures(outcomes, i, method, count, "time_mape", "power_mape") for count in COUNTS[1:]]
+            table.add_row(title, method, *map(pair, errors), end_section=method == methods[-1])
+        best = figures(outcomes, i, "powertrain", 50, "time_mape", "power_mape").mean(axis=0)
+        ten, twenty = (figures(outcomes, i, "fedge", n, "time_mape", "power_mape").mean(axis=0) for n in (10, 20))
+        CONSOLE.print(
+            f"{title}: fedge beats PowerTrain's 50 modes in time with 10: {ten[0] < best[0]}, in power with 20: "
+            f"{twenty[1] < best[1]}, in both with 10: {bool((ten < best).all())}"
+        )
+    CONSOLE.print(table)
+
+
+def choice(seeds: int) -> None:
+    """Penalty over the observed optimum, and how often the limit was broken by more than 1 W."""
+    paths = ((RESNET, MOBILENET), (MOBILENET, RESNET), (YOLO, RESNET))
+    targets = [replace(target_of(path, reference), budgets_w=PAPER_W) for path, reference in paths]
+    table = Table(title=f"17..50 W, three AGX Orin tables, {seeds} seeds; implausible rows left out (with them)")
+    for heading in ("way", "modes", "penalty median %", "mean %", "excess W", "over %", "over by 1 W %", "measured"):
+        table.add_column(heading, justify="left" if heading == "way" else "right")
+    ways = (("fedge", "verified"), ("fedge", "margin"), ("fedge", "plain"), ("powertrain", "plain"))
+    names = ("penalty_median", "penalty_mean", "excess_w", "over_limit", "over_limit_1w", "verify_modes")
+    for method, how in ways:
+        outcomes = play_ways(targets, [(method, how)], (10, 50), seeds)
+        for count in (10, 50):
+            rows = [o.row for o in outcomes if o.cell.modes == count]
+            shown = [
+                f"{np.mean([getattr(r, n) for r in rows]):.2f} ({np.mean([getattr(r, f'{n}_all') for r in rows]):.2f})"
+                for n in names
+            ]
+            table.add_row(f"{method} {how}", str(count), *shown)
+    CONSOLE.print(table)
+
+
+def sharing(seeds: int) -> None:
+    """Ten boards, each off by a constant factor, that measure three modes each; the error on each board's own truth."""
+    table = Table(title=f"{BOARDS} boards, each {OFFSET_SD:.0%} (one sd) off in time and in power, {seeds} seeds")
+    for heading in ("table", "10 modes, alone", "3 modes each, shared", "3 modes, alone"):
+        table.add_column(heading, justify="left" if heading == "table" else "right")
+    for case in CASES[:4]:
+        target = target_of(case.target, case.reference, case.without)
+        found = np.array([_sharing(target, seed) for seed in range(seeds)]).mean(axis=0)
+        table.add_row(case.title, *(f"{t:.1f}/{p:.1f}" for t, p in found))
+    CONSOLE.print(table)
+
+
+def _sharing(target: Target, seed: int) -> Floats:
+    """Errors of ten modes alone, three shared and three alone, time and power: (3, 2), mean over the boards."""
+    table = target.table
+    knowledge = replace(target.background.knowledge, seed=seed)
+    factors = np.exp(OFFSET_SD * np.random.default_rng(seed).standard_normal((BOARDS, 2)))
+    design = explorer_for("active", table.modes, knowledge).ask(BOARDS * EACH)
+    rows = [index_of(table.modes, mode) for mode in design]
+
+    def seen(board: int, some: Sequence[int | None], by: str | None) -> list[Measurement]:
+        time_factor, power_factor = factors[board]
+        return [
+            Measurement(table.modes[i], 40, table.step_s[i] * time_factor, table.power_w[i] * power_factor, board=by)
+            for i in some
+            if i is not None
+        ]
+
+    errors = []
+    for board in range(BOARDS):
+        # Dealt out like cards, so that every board has some of the most telling modes.
+        own = seen(board, rows[board::BOARDS], None)
+        others = [m for b in range(BOARDS) if b != board for m in seen(b, rows[b::BOARDS], f"board-{b}")]
+        alone = seen(board, rows[:10], None)
+        each = [predictor_for("fedge", knowledge).fit(some).predict(table.modes) for some in (alone, own + others, own)]
+        truth = table.step_s * factors[board, 0], table.power_w * factors[board, 1]
+        errors.append([[_mape(p.step_s, truth[0]), _mape(p.power_w, truth[1])] for p in each])
+    mean: Floats = np.array(errors).mean(axis=0)
+    return mean
+
+
+def _mape(predicted: Floats, true: Floats) -> float:
+    return 100.0 * float(np.mean(np.abs(predicted / true - 1.0)))
+
+
+def speed(seeds: int) -> None:
+    """Processor seconds of this process, so that what else runs here does not count; the least of ``seeds`` tries."""
+    target = target_of(MOBILENET, RESNET)
+    table, spec = target.table, board_of(target.table.device)
+    assert spec is not None
+    every = grid(spec)
+    rows = np.random.default_rng(0).permutation(len(table.modes))[:50]
+    seen = [Measurement(table.modes[i], 40, float(table.step_s[i]), float(table.power_w[i])) for i in rows]
+    for method in ("fedge", "powertrain"):
+        before_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        predictor = predictor_for(method, target.background.knowledge).fit(seen)
+        predictor.predict(every)
+        tries = []
+        for _ in range(seeds if method == "fedge" else 2):
+            began = time.process_time()
+            predictor.fit(seen)
+            fitted = time.process_time()
+            predictions = predictor.predict(every)
+            front_rows(predictions, "power")
+            fastest_within_power(predictions, 30.0)
+            tries.append((fitted - began, time.process_time() - fitted))
+        fit_s, use_s = np.min(tries, axis=0)
+        mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - before_mb
+        CONSOLE.print(
+            f"{method}: fit to 50 modes {fit_s:.3f} s; predict {len(every)} modes, front and choice "
+            f"{1e3 * use_s:.0f} ms; memory grew by {mb:.0f} MB (imports of {method} included)"
+        )
+
+
+if __name__ == "__main__":
+    main()

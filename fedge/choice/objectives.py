@@ -1,0 +1,141 @@
+"""Picks a row of the predictions: the Pareto front, the best within a limit, the knee, the best weighted sum.
+
+Symbols: t seconds per step, p watts of the whole module, e = t p joules per step, s_t and s_p spreads of t and p (log),
+z the margin in spreads (``fedge.choice.picking.margin_z`` of a confidence). Ties: the cheaper, or the faster, row; then
+the first. Rows whose prediction is not finite are never chosen; ``FedgeError`` when there is no other. O(n log n).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedge.choice.picking import best_row, cautious, figure, within
+from fedge.errors import BadInput, FedgeError
+from fedge.pareto import front_mask
+from fedge.types import Floats, Predictions
+
+Against = Literal["power", "energy"]
+"""What a front weighs against time: watts, or joules per step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The row of the predictions that was chosen, whether it is expected to keep the limit, and why, in a sentence."""
+
+    row: int
+    feasible: bool
+    why: str
+
+
+def energy_j(predictions: Predictions) -> Floats:
+    """Joules per step, t p; shape (n,)."""
+    joules: Floats = predictions.step_s * predictions.power_w
+    return joules
+
+
+def front_rows(predictions: Predictions, against: Against) -> NDArray[np.intp]:
+    """The rows that no other row beats in both time and ``against``, from fastest to cheapest.
+
+    Of equal rows the first is kept.
+    """
+    rows = np.flatnonzero(front_mask(predictions.step_s, _cost(predictions, against)))
+    if len(rows) == 0:
+        raise FedgeError(f"none of the {len(predictions.modes)} modes has a finite prediction of time and power")
+    return rows[np.argsort(predictions.step_s[rows])]
+
+
+def fastest_within_power(predictions: Predictions, limit_w: float, z: float = 0.0) -> Choice:
+    """Least t with p exp(z s_p) <= ``limit_w``; when there is none, least p exp(z s_p), not feasible."""
+    careful_w = cautious(predictions.power_w, predictions.power_w_sd_log, z)
+    allowed = within(careful_w, limit_w) & np.isfinite(predictions.step_s)
+    if not allowed.any():
+        row = best_row(careful_w, predictions.step_s)
+        why = f"No mode is expected within {figure(limit_w)} W{_margin(z)}; the lowest is {figure(careful_w[row])} W."
+        return Choice(row, feasible=False, why=why)
+    row = best_row(predictions.step_s, careful_w, allowed)
+    found = f"of {allowed.sum()} modes within {figure(limit_w)} W{_margin(z)}: {_expected(predictions, row)}"
+    return Choice(row, feasible=True, why=f"Fastest {found}.")
+
+
+def largest_power_within(predictions: Predictions, limit_w: float) -> Choice:
+    """PowerTrain's rule (FGCS 2024, choice under a power budget): on the front of (t, p), the largest p <= ``limit_w``.
+
+    On a front the mode of largest power is the fastest, so that this is ``fastest_within_power`` without margin. When
+    none is within: the mode of least power, not feasible.
+    """
+    rows = front_rows(predictions, "power")
+    power_w = predictions.power_w[rows]
+    allowed = within(power_w, limit_w)
+    row = int(rows[np.argmax(allowed)] if allowed.any() else rows[-1])
+    if not allowed.any():
+        lowest = f"the lowest is {figure(predictions.power_w[row])} W"
+        return Choice(row, feasible=False, why=f"No mode is expected within {figure(limit_w)} W; {lowest}.")
+    found = f"of {len(rows)} modes on the front within {figure(limit_w)} W: {_expected(predictions, row)}"
+    return Choice(row, feasible=True, why=f"Largest power {found}.")
+
+
+def least_energy_within_deadline(predictions: Predictions, limit_s: float, z: float = 0.0) -> Choice:
+    """Least t p with t exp(z s_t) <= ``limit_s`` per step; when there is none, least t exp(z s_t), not feasible."""
+    careful_s = cautious(predictions.step_s, predictions.step_s_sd_log, z)
+    allowed = within(careful_s, limit_s) & np.isfinite(predictions.power_w)
+    if not allowed.any():
+        row = best_row(careful_s, energy_j(predictions))
+        fastest = f"the fastest takes {figure(careful_s[row])} s"
+        why = f"No mode is expected within {figure(limit_s)} s per step{_margin(z)}; {fastest}."
+        return Choice(row, feasible=False, why=why)
+    row = best_row(energy_j(predictions), careful_s, allowed)
+    found = f"of {allowed.sum()} modes within {figure(limit_s)} s per step{_margin(z)}: {_expected(predictions, row)}"
+    return Choice(row, feasible=True, why=f"Least energy {found}.")
+
+
+def knee(predictions: Predictions, against: Against) -> Choice:
+    """The point of the front that lies farthest below the chord between its ends, in normalised logarithms.
+
+    With x and y the logarithms of time and of ``against``, each scaled to 0..1 over the front, the chord is x + y = 1
+    and the distance below it (1 - x - y) / sqrt(2). The faster of equally far points; so of a front without a point
+    below the chord, the fastest.
+    """
+    rows = front_rows(predictions, against)
+    x, y = _unit(np.log(predictions.step_s[rows])), _unit(np.log(_cost(predictions, against)[rows]))
+    row = int(rows[np.argmax(np.round(1.0 - x - y, 12))])  # rounded: the chord's ends must tie
+    found = f"of {len(rows)} modes on the front of time and {against}: {_expected(predictions, row)}"
+    return Choice(row, feasible=True, why=f"Knee {found}.")
+
+
+def weighted(predictions: Predictions, time_weight: float) -> Choice:
+    """Least w t / t_f + (1 - w) e / e_f, where f is the fastest mode (of equally fast ones, that of least energy).
+
+    ``time_weight`` w = 1 gives the fastest mode, 0 that of least energy. Raises ``BadInput`` outside [0, 1].
+    """
+    if not 0.0 <= time_weight <= 1.0:
+        raise BadInput("time_weight", f"{time_weight:g}", "a number from 0 to 1")
+    joules = energy_j(predictions)
+    fastest = best_row(predictions.step_s, joules)
+    time, energy = predictions.step_s / predictions.step_s[fastest], joules / joules[fastest]
+    first, second = (time, energy) if time_weight == 1.0 else (time_weight * time + (1.0 - time_weight) * energy, time)
+    row = best_row(first, second)
+    shares = f"{time[row]:.0%} of the fastest mode's time and {energy[row]:.0%} of its energy"
+    return Choice(row, feasible=True, why=f"Best balance: {shares}, {_expected(predictions, row)}.")
+
+
+def _cost(predictions: Predictions, against: Against) -> Floats:
+    return predictions.power_w if against == "power" else energy_j(predictions)
+
+
+def _unit(values: Floats) -> Floats:
+    """Scaled to 0..1; zeros where all are alike."""
+    low, high = values.min(), values.max()
+    scaled: Floats = (values - low) / (high - low) if high > low else np.zeros_like(values)
+    return scaled
+
+
+def _margin(z: float) -> str:
+    return f" with {figure(z)} spreads of margin" if z else ""
+
+
+def _expected(predictions: Predictions, row: int) -> str:
+    return f"{figure(predictions.step_s[row])} s per step and {figure(predictions.power_w[row])} W expected"
