@@ -44,7 +44,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "fedge.choice",
     ),
     tuple(f"fedge.{sibling}" for sibling in SIBLINGS),
-    ("fedge.rounds", "fedge.fleetsim", "fedge.evaluation"),
+    ("fedge.rounds", "fedge.fleetsim", "fedge.evaluation", "fedge.models"),
     ("clients", "server"),
     ("experiments",),
 )

@@ -1,0 +1,118 @@
+"""From message in to mode chosen on a board as slow as a Nano: the client under a quota of a tenth of a core.
+
+    python benchmarks/slow_board.py [SHARE]
+
+A process of its own loads the Flower client, reads one question with the samples of earlier rounds, fits the default
+predictor, predicts every mode that may be chosen, chooses one and makes its offer. Another process lets it run for SHARE (0.1) of
+every tenth of a second. Flower starts the client afresh for every message, so both figures count: with the loading of
+libraries, and without. Training, and what emulation takes to play a board, are no part of it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+PERIOD_S = 0.1
+SAMPLES = 50
+
+CLIENT = """
+import json, resource, sys, time
+began = time.monotonic()
+from clients import app as client_app
+from fedge import modes, rounds
+from fedge.costs.profiles import priors_for
+from fedge.devices.catalogue import load_catalogue
+from fedge.experiment import Experiment
+from fedge.physics.knowledge import Knowledge
+from fedge.policies import lowest_mode, policy_for
+from fedge.predictors import predictor_for
+from fedge.types import Goal, LinkUse, Modes, Workload
+from fedge.wire import Ask, from_json, to_json
+loaded = time.monotonic()
+
+class Board:
+    spec = load_catalogue()["agx-orin-64gb"]
+    def idle_w(self, mode):
+        return self.spec.idle_w.value
+
+ask = from_json(Ask, sys.stdin.readline())
+experiment = Experiment.model_validate_json(sys.argv[1])
+board, specs = Board(), load_catalogue()
+priors = priors_for(board.spec, experiment.workload.cost, specs)
+knowledge = Knowledge(board.spec.maxn, tuple(p.coefficients for p in priors), idle_w=board.idle_w(None))
+every = modes.grid(board.spec)
+candidates = Modes(every.knobs[rounds.choosable(every)])
+policy = policy_for(ask.policy)
+player = rounds.Player(
+    "board", board, predictor_for(experiment.predictor, knowledge), policy,
+    Workload(experiment.workload.cost, experiment.workload.batch_size), candidates, board.spec.maxn,
+    lowest_mode(candidates), experiment.exploration,
+)
+predictions, front = rounds.offer(player, ask.state.measurements, 60, LinkUse(0.1, 0.1, 0.1))
+decision = policy(predictions, front, Goal(ask.policy, 60.0), board.spec)
+answer = to_json(front)
+done = time.monotonic()
+print(json.dumps({
+    "load_s": round(loaded - began, 2), "decide_s": round(done - loaded, 2), "cpu_s": round(time.process_time(), 2),
+    "candidates": len(candidates), "mode": str(decision.mode),
+    "rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+}))
+"""
+
+
+def main() -> None:
+    """Print seconds and memory of one decision under the quota."""
+    share = float(sys.argv[1]) if len(sys.argv) > 1 else 0.1
+    experiment, ask = _question()
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", CLIENT, experiment], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env=environment,
+    )  # fmt: skip
+    assert process.stdin is not None
+    process.stdin.write(ask + "\n")
+    process.stdin.flush()
+    _hold_back(process, share)
+    out, _ = process.communicate()
+    if process.returncode:
+        sys.exit(f"the client ended with {process.returncode}")
+    print(f"at {share:.0%} of a core, {SAMPLES} samples: {out.strip()}")
+
+
+def _hold_back(process: subprocess.Popen[str], share: float) -> None:
+    """Let the process run for ``share`` of each period until it ends."""
+    while process.poll() is None:
+        process.send_signal(signal.SIGCONT)
+        time.sleep(share * PERIOD_S)
+        if process.poll() is None and share < 1.0:
+            process.send_signal(signal.SIGSTOP)
+            time.sleep((1.0 - share) * PERIOD_S)
+
+
+def _question() -> tuple[str, str]:
+    """An experiment with one AGX Orin, and a board that comes with measurements of earlier rounds."""
+    import numpy as np
+
+    from fedge.devices.catalogue import load_catalogue
+    from fedge.experiment import Experiment, FleetEntry
+    from fedge.modes import grid
+    from fedge.types import Measurement
+    from fedge.wire import Ask, BoardState, to_json
+
+    experiment = Experiment(fleet=(FleetEntry(device="agx-orin-64gb"),))
+    modes = grid(load_catalogue()["agx-orin-64gb"])
+    rng = np.random.default_rng(0)
+    seen = tuple(
+        Measurement(modes[int(row)], 40, float(rng.uniform(0.1, 0.5)), float(rng.uniform(15.0, 50.0)))
+        for row in rng.permutation(len(modes))[:SAMPLES]
+    )
+    ask = Ask("front", 5, policy="balanced", state=BoardState(seen), model_bytes=100_000)
+    return experiment.model_dump_json(), to_json(ask)
+
+
+if __name__ == "__main__":
+    main()
