@@ -1,0 +1,1 @@
+"""What a study of predictors found, on a terminal and as a page: errors, predictions, fronts and choices."""

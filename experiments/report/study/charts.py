@@ -1,0 +1,270 @@
+"""Charts of a study: error over modes profiled, predicted against measured, fronts laid over each other; pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from experiments.report.chart import LEGEND, Chart, Frame, Trace, axis
+from experiments.report.palette import GREY, colours, symbols
+from experiments.report.study.summary import values_of
+from fedge.evaluation.cells import Outcome, Row, Target
+from fedge.pareto import front_mask
+from fedge.types import Floats, Predictions
+
+MOST_POINTS = 700
+"""Modes drawn per method in a scatter; all are counted in the figures."""
+DODGE = 0.012
+"""Shift between methods at one number of modes, in decades, so that their bars do not hide each other."""
+
+
+def errors(key: str, rows: Sequence[Row]) -> tuple[Chart, Chart]:
+    """Mean error over the number of modes profiled, per method, bars from the best to the worst seed."""
+    return (
+        _errors(f"{key}-time", "Error of predicted time", "time_mape", rows),
+        _errors(f"{key}-power", "Error of predicted power", "power_mape", rows),
+    )
+
+
+def scatters(key: str, target: Target, outcomes: Sequence[Outcome]) -> tuple[Chart, Chart]:
+    """Predicted against measured values of modes that were not profiled, seed 0; a slider picks how many were."""
+    table = target.table
+    return (
+        _scatter(f"{key}-predicted-time", "time per minibatch", "ms", 1e3 * table.step_s, target, outcomes),
+        _scatter(f"{key}-predicted-power", "power", "W", table.power_w, target, outcomes),
+    )
+
+
+def fronts(key: str, target: Target, outcomes: Sequence[Outcome]) -> Chart:
+    """The measured front, every method's predicted one, and what the modes on the latter measure; seed 0."""
+    frames = []
+    for count in _counts(outcomes):
+        data = [_measured_front(target)]
+        for outcome in _drawn(outcomes, count):
+            data += _predicted_front(target, outcome, _methods(outcomes))
+        frames.append(Frame(f"{count} modes profiled", data, {}))
+    layout = {
+        "xaxis": axis("time per minibatch (ms)", type="log", **_ticks((1e3 * target.table.step_s).tolist())),
+        "yaxis": axis("power (W)", rangemode="normal"),
+        "legend": LEGEND,
+        "hovermode": "closest",
+    }
+    caption = (
+        "Line: the front of the measured table, implausible rows left out. Dashes: where a method predicts its front. "
+        "Marks: what the table measured of the modes on that predicted front; on the line they are as good as can be."
+    )
+    return Chart(f"{key}-fronts", "Fronts of time and power", caption, [], layout, 420, _with_layout(frames, layout))
+
+
+def _errors(key: str, title: str, field: str, rows: Sequence[Row]) -> Chart:
+    methods = tuple(dict.fromkeys(row.method for row in rows))
+    counts = sorted({row.modes for row in rows})
+    colour, symbol = colours(methods), symbols(methods)
+    data: list[Trace] = []
+    for place, method in enumerate(methods):
+        shift = 10 ** (DODGE * (place - (len(methods) - 1) / 2))
+        found = {n: values_of([r for r in rows if r.method == method and r.modes == n], field) for n in counts}
+        known = {n: values for n, values in found.items() if values}
+        means = [sum(values) / len(values) for values in known.values()]
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "lines+markers",
+                "name": escape(method),
+                "x": [shift * n for n in known],
+                "y": means,
+                "error_y": {
+                    "type": "data",
+                    "symmetric": False,
+                    "array": [max(values) - mean for values, mean in zip(known.values(), means, strict=True)],
+                    "arrayminus": [mean - min(values) for values, mean in zip(known.values(), means, strict=True)],
+                    "thickness": 1.2,
+                    "width": 3,
+                },
+                "line": {"color": colour[method], "width": 2},
+                "marker": {"symbol": symbol[method], "size": 8},
+                "hovertext": [_spread(method, n, values) for n, values in known.items()],
+                "hoverinfo": "text",
+            }
+        )
+    values = values_of(rows, field)
+    layout = {
+        "xaxis": axis(
+            "modes profiled", type="log", tickvals=counts, ticktext=[str(n) for n in counts], range=_around(counts)
+        ),
+        "yaxis": axis("MAPE (%), logarithmic", type="log", range=_around(values), **_ticks(values)),
+        "legend": LEGEND,
+    }
+    caption = (
+        "Mean absolute error over the modes that were not profiled: mean of the seeds, bars from best to worst seed."
+    )
+    return Chart(f"{key}-error", title, caption, data, layout, 330)
+
+
+def _spread(method: str, count: int, values: Sequence[float]) -> str:
+    mean = sum(values) / len(values)
+    return f"<b>{escape(method)}</b>, {count} modes: {mean:.2f} %<br>{min(values):.2f} to {max(values):.2f} %"
+
+
+def _around(values: Sequence[float]) -> list[float]:
+    """A range of a logarithmic axis, a little wider than the values."""
+    positive = [value for value in values if value > 0]
+    if not positive:
+        return [0.0, 1.0]
+    return [math.log10(min(positive)) - 0.1, math.log10(max(positive)) + 0.1]
+
+
+def _ticks(values: Sequence[float]) -> dict[str, Any]:
+    """1, 2 and 5 of each decade, written out; more of them where the values span less than one."""
+    low, high = _around(values)
+    digits = (1, 2, 5) if high - low > 1.0 else (1, 1.5, 2, 3, 4, 5, 7)
+    ticks = [digit * 10.0**decade for decade in range(math.floor(low), math.ceil(high) + 1) for digit in digits]
+    shown = [tick for tick in ticks if low <= math.log10(tick) <= high]
+    return {"tickvals": shown, "ticktext": [f"{tick:g}" for tick in shown]} if len(shown) > 1 else {}
+
+
+def _scatter(key: str, title: str, unit: str, measured: Floats, target: Target, outcomes: Sequence[Outcome]) -> Chart:
+    methods = _methods(outcomes)
+    reach = _around(measured.tolist())
+    ticks = _ticks(measured.tolist())
+    frames = []
+    for count in _counts(outcomes):
+        data: list[Trace] = [_diagonal(reach)]
+        for outcome in _drawn(outcomes, count):
+            assert outcome.predictions is not None
+            predicted = _quantity(outcome.predictions, unit)
+            data.append(_points(outcome, methods, measured, predicted, unit, target.plausible))
+        frames.append(Frame(f"{count} modes profiled", data, {}))
+    layout = {
+        "xaxis": axis(f"measured {title} ({unit})", type="log", range=reach, **ticks),
+        "yaxis": axis(f"predicted {title} ({unit})", type="log", range=reach, **ticks),
+        "legend": LEGEND,
+        "hovermode": "closest",
+    }
+    caption = (
+        "On the diagonal the prediction is right; above it, too high. Seed 0, modes that were not profiled"
+        f"{f', {MOST_POINTS} of them' if len(measured) > MOST_POINTS else ''}. Hollow: implausible rows of the table."
+    )
+    return Chart(key, f"Predicted and measured {title}", caption, [], layout, 420, _with_layout(frames, layout))
+
+
+def _quantity(predictions: Predictions, unit: str) -> Floats:
+    return 1e3 * predictions.step_s if unit == "ms" else predictions.power_w
+
+
+def _points(
+    outcome: Outcome,
+    methods: Sequence[str],
+    measured: Floats,
+    predicted: Floats,
+    unit: str,
+    plausible: NDArray[np.bool_],
+) -> Trace:
+    method = outcome.row.method
+    rows = _shown(len(measured), outcome.profiled)
+    colour, symbol = colours(methods)[method], symbols(methods)[method]
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": escape(method),
+        "x": measured[rows].tolist(),
+        "y": predicted[rows].tolist(),
+        "marker": {
+            "color": colour,
+            "symbol": [symbol if plausible[row] else f"{symbol}-open" for row in rows],
+            "size": 4.5,
+            "opacity": 0.55,
+        },
+        "hovertemplate": f"measured %{{x:.4g}} {unit}, predicted %{{y:.4g}} {unit}<extra>{escape(method)}</extra>",
+    }
+
+
+def _shown(count: int, profiled: Sequence[int]) -> list[int]:
+    """The rows to draw, the same ones for every method as far as they profiled others."""
+    seen = {*profiled}
+    order = np.random.default_rng(0).permutation(count)[: MOST_POINTS + len(seen)].tolist()
+    return [row for row in order if row not in seen][:MOST_POINTS]
+
+
+def _diagonal(reach: Sequence[float]) -> Trace:
+    ends = [10.0**end for end in reach]
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "x": ends,
+        "y": ends,
+        "line": {"color": GREY, "width": 1, "dash": "dash"},
+        "showlegend": False,
+        "hoverinfo": "skip",
+    }
+
+
+def _measured_front(target: Target) -> Trace:
+    rows = np.flatnonzero(target.plausible)
+    step_s, power_w = target.table.step_s[rows], target.table.power_w[rows]
+    best = _front(step_s, power_w)
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": "measured",
+        "x": (1e3 * step_s[best]).tolist(),
+        "y": power_w[best].tolist(),
+        "line": {"color": GREY, "width": 4},
+        "hovertemplate": "%{x:.4g} ms, %{y:.3g} W<extra>measured front</extra>",
+    }
+
+
+def _predicted_front(target: Target, outcome: Outcome, methods: Sequence[str]) -> list[Trace]:
+    assert outcome.predictions is not None
+    method, predictions = outcome.row.method, outcome.predictions
+    rows = np.flatnonzero(target.plausible)
+    best = rows[_front(predictions.step_s[rows], predictions.power_w[rows])]
+    colour, symbol = colours(methods)[method], symbols(methods)[method]
+    shared = {"type": "scatter", "legendgroup": method}
+    return [
+        {
+            **shared,
+            "mode": "lines",
+            "name": f"{escape(method)}: predicted",
+            "x": (1e3 * predictions.step_s[best]).tolist(),
+            "y": predictions.power_w[best].tolist(),
+            "line": {"color": colour, "width": 1.5, "dash": "dash"},
+            "hovertemplate": f"%{{x:.4g}} ms, %{{y:.3g}} W<extra>{escape(method)} predicts</extra>",
+        },
+        {
+            **shared,
+            "mode": "markers",
+            "name": f"{escape(method)}: measured there",
+            "x": (1e3 * target.table.step_s[best]).tolist(),
+            "y": target.table.power_w[best].tolist(),
+            "marker": {"color": colour, "symbol": symbol, "size": 6, "opacity": 0.75},
+            "hovertemplate": f"%{{x:.4g}} ms, %{{y:.3g}} W<extra>measured, front of {escape(method)}</extra>",
+        },
+    ]
+
+
+def _front(step_s: Floats, power_w: Floats) -> NDArray[np.intp]:
+    """The rows that none beats in time and power, from fastest to slowest."""
+    rows = np.flatnonzero(front_mask(step_s, power_w))
+    return rows[np.argsort(step_s[rows])]
+
+
+def _methods(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(outcome.row.method for outcome in outcomes))
+
+
+def _counts(outcomes: Sequence[Outcome]) -> list[int]:
+    return sorted({outcome.cell.modes for outcome in outcomes if outcome.predictions is not None})
+
+
+def _drawn(outcomes: Sequence[Outcome], count: int) -> list[Outcome]:
+    return [outcome for outcome in outcomes if outcome.cell.modes == count and outcome.predictions is not None]
+
+
+def _with_layout(frames: Sequence[Frame], layout: dict[str, Any]) -> tuple[Frame, ...]:
+    return tuple(Frame(frame.label, frame.data, layout) for frame in frames)
