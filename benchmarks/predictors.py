@@ -32,7 +32,7 @@ from rich.table import Table
 
 from fedge.choice.objectives import fastest_within_power, front_rows
 from fedge.evaluation.budgets import PAPER_W, default_budgets
-from fedge.evaluation.cells import Outcome, Target, way_of
+from fedge.evaluation.cells import Outcome, Row, Target, way_of
 from fedge.evaluation.implausible import plausible_rows
 from fedge.evaluation.knowledge import background_of, board_of
 from fedge.evaluation.study import Study, run
@@ -188,20 +188,36 @@ def choice(seeds: int) -> None:
     paths = ((RESNET, MOBILENET), (MOBILENET, RESNET), (YOLO, RESNET))
     targets = [replace(target_of(path, reference), budgets_w=PAPER_W) for path, reference in paths]
     table = Table(title=f"17..50 W, three AGX Orin tables, {seeds} seeds; implausible rows left out (with them)")
-    for heading in ("way", "modes", "penalty median %", "mean %", "excess W", "over %", "over by 1 W %", "measured"):
-        table.add_column(heading, justify="left" if heading == "way" else "right")
+    for heading in (
+        "way",
+        "table",
+        "modes",
+        "penalty median %",
+        "mean %",
+        "excess W",
+        "over %",
+        "over by 1 W %",
+        "measured",
+    ):
+        table.add_column(heading, justify="left" if heading in {"way", "table"} else "right")
     ways = (("fedge", "verified"), ("fedge", "margin"), ("fedge", "plain"), ("powertrain", "plain"))
     names = ("penalty_median", "penalty_mean", "excess_w", "over_limit", "over_limit_1w", "verify_modes")
     for method, how in ways:
         outcomes = play_ways(targets, [(method, how)], (10, 50), seeds)
         for count in (10, 50):
+            for place, (path, _) in enumerate(paths):
+                rows = [o.row for o in outcomes if (o.cell.target, o.cell.modes) == (place, count)]
+                table.add_row(f"{method} {how}", Path(path).stem, str(count), *(_with_all(rows, n) for n in names))
             rows = [o.row for o in outcomes if o.cell.modes == count]
-            shown = [
-                f"{np.mean([getattr(r, n) for r in rows]):.2f} ({np.mean([getattr(r, f'{n}_all') for r in rows]):.2f})"
-                for n in names
-            ]
-            table.add_row(f"{method} {how}", str(count), *shown)
+            shown = (_with_all(rows, name) for name in names)
+            table.add_row(f"{method} {how}", "mean of the three", str(count), *shown, end_section=True)
     CONSOLE.print(table)
+
+
+def _with_all(rows: Sequence[Row], name: str) -> str:
+    """The mean without implausible rows and, in brackets, with them."""
+    left_out, all_in = (np.mean([getattr(row, field) for row in rows]) for field in (name, f"{name}_all"))
+    return f"{left_out:.2f} ({all_in:.2f})"
 
 
 def sharing(seeds: int) -> None:
