@@ -3,9 +3,9 @@
     python benchmarks/slow_board.py [SHARE]
 
 A process of its own loads the Flower client, reads one question with the samples of earlier rounds, fits the default
-predictor, predicts every mode that may be chosen, chooses one and makes its offer. Another process lets it run for SHARE (0.1) of
-every tenth of a second. Flower starts the client afresh for every message, so both figures count: with the loading of
-libraries, and without. Training, and what emulation takes to play a board, are no part of it.
+predictor, predicts every mode that may be chosen, chooses one and makes its offer. Another process lets it run for
+SHARE (0.1) of every tenth of a second. Flower starts the client afresh for every message, so both figures count: with
+the loading of libraries, and without. Training, and what emulation takes to play a board, are no part of it.
 """
 
 from __future__ import annotations

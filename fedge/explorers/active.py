@@ -13,56 +13,52 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from fedge.explorers.remaining import Remaining
 from fedge.modes import modes_of
 from fedge.physics.beliefs import Candidate, power_candidates, sources, time_candidates
 from fedge.physics.fit import MISFIT_POWER_SD, MISFIT_TIME_SD, NOISE_POWER_SD, NOISE_TIME_SD
 from fedge.physics.knowledge import Knowledge
 from fedge.physics.model import TIME_NAMES, shares
 from fedge.physics.process import likeness
+from fedge.seeds import generator
 from fedge.types import Floats, Measurement, Modes, PowerMode
 
 POOL = 400
-"""Modes looked at, drawn from all that may be chosen; more make designs slower but hardly better."""
+"""Modes looked at, drawn from all that may be chosen; more make designs slower but hardly better; chosen by us."""
 SOURCES = 4
-"""How many of the most credible sources a design is made for."""
+"""How many of the most credible sources a design is made for; chosen by us."""
 DRAWS = 2
 """Curves per source: the expected one and others drawn from its prior, since slopes differ along it; chosen by us."""
 NARROWING = 0.5
-"""Share of the prior's variance from which they are drawn."""
+"""Share of the prior's variance from which they are drawn; chosen by us."""
 
 
 class ActiveExplorer:
     """A ``fedge.interfaces.Explorer`` for the predictor ``fedge``; needs a prior or a reference."""
 
     def __init__(self, candidates: Modes, knowledge: Knowledge) -> None:
-        self.candidates = candidates
         self.knowledge = knowledge
-        self._told: dict[PowerMode, None] = {}
+        self._remaining = Remaining(candidates)
+        self._known: dict[PowerMode, None] = {}
 
     def tell(self, measurements: Sequence[Measurement]) -> None:
-        """Remember which modes were measured."""
-        self._told.update(dict.fromkeys(measurement.mode for measurement in measurements))
+        """These modes are known, and not proposed any more."""
+        self._known.update(dict.fromkeys(measurement.mode for measurement in measurements))
+        self._remaining.drop(measurements)
 
     def ask(self, count: int) -> Modes:
-        """The ``count`` modes that together teach most, the most telling first."""
-        rng = np.random.default_rng(self.knowledge.seed)
-        told = modes_of(self._told).knobs
-        pool = self._pool(rng, count, told)
-        x = shares(self.knowledge.maxn, Modes(np.vstack([told, pool])))
+        """The ``count`` modes that together teach most beside those told and asked before, the most telling first."""
+        rng = generator(self.knowledge.seed, "active explorer")
+        pool = rng.permutation(self._remaining.rows)[: max(POOL, count)]
+        known = modes_of(self._known).knobs
+        x = shares(self.knowledge.maxn, Modes(np.vstack([known, self._remaining.candidates.knobs[pool]])))
         design = _Design(list(_covariances(self.knowledge, x, rng)))
-        for row in range(len(told)):
+        for row in range(len(known)):
             design.measure(row)
-        rows = [design.next(first=len(told)) for _ in range(min(count, len(pool)))]
-        return Modes(pool[np.array(rows, dtype=np.intp) - len(told)])
-
-    def _pool(self, rng: np.random.Generator, count: int, told: Floats) -> Floats:
-        """Some of the candidates that were not measured."""
-        knobs = self.candidates.knobs
-        seen = {row.tobytes() for row in np.ascontiguousarray(told)}
-        left = np.array([row.tobytes() not in seen for row in np.ascontiguousarray(knobs)], dtype=np.bool_)
-        rows = np.flatnonzero(left)
-        pool: Floats = knobs[rng.permutation(rows)[: max(POOL, count)]]
-        return pool
+        rows = [design.next(first=len(known)) - len(known) for _ in range(min(max(0, count), len(pool)))]
+        proposed = self._remaining.propose(pool[rows])
+        self._known.update(dict.fromkeys(proposed))
+        return proposed
 
 
 class _Design:
@@ -100,16 +96,12 @@ def _covariances(knowledge: Knowledge, x: Floats, rng: np.random.Generator) -> I
     for source in sources(knowledge)[:SOURCES]:
         weight = float(np.exp(source.log_credibility))
         for draw in range(DRAWS):
-            time = _first(time_candidates((source,)))
+            time = next(time_candidates((source,)))
             seconds = _drawn(time, rng, draw)
             yield weight, _covariance(time, seconds, x, (time.misfit * MISFIT_TIME_SD) ** 2 * alike), NOISE_TIME_SD**2
-            power = _first(power_candidates((source,), seconds[: len(TIME_NAMES)]))
+            power = next(power_candidates((source,), seconds[: len(TIME_NAMES)]))
             watts = _drawn(power, rng, draw)
             yield weight, _covariance(power, watts, x, (power.misfit * MISFIT_POWER_SD) ** 2 * alike), NOISE_POWER_SD**2
-
-
-def _first(candidates: Iterator[Candidate]) -> Candidate:
-    return next(candidates)
 
 
 def _drawn(candidate: Candidate, rng: np.random.Generator, draw: int) -> Floats:

@@ -40,12 +40,13 @@ CREDIBILITY_LOSS = 0.7
 """How much less credible each prior is than the one before it, log units; chosen by us."""
 REFERENCE_GAIN = 0.7
 """How much more credible a candidate is with a reference's residuals than without, log units; chosen by us."""
-WIDTHS = (1.0, 2.0)
-"""Every prior is held as it is and twice as wide: workloads and boards that were never seen may lie further off."""
+WIDTHS = (1.0, 2.0, 4.0)
+"""Every prior is held as it is, twice and four times as wide: workloads and boards that were never seen may lie further
+off; chosen by us."""
 WIDTH_LOSS = 0.3
 """Loss of credibility per unit of log width; chosen by us."""
 BORROWERS = 2
-"""How many of the first priors are also tried with each reference's residuals."""
+"""How many of the first priors are also tried with each reference's residuals; chosen by us."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,12 +76,14 @@ def sources(knowledge: Knowledge) -> tuple[Source, ...]:
     if not knowledge.priors and not knowledge.references:
         raise BadInput("the predictor's prior", "nothing", "at least one calibrated workload or one reference table")
     idle_w = knowledge.idle_w or 0.0
-    priors = [with_idle_w(prior, max(idle_w, idle_w_at_maxn(prior))) for prior in knowledge.priors]
+    priors = [_at_least(prior, idle_w) for prior in knowledge.priors]
     references = [study(table, knowledge.maxn) for table in knowledge.references]
     found = [Source(prior, None, -CREDIBILITY_LOSS * rank) for rank, prior in enumerate(priors)]
-    foreign = [reference for reference in references if not reference.alike]
-    found += [Source(other.coefficients, None, -CREDIBILITY_LOSS * (len(found) + i)) for i, other in enumerate(foreign)]
-    for rank, reference in enumerate(reference for reference in references if reference.alike):
+    for rank, reference in enumerate(references):
+        if not reference.alike:  # another kind of board: no more than one prior among others, and the last
+            last = -CREDIBILITY_LOSS * (len(priors) + rank) + reference.log_credibility
+            found.append(Source(_at_least(reference.coefficients, idle_w), None, last))
+            continue
         gain = REFERENCE_GAIN + reference.log_credibility
         found.append(Source(reference.coefficients, reference, gain - CREDIBILITY_LOSS * rank))
         found += [
@@ -88,6 +91,11 @@ def sources(knowledge: Knowledge) -> tuple[Source, ...]:
             for place, prior in enumerate(priors[:BORROWERS])
         ]
     return tuple(sorted(found, key=lambda source: -source.log_credibility))
+
+
+def _at_least(coefficients: Coefficients, idle_w: float) -> Coefficients:
+    """Raised to what the board draws at rest: a table that metered some rails only lies below."""
+    return with_idle_w(coefficients, max(idle_w, idle_w_at_maxn(coefficients)))
 
 
 def time_candidates(found: tuple[Source, ...]) -> Iterator[Candidate]:

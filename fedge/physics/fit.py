@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedge.errors import BadInput
 from fedge.physics import slopes
 from fedge.physics.memory import last
 from fedge.physics.model import POWER_NAMES, TIME_NAMES, Coefficients, shares, time_parts
@@ -208,7 +209,14 @@ def _power_guess(p: float) -> Floats:
 
 
 def pooled(measurements: Sequence[Measurement], maxn: PowerMode) -> Seen:
-    """One row per board and mode: the median over its repeats, with their noise averaged down."""
+    """One row per board and mode: the median over its repeats, with their noise averaged down.
+
+    Raises ``BadInput`` for a measurement whose time or power is not a number above 0.
+    """
+    for measurement in measurements:
+        if not (0.0 < measurement.step_s < np.inf and 0.0 < measurement.power_w < np.inf):
+            got = f"{measurement.step_s:g} s per step and {measurement.power_w:g} W"
+            raise BadInput(f"the measurement of {measurement.mode}", got, "two numbers above 0")
     groups: dict[tuple[str | None, PowerMode], list[Measurement]] = {}
     for measurement in measurements:
         groups.setdefault((measurement.board, measurement.mode), []).append(measurement)
@@ -221,7 +229,7 @@ def pooled(measurements: Sequence[Measurement], maxn: PowerMode) -> Seen:
         noise = [(THROTTLED_SD if group[0].throttled else noise_sd) / np.sqrt(len(group)) for group in kept]
         same = np.array([[a == b for b in boards] for a in boards], dtype=np.float64).reshape(len(boards), len(boards))
         here = np.array([board is None for board in boards], dtype=np.float64)
-        apart = offset_sd if any(boards) else 0.0
+        apart = offset_sd if any(board is not None for board in boards) else 0.0
         return Rows(x, np.array(logs), np.array(noise), apart**2 * same, apart**2 * here, apart)
 
     seconds = [float(np.median([np.log(m.step_s) for m in group])) for group in kept]

@@ -15,8 +15,11 @@ def last(function: Callable[[Floats], R]) -> Callable[[Floats], R]:
     known: list[tuple[Floats, R]] = []
 
     def remembering(x: Floats) -> R:
-        if not known or known[0][0] is not x:
-            known[:] = [(x, function(x))]
-        return known[0][1]
+        for asked, answer in known:
+            if asked is x:
+                return answer
+        answer = function(x)
+        known[:] = [(x, answer)]
+        return answer
 
     return remembering

@@ -6,6 +6,9 @@ w its robust weight. With rows X, y the prediction is the Gaussian one of the cu
 
 K = J' S J + R + B,  mean(x) = v(x) + J(x)' (mu - th*) + K(x, X) (K(X, X) + s^2 / w)^-1 (y - v(X) - J(X)' (mu - th*))
 
+The evidence is that of the Gaussian prediction, and of the weights: explaining a row away has the price that its weight
+has in Student-t noise, DEGREES / 2 (log w + 1 - w).
+
 The spread is scaled by sqrt((nu + z'z) / (nu + n)), z the n whitened rows: rows that lie further off than expected
 widen it, rows that lie closer narrow it (the scale of a Student-t process).
 """
@@ -18,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedge.physics.robust import Gaussian, fit_curve
+from fedge.physics.robust import DEGREES, Gaussian, fit_curve
 from fedge.types import Floats
 
 Singles = NDArray[np.float32]
@@ -87,17 +90,29 @@ def settle(curve: Curve, rows: Rows, prior: Gaussian, misfit_sd: float, noise_sd
     fitted = fit_curve(lambda th: curve(th, rows.x), rows.log, loose, prior, prior.mean, FEW_TOLERANCE)
     _, slopes = curve(fitted.parameters, rows.x)
     shift = prior.mean - fitted.parameters
-    noise = loose**2 / np.minimum(fitted.weights, 1.0) - misfit_sd**2 - np.diag(rows.offset)
+    weights = np.minimum(fitted.weights, 1.0)
+    noise = loose**2 / weights - misfit_sd**2 - np.diag(rows.offset)
     kernel = slopes.T @ covariance @ slopes + misfit_sd**2 * alike + rows.offset + np.diag(noise)
     factor = np.asarray(np.linalg.cholesky(kernel), dtype=np.float64)
     whitener = np.asarray(np.linalg.inv(factor), dtype=np.float64)
     whitened: Floats = whitener @ (fitted.residuals - slopes.T @ shift)
     squares, n = float(whitened @ whitened), len(whitened)
-    evidence = float(-0.5 * squares - np.log(np.diag(factor)).sum())
+    explained_away = 0.5 * DEGREES * (np.log(weights) + 1.0 - weights).sum()
+    evidence = float(-0.5 * squares - np.log(np.diag(factor)).sum() + explained_away)
     scale = float(np.sqrt((SPREAD_ROWS + squares) / (SPREAD_ROWS + n)))
     gain: Floats = whitener.T @ whitened
     return Side(
-        fitted.parameters, shift, covariance, rows, slopes, gain, whitener, misfit_sd, noise_sd, evidence, scale
+        best=fitted.parameters,
+        shift=shift,
+        prior_cov=covariance,
+        rows=rows,
+        slopes=slopes,
+        gain=gain,
+        whitener=whitener,
+        misfit_sd=misfit_sd,
+        noise_sd=noise_sd,
+        log_evidence=evidence,
+        scale=scale,
     )
 
 

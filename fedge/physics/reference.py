@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedge.physics.fit import fit_table
 from fedge.physics.memory import last
 from fedge.physics.model import Coefficients, power_w, shares, step_s
-from fedge.types import Floats, PowerMode, ProfileTable
+from fedge.types import Floats, Modes, PowerMode, ProfileTable
 
 LARGEST_RESIDUAL = 0.3
 """Residuals are cut at this, log units: what lies further off is a bad row of that table, not the board's way."""
@@ -34,7 +34,7 @@ class Reference:
 
     ``residuals`` gives what the curve leaves of log time and of log power (2, n) at shares (n, 4); ``log_credibility``
     is 0 for a table as smooth as measured ones are, and lower for a rougher one. ``alike`` says that the table's board
-    has the same top clocks; another board's coefficients hold for shares of its own clocks, its residuals not at all.
+    has about the same top clocks; another board's coefficients hold for shares of its own clocks, its residuals not.
     """
 
     coefficients: Coefficients
@@ -71,7 +71,7 @@ def study(table: ProfileTable, maxn: PowerMode) -> Reference:
     alike = _alike(table.maxn, maxn)
     top = maxn if alike else table.maxn
     some = np.random.default_rng(0).permutation(len(table.modes))[:_ROWS]
-    rows = type(table.modes)(table.modes.knobs[some])
+    rows = Modes(table.modes.knobs[some])
     coefficients = fit_table(rows, top, table.step_s[some], table.power_w[some])
     time = np.log(table.step_s) - np.log(step_s(coefficients, top, table.modes))
     power = np.log(table.power_w) - np.log(power_w(coefficients, top, table.modes))
@@ -81,7 +81,7 @@ def study(table: ProfileTable, maxn: PowerMode) -> Reference:
 
 
 def _alike(top: PowerMode, maxn: PowerMode) -> bool:
-    """Whether a table with this top is of the same kind of board, or of a part of its clocks."""
+    """Whether a table with this top is of the same kind of board; it may be of fewer cores."""
     pairs = zip((top.cpu_mhz, top.gpu_mhz, top.mem_mhz), (maxn.cpu_mhz, maxn.gpu_mhz, maxn.mem_mhz), strict=True)
     return top.cores <= maxn.cores and all(abs(own / known - 1.0) <= SAME_TOP for own, known in pairs)
 

@@ -1,8 +1,9 @@
 """The default predictor: every prior and reference bent to what was measured, and weighed by how well it explains it.
 
 Symbols: k a candidate (``fedge.physics.beliefs``), L_k its evidence, c_k its credibility, w_k = L_k c_k / sum L_j c_j,
-m_k its mean log prediction, s that spread of the most probable candidate.
-Blend: m = sum w_k m_k, spread^2 = s^2 + sum w_k (m_k - m)^2; time and power have weights of their own.
+m_k and s_k mean and spread of its log prediction.
+Blend: m = sum w_k m_k, spread^2 = sum w_k (s_k^2 + (m_k - m)^2); time and power have weights of their own. After many
+measurements s_k is that of the most probable candidate: spreads take most of the time, and differ little by then.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Self
 
 import numpy as np
 
+from fedge.errors import BadInput
 from fedge.physics.beliefs import Candidate, power_candidates, sources, time_candidates
 from fedge.physics.fit import MISFIT_POWER_SD, MISFIT_TIME_SD, NOISE_POWER_SD, NOISE_TIME_SD, pooled
 from fedge.physics.knowledge import Knowledge
@@ -20,6 +22,8 @@ from fedge.physics.model import TIME_NAMES, shares
 from fedge.physics.process import Curve, Rows, Side, Singles, expected, likeness, settle, spread
 from fedge.types import Floats, Measurement, Modes, Predictions
 
+FEW = 20
+"""Up to so many rows every candidate's own spread counts; chosen by us."""
 NEGLIGIBLE = 0.05
 """A candidate this much less probable than the best is left out."""
 
@@ -37,7 +41,10 @@ class Blend:
         at = [curve(side.best, x) for curve, side in zip(self.curves, self.sides, strict=True)]
         each = np.stack([expected(side, *here, alike) for side, here in zip(self.sides, at, strict=True)])
         mean: Floats = self.weights @ each
-        sd: Floats = np.hypot(spread(self.sides[0], at[0][1], alike), np.sqrt(self.weights @ np.square(each - mean)))
+        spreading = len(self.sides) if len(self.sides[0].gain) <= FEW else 1
+        known = np.stack([spread(self.sides[k], at[k][1], alike) for k in range(spreading)])
+        shares = self.weights[:spreading] / self.weights[:spreading].sum()
+        sd: Floats = np.sqrt(shares @ np.square(known) + self.weights @ np.square(each - mean))
         return mean, sd
 
 
@@ -69,6 +76,9 @@ class BlendedPredictor:
 def _blended(candidates: Iterable[Candidate], rows: Rows, alike: Singles, misfit_sd: float, noise_sd: float) -> Blend:
     tried = [(c, settle(c.curve, rows, c.prior, c.misfit * misfit_sd, noise_sd, alike)) for c in candidates]
     logs = np.array([candidate.log_credibility + side.log_evidence for candidate, side in tried])
+    logs[~np.isfinite(logs)] = -np.inf
+    if not np.isfinite(logs).any():
+        raise BadInput("the predictor's prior", "coefficients that give no finite prediction", "finite ones")
     weights = np.exp(logs - logs.max())
     kept = [i for i in np.argsort(-weights, kind="stable") if weights[i] >= NEGLIGIBLE]
     return Blend(

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from contracts.boards import MAXN, another_workload, coefficients, grid
 
 from fedge.physics.fit import (
+    NOISE_TIME_SD,
+    OFFSET_POWER_SD,
+    OFFSET_TIME_SD,
     Prior,
     fit_map,
     fit_table,
     idle_w_at_maxn,
     log_evidence,
+    pooled,
     predict,
     prior_about,
     with_idle_w,
@@ -133,6 +139,42 @@ def test_repeating_a_mode_counts_for_that_mode_and_not_for_the_whole_board() -> 
 
     assert often.step_s_sd_log[300] <= once.step_s_sd_log[300]
     assert np.median(often.step_s_sd_log) > 0.8 * np.median(once.step_s_sd_log)
+
+
+BY_BOARD = [("a", 5), (None, 5), ("a", 90), ("b", 300), (None, 401)]
+
+
+def test_rows_of_one_board_share_its_offset_and_rows_of_two_do_not() -> None:
+    truth = _truth(coefficients())
+    seen = [replace(_measured(truth, [row])[0], board=board) for board, row in BY_BOARD]
+
+    rows = pooled(seen, MAXN)
+
+    for quantity, sd in ((rows.time, OFFSET_TIME_SD), (rows.power, OFFSET_POWER_SD)):
+        for (i, (a, _)), (j, (b, _)) in itertools.product(enumerate(BY_BOARD), repeat=2):
+            assert quantity.offset[i, j] == (pytest.approx(sd**2) if a == b else 0.0)
+        np.testing.assert_allclose(quantity.offset_here, [0.0, sd**2, 0.0, 0.0, sd**2])
+        assert quantity.offset_sd == sd
+
+
+def test_a_mode_that_two_boards_measured_is_two_rows_and_repeats_of_one_board_one() -> None:
+    truth = _truth(coefficients())
+    own = _measured(truth, [7, 7, 7])
+    other = [replace(measurement, board="b", step_s=2 * measurement.step_s) for measurement in own[:2]]
+
+    rows = pooled([*own, *other], MAXN).time
+
+    np.testing.assert_allclose(rows.log, np.log([truth[0][7], 2 * truth[0][7]]))
+    np.testing.assert_allclose(rows.noise_sd, NOISE_TIME_SD / np.sqrt([3, 2]))
+
+
+def test_a_board_that_measures_alone_has_no_offset() -> None:
+    rows = pooled(_measured(_truth(coefficients()), [1, 5, 9]), MAXN)
+
+    for quantity in (rows.time, rows.power):
+        assert quantity.offset_sd == 0.0
+        assert not quantity.offset.any()
+        assert not quantity.offset_here.any()
 
 
 def test_a_loose_scale_lets_one_measurement_move_every_mode() -> None:

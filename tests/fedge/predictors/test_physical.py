@@ -136,9 +136,12 @@ def test_repeats_of_a_mode_are_pooled_to_their_median_and_surer_than_one() -> No
 
     seen = pooled([*repeats, Measurement(other, 40, 0.05, 30.0)], MAXN)
 
-    np.testing.assert_allclose(np.exp(seen.log_s), [0.11, 0.05])
-    assert seen.x.shape == (2, 4)
-    assert seen.noise_sd[0] == pytest.approx(seen.noise_sd[1] / np.sqrt(3))
+    np.testing.assert_allclose(np.exp(seen.time.log), [0.11, 0.05])
+    np.testing.assert_allclose(np.exp(seen.power.log), [20.0, 30.0])
+    assert seen.alike.shape == (2, 2)
+    for rows in (seen.time, seen.power):
+        assert rows.x.shape == (2, 4)
+        assert rows.noise_sd[0] == pytest.approx(rows.noise_sd[1] / np.sqrt(3))
 
 
 def test_a_throttled_repeat_is_left_out_where_there_is_an_unthrottled_one() -> None:
@@ -147,9 +150,11 @@ def test_a_throttled_repeat_is_left_out_where_there_is_an_unthrottled_one() -> N
 
     both, only_hot = pooled([hot, cool, hot], MAXN), pooled([hot], MAXN)
 
-    np.testing.assert_allclose(np.exp(both.log_s), [0.1])
-    np.testing.assert_allclose(np.exp(only_hot.log_s), [0.2])
-    assert both.noise_sd[0] < only_hot.noise_sd[0] / 5
+    np.testing.assert_allclose(np.exp(both.time.log), [0.1])
+    np.testing.assert_allclose(np.exp(only_hot.time.log), [0.2])
+    np.testing.assert_allclose(np.exp(only_hot.power.log), [15.0])
+    assert both.time.noise_sd[0] < only_hot.time.noise_sd[0] / 5
+    assert both.power.noise_sd[0] < only_hot.power.noise_sd[0] / 5
 
 
 def test_one_outlier_among_repeats_does_not_move_the_prediction() -> None:
