@@ -59,7 +59,7 @@ STANDALONE = ("fedge.worker", "fedge.powerd")
 HOMES: dict[str, tuple[str, ...]] = {
     "flwr": ("clients", "server", "experiments"),
     "ray": ("server", "experiments"),
-    "torch": ("fedge.workloads", "fedge.worker", "fedge.predictors.network", "fedge.predictors.powertrain"),
+    "torch": ("fedge.workloads", "fedge.worker"),
     "sklearn": ("fedge.workloads", "fedge.predictors.forest", "experiments"),
     "torchvision": ("fedge.workloads", "fedge.worker"),
     "pyarrow": ("fedge.telemetry", "fedge.profiles", "experiments"),

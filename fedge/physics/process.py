@@ -9,8 +9,9 @@ K = J' S J + R + B,  mean(x) = v(x) + J(x)' (mu - th*) + K(x, X) (K(X, X) + s^2 
 The evidence is that of the Gaussian prediction, and of the weights: explaining a row away has the price that its weight
 has in Student-t noise, DEGREES / 2 (log w + 1 - w).
 
-The spread is scaled by sqrt((nu + z'z) / (nu + n)), z the n whitened rows: rows that lie further off than expected
-widen it, rows that lie closer narrow it (the scale of a Student-t process).
+The spread is scaled by sqrt((nu + sum min(z^2, 4^2)) / (nu + n)), z the n rows whitened without weights: rows that lie
+further off than expected widen it, rows that lie closer narrow it (the scale of a Student-t process), a wild one counts
+no more than four standard deviations.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ OWN_SHARE = 0.3
 by us on the calibrated tables."""
 SPREAD_ROWS = 8.0
 """How many rows the expected size of the misfit is worth (nu above); chosen by us."""
+WILD_SD = 4.0
+"""Rows further off than this count as so far off where the spread is scaled; chosen by us."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,14 +95,15 @@ def settle(curve: Curve, rows: Rows, prior: Gaussian, misfit_sd: float, noise_sd
     shift = prior.mean - fitted.parameters
     weights = np.minimum(fitted.weights, 1.0)
     noise = loose**2 / weights - misfit_sd**2 - np.diag(rows.offset)
-    kernel = slopes.T @ covariance @ slopes + misfit_sd**2 * alike + rows.offset + np.diag(noise)
-    factor = np.asarray(np.linalg.cholesky(kernel), dtype=np.float64)
+    kernel = slopes.T @ covariance @ slopes + misfit_sd**2 * alike + rows.offset
+    factor = np.asarray(np.linalg.cholesky(kernel + np.diag(noise)), dtype=np.float64)
     whitener = np.asarray(np.linalg.inv(factor), dtype=np.float64)
-    whitened: Floats = whitener @ (fitted.residuals - slopes.T @ shift)
-    squares, n = float(whitened @ whitened), len(whitened)
+    off: Floats = fitted.residuals - slopes.T @ shift
+    whitened: Floats = whitener @ off
     explained_away = 0.5 * DEGREES * (np.log(weights) + 1.0 - weights).sum()
-    evidence = float(-0.5 * squares - np.log(np.diag(factor)).sum() + explained_away)
-    scale = float(np.sqrt((SPREAD_ROWS + squares) / (SPREAD_ROWS + n)))
+    evidence = float(-0.5 * whitened @ whitened - np.log(np.diag(factor)).sum() + explained_away)
+    plain = np.linalg.solve(np.linalg.cholesky(kernel + np.diag(rows.noise_sd**2)), off)
+    scale = float(np.sqrt((SPREAD_ROWS + np.minimum(plain**2, WILD_SD**2).sum()) / (SPREAD_ROWS + len(plain))))
     gain: Floats = whitener.T @ whitened
     return Side(
         best=fitted.parameters,

@@ -1,19 +1,83 @@
-"""What every predictor does; a test class inherits it and gives a fresh ``predictor`` and a board's true values."""
+"""What every predictor does, with a prior or without; a test class inherits the contract that fits its predictor."""
 
 from __future__ import annotations
 
-import numpy as np
+import dataclasses
 
+import numpy as np
+import pytest
+
+from fedge.errors import BadInput
 from fedge.interfaces import Predictor
-from fedge.types import Floats, Measurement, Modes
+from fedge.types import Floats, Measurement, Modes, Predictions
 
 
 def measured(modes: Modes, step_s: Floats, power_w: Floats, rows: list[int]) -> list[Measurement]:
     return [Measurement(modes[i], 40, float(step_s[i]), float(power_w[i])) for i in rows]
 
 
-class PredictorContract:
+def columns(predictions: Predictions) -> list[Floats]:
+    return [predictions.step_s, predictions.power_w, predictions.step_s_sd_log, predictions.power_w_sd_log]
+
+
+class LearnerContract:
     """Fixtures: ``predictor`` is fresh; ``modes``, ``step_s`` and ``power_w`` are a board's truth, one row per mode."""
+
+    @pytest.mark.parametrize("rows", [[5], [5, 5], [0, 9, 4, 30, 31]])
+    def test_every_prediction_is_finite_and_positive_from_one_measurement_on(
+        self, predictor: Predictor, modes: Modes, step_s: Floats, power_w: Floats, rows: list[int]
+    ) -> None:
+        predictions = predictor.fit(measured(modes, step_s, power_w, rows)).predict(modes)
+
+        for column in columns(predictions):
+            assert column.shape == (len(modes),)
+            assert column.dtype == np.float64
+            assert np.isfinite(column).all()
+            assert (column > 0).all()
+
+    def test_rows_of_what_was_learnt_belong_to_the_modes_that_were_asked(
+        self, predictor: Predictor, modes: Modes, step_s: Floats, power_w: Floats
+    ) -> None:
+        some = Modes(modes.knobs[[5, 0, 3]])
+
+        every = predictor.fit(measured(modes, step_s, power_w, [0, 9, 4])).predict(modes)
+        chosen = predictor.predict(some)
+
+        assert chosen.modes is some
+        for part, whole in zip(columns(chosen), columns(every), strict=True):
+            np.testing.assert_allclose(part, whole[[5, 0, 3]], rtol=1e-5)
+
+    def test_what_was_learnt_before_is_forgotten(
+        self, predictor: Predictor, modes: Modes, step_s: Floats, power_w: Floats
+    ) -> None:
+        seen = measured(modes, step_s, power_w, [0, 9, 4])
+        fresh = predictor.fit(seen).predict(modes)
+
+        predictor.fit(measured(modes, 3.0 * step_s, power_w, [0, 1, 2]))
+
+        for again, first in zip(columns(predictor.fit(seen).predict(modes)), columns(fresh), strict=True):
+            np.testing.assert_array_equal(again, first)
+
+    def test_the_order_of_measurements_does_not_matter(
+        self, predictor: Predictor, modes: Modes, step_s: Floats, power_w: Floats
+    ) -> None:
+        seen = measured(modes, step_s, power_w, [0, 9, 4, 9])
+        forward = predictor.fit(seen).predict(modes).step_s
+
+        np.testing.assert_allclose(predictor.fit(seen[::-1]).predict(modes).step_s, forward, rtol=1e-4)
+
+    def test_no_global_random_state_is_touched(
+        self, predictor: Predictor, modes: Modes, step_s: Floats, power_w: Floats
+    ) -> None:
+        before = np.random.get_state()[1].copy()  # noqa: NPY002 - the global state is what is looked at
+
+        predictor.fit(measured(modes, step_s, power_w, [0, 9])).predict(modes)
+
+        np.testing.assert_array_equal(np.random.get_state()[1], before)  # noqa: NPY002
+
+
+class PredictorContract(LearnerContract):
+    """Of a predictor that has a prior: it predicts before anything is measured."""
 
     def test_fit_returns_the_predictor_itself(self, predictor: Predictor) -> None:
         assert predictor.fit([]) is predictor
@@ -65,10 +129,33 @@ class PredictorContract:
 
         np.testing.assert_array_equal(predictor.fit([]).predict(modes).step_s, fresh)
 
-    def test_the_order_of_measurements_does_not_matter(
+
+class BaselineContract(LearnerContract):
+    """Of a predictor without a prior: it needs a measurement, and takes whatever board saw it as its own."""
+
+    def test_fit_returns_itself_too(self, predictor: Predictor, modes: Modes, step_s: Floats, power_w: Floats) -> None:
+        assert predictor.fit(measured(modes, step_s, power_w, [0])) is predictor
+
+    def test_no_measurement_at_all_is_the_users_mistake(self, predictor: Predictor) -> None:
+        with pytest.raises(BadInput, match="got no measurement; at least one measured power mode"):
+            predictor.fit([])
+
+    def test_which_board_saw_a_measurement_does_not_matter(
         self, predictor: Predictor, modes: Modes, step_s: Floats, power_w: Floats
     ) -> None:
-        seen = measured(modes, step_s, power_w, [0, 9, 4, 9])
-        forward = predictor.fit(seen).predict(modes).step_s
+        own = measured(modes, step_s, power_w, [0, 9, 4])
+        others = [dataclasses.replace(measurement, board="another") for measurement in own]
 
-        np.testing.assert_allclose(predictor.fit(seen[::-1]).predict(modes).step_s, forward, rtol=1e-4)
+        expected = predictor.fit(own).predict(modes).step_s
+
+        np.testing.assert_array_equal(predictor.fit(others).predict(modes).step_s, expected)
+
+    def test_many_modes_are_known_better_than_a_few(
+        self, predictor: Predictor, modes: Modes, step_s: Floats, power_w: Floats
+    ) -> None:
+        few = predictor.fit(measured(modes, step_s, power_w, [1])).predict(modes)
+        many = predictor.fit(measured(modes, step_s, power_w, list(range(0, len(modes), 2)))).predict(modes)
+
+        assert np.mean(np.abs(many.step_s - step_s)) < 0.8 * np.mean(np.abs(few.step_s - step_s))
+        assert many.step_s_sd_log.mean() < few.step_s_sd_log.mean()
+        assert many.power_w_sd_log.mean() < few.power_w_sd_log.mean()

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedge.physics.model import shares
-from fedge.physics.process import LENGTHS, OWN_SHARE, SPREAD_ROWS, Rows, Side, expected, likeness, settle, spread
+from fedge.physics.process import LENGTHS, OWN_SHARE, SPREAD_ROWS,
+    WILD_SD, Rows, Side, expected, likeness, settle, spread
 from fedge.physics.robust import Gaussian, student_weights
 from fedge.types import Floats
 
@@ -149,8 +150,9 @@ def test_predictions_are_those_of_brute_force_conditioning(case: Case, seed: int
     mean, sd = predicted(side)
 
     true_mean, true_var = conditioned(whole, noise_var, log)
-    squares = whitened_square(whole, noise_var, log)
-    scale = np.sqrt((SPREAD_ROWS + squares) / (SPREAD_ROWS + len(log)))
+    rows = whole.covariance[: len(log), : len(log)] + np.diag(np.square(case.noise_sd))
+    plain = np.linalg.solve(np.linalg.cholesky(rows), log - whole.mean[: len(log)])
+    scale = np.sqrt((SPREAD_ROWS + np.minimum(np.square(plain), WILD_SD**2).sum()) / (SPREAD_ROWS + len(log)))
     np.testing.assert_allclose(mean, true_mean, atol=2e-5 * (1 + np.abs(log - whole.mean[: len(log)]).sum()))
     np.testing.assert_allclose(sd, scale * np.sqrt(true_var + NOISE_SD**2), rtol=5e-3)
 

@@ -1,0 +1,138 @@
+"""Two networks side by side, one for time and one for power: their layers, their gradient, Adam.
+
+PowerTrain (doi 10.1016/j.future.2024.07.001): four knobs in, dense layers of 256, 128 and 64 units with ReLU, dropout
+0.4 after the first and 0.3 after the second, one linear output: 42,497 parameters each.
+
+The two never mix. They are stacked (time first), because one product of stacked matrices is quicker than two products.
+Written out in numpy a step takes half as long as with a tensor library: for layers this small, its overhead rules.
+
+Symbols: x rows of standardised knobs (n, 4); y targets (2, n); h_l = f_l * (h_{l-1} W_l + b_l), where f_l is 0 where
+ReLU or dropout stops a unit, else 1 / (1 - dropout); d_l the loss's slope at layer l before f_l.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Singles = NDArray[np.float32]
+
+LAYERS = ((4, 256), (256, 128), (128, 64), (64, 1))
+"""Inputs and outputs of each layer."""
+DROPOUT = (0.4, 0.3, 0.0)
+"""Share of the units switched off while training, behind every layer but the last."""
+RATE, BETA_1, BETA_2, EPSILON = 1e-3, 0.9, 0.999, 1e-8
+"""Adam's settings: the rate is the paper's, the rest Adam's own defaults."""
+
+_SIZE = sum(2 * (ins + 1) * outs for ins, outs in LAYERS)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pair:
+    """Per layer the weights (2, in, out) and biases (2, 1, out): views into ``flat``, which holds them all."""
+
+    flat: Singles
+    weights: tuple[Singles, ...]
+    biases: tuple[Singles, ...]
+
+
+def pair_over(flat: Singles) -> Pair:
+    """The layers that ``flat`` holds one after the other."""
+    weights, biases, start = [], [], 0
+    for ins, outs in LAYERS:
+        middle, end = start + 2 * ins * outs, start + 2 * (ins + 1) * outs
+        weights.append(flat[start:middle].reshape(2, ins, outs))
+        biases.append(flat[middle:end].reshape(2, 1, outs))
+        start = end
+    return Pair(flat, tuple(weights), tuple(biases))
+
+
+def fresh(rng: np.random.Generator) -> Pair:
+    """Untrained networks: everything uniform within 1 / sqrt(inputs); the paper does not say how, chosen by us."""
+    pair = pair_over(np.empty(_SIZE, np.float32))
+    for layer in range(len(LAYERS)):
+        _draw(pair, layer, rng)
+    return pair
+
+
+def with_fresh_output(pair: Pair, rng: np.random.Generator) -> Pair:
+    """A copy whose last layer is drawn anew."""
+    copied = pair_over(pair.flat.copy())
+    _draw(copied, len(LAYERS) - 1, rng)
+    return copied
+
+
+def outputs(pair: Pair, x: Singles) -> Singles:
+    """What both networks say to ``x`` (n, 4), shape (2, n)."""
+    hidden = x[None]
+    for weight, bias in zip(pair.weights[:-1], pair.biases[:-1], strict=True):
+        hidden = hidden @ weight + bias
+        np.maximum(hidden, 0.0, out=hidden)
+    said: Singles = (hidden @ pair.weights[-1] + pair.biases[-1])[..., 0]
+    return said
+
+
+def gradient(pair: Pair, x: Singles, slope: Callable[[Singles], Singles], rng: np.random.Generator, into: Pair) -> None:
+    """Write into ``into`` the gradient at the rows ``x`` (n, 4), with dropout drawn anew.
+
+    ``slope`` gives the loss's derivative by each output, both of shape (2, n).
+    """
+    hidden, passed = [x[None]], []
+    for weight, bias, dropout in zip(pair.weights, pair.biases, DROPOUT, strict=False):
+        before = hidden[-1] @ weight
+        before += bias
+        passed.append(_passed(before, dropout, rng))
+        before *= passed[-1]
+        hidden.append(before)
+    d = slope((hidden[-1] @ pair.weights[-1] + pair.biases[-1])[..., 0])[..., None]
+    for layer in reversed(range(len(LAYERS))):
+        np.matmul(hidden[layer].swapaxes(1, 2), d, out=into.weights[layer])
+        np.sum(d, axis=1, keepdims=True, out=into.biases[layer])
+        if layer:
+            d = d @ pair.weights[layer].swapaxes(1, 2)
+            d *= passed[layer - 1]
+
+
+class Adam:
+    """Adam (Kingma and Ba, 2015) over all of a pair's parameters."""
+
+    def __init__(self, size: int = _SIZE) -> None:
+        self._mean, self._square = np.zeros(size, np.float32), np.zeros(size, np.float32)
+        self._scratch = np.empty(size, np.float32)
+        self._steps = 0
+
+    def step(self, flat: Singles, slope: Singles) -> None:
+        """Move ``flat`` against its ``slope``, in place."""
+        self._steps += 1
+        mean, square, scratch = self._mean, self._square, self._scratch
+        mean *= np.float32(BETA_1)
+        mean += np.multiply(slope, np.float32(1 - BETA_1), out=scratch)
+        square *= np.float32(BETA_2)
+        np.multiply(slope, slope, out=scratch)
+        scratch *= np.float32(1 - BETA_2)
+        square += scratch
+        bias_1, bias_2 = 1 - BETA_1**self._steps, (1 - BETA_2**self._steps) ** 0.5
+        np.sqrt(square, out=scratch)
+        scratch += np.float32(EPSILON * bias_2)
+        np.divide(mean, scratch, out=scratch)
+        scratch *= np.float32(RATE * bias_2 / bias_1)
+        flat -= scratch
+
+
+def _draw(pair: Pair, layer: int, rng: np.random.Generator) -> None:
+    limit = LAYERS[layer][0] ** -0.5
+    for values in (pair.weights[layer], pair.biases[layer]):
+        values[:] = rng.uniform(-limit, limit, values.shape)
+
+
+def _passed(before: Singles, dropout: float, rng: np.random.Generator) -> Singles:
+    """The factor of each unit: 0 where ReLU or dropout stops it, else what keeps the layer's mean."""
+    on: NDArray[np.bool_] = before > 0
+    if dropout:
+        # 16 random bits per unit: quicker than floats, and 1 in 65,536 is exact enough for a share.
+        bits = np.frombuffer(rng.bytes(2 * before.size), np.uint16).reshape(before.shape)
+        on &= bits >= round(dropout * 65536)
+    return on * np.float32(1 / (1 - dropout))

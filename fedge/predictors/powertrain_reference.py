@@ -1,0 +1,139 @@
+"""Reference networks of PowerTrain: trained once on a measured table, then kept in a cache folder.
+
+One row per mode, 10 % set aside, mean squared error; everything else as in ``network_training``. A network belongs to a
+table's content, a seed and ``RECIPE``; a file of the cache that does not hold exactly that is made anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedge.predictors.network_pair import LAYERS, fresh, pair_over
+from fedge.predictors.network_training import Rows, Scaler, Trained, train
+from fedge.seeds import generator
+from fedge.types import ProfileTable
+
+logger = logging.getLogger(__name__)
+
+RECIPE = "1"
+"""Changes with anything that would train other networks from the same table."""
+SET_ASIDE = 0.1
+"""Share of the modes that tell the best epoch."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reference:
+    """Networks of a whole table: what training took, whether they lie in the cache now, whether they did before."""
+
+    trained: Trained
+    train_s: float
+    kept: bool
+    cached: bool
+
+
+def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
+    """Where reference networks are kept: ``FEDGE_CACHE``, else ``XDG_CACHE_HOME``/fedge, else ~/.cache/fedge."""
+    if environment.get("FEDGE_CACHE"):
+        return Path(environment["FEDGE_CACHE"])
+    if environment.get("XDG_CACHE_HOME"):
+        return Path(environment["XDG_CACHE_HOME"]) / "fedge"
+    return Path.home() / ".cache" / "fedge"
+
+
+def reference_of(table: ProfileTable, seed: int, folder: Path) -> Reference:
+    """The networks of ``table``, out of the cache ``folder`` if they are there, else trained and put there.
+
+    A damaged file is replaced, and a folder that cannot be written only costs the next training; both are logged.
+    """
+    path = file_of(table, seed, folder)
+    found = _read(path, _key(table, seed))
+    if found is not None:
+        return found
+    started = time.perf_counter()
+    rng = generator(seed, "powertrain", "reference")
+    rows = Rows(table.modes.knobs, np.stack([table.step_s, table.power_w]))
+    trained = train(fresh(rng), rows, SET_ASIDE, "mse", rng)
+    train_s = time.perf_counter() - started
+    try:
+        _write(trained, train_s, path, _key(table, seed))
+    except OSError as error:
+        logger.warning("%s cannot be written (%s): the reference network is not kept", path, error.strerror)
+        return Reference(trained, train_s, kept=False, cached=False)
+    return Reference(trained, train_s, kept=True, cached=False)
+
+
+def file_of(table: ProfileTable, seed: int, folder: Path) -> Path:
+    """The file of the cache for this table and seed."""
+    return folder / "powertrain" / f"{table.sha256[:16] or 'table'}-{_key(table, seed)[:16]}.safetensors"
+
+
+def _key(table: ProfileTable, seed: int) -> str:
+    """One text for everything the networks depend on: a file may hold several batch sizes, or be read with repairs."""
+    content = hashlib.sha256(f"{RECIPE} {seed} {table.batch_size} {table.sha256}".encode())
+    for column in (table.modes.knobs, table.step_s, table.power_w):
+        content.update(np.ascontiguousarray(column, dtype="<f8").tobytes())
+    return content.hexdigest()
+
+
+def _read(path: Path, key: str) -> Reference | None:
+    """What ``path`` holds if it is whole and belongs to ``key``."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        if not path.exists():
+            return None
+        with safe_open(path, framework="numpy") as file:
+            about = file.metadata() or {}
+            arrays = {name: file.get_tensor(name) for name in ("parameters", "mean", "sd", "mape")}
+        return _checked(arrays, about, key)
+    except (OSError, SafetensorError, ValueError, KeyError) as error:
+        logger.warning("%s is damaged (%s): the reference network is trained anew", path, error)
+        return None
+
+
+def _checked(arrays: Mapping[str, NDArray[np.generic]], about: Mapping[str, str], key: str) -> Reference:
+    """The networks out of a file's arrays; raises ``ValueError`` or ``KeyError`` when they are not those of ``key``."""
+    sizes = {"parameters": sum(2 * (ins + 1) * outs for ins, outs in LAYERS), "mean": 4, "sd": 4, "mape": 2}
+    if about["key"] != key:
+        raise ValueError("it belongs to another table or recipe")
+    for name, size in sizes.items():
+        if arrays[name].shape != (size,) or not np.isfinite(arrays[name].astype(np.float64)).all():
+            raise ValueError(f"{name} is not {size} finite numbers")
+    if not (arrays["sd"].astype(np.float64) > 0).all():
+        raise ValueError("sd is not above 0")
+    pair = pair_over(arrays["parameters"].astype(np.float32))
+    mean, sd, mape = (arrays[name].astype(np.float64) for name in ("mean", "sd", "mape"))
+    return Reference(Trained(pair, Scaler(mean, sd), mape), float(about["train_s"]), kept=True, cached=True)
+
+
+def _write(trained: Trained, train_s: float, path: Path, key: str) -> None:
+    """Write the whole file under another name, then rename it: a reader sees all of it or nothing."""
+    from safetensors.numpy import save
+
+    arrays: dict[str, NDArray[Any]] = {
+        "parameters": trained.pair.flat,
+        "mean": trained.scaler.mean,
+        "sd": trained.scaler.sd,
+        "mape": trained.validation_mape,
+    }
+    content = save(arrays, {"key": key, "train_s": f"{train_s:.3f}"})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,80 @@
+"""The forest stays within what was measured, agrees with it, and is unsure where its trees disagree."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from contracts.baselines import TRUTH, MadeUpBoard, mape, real_table
+from contracts.boards import MAXN, grid
+from contracts.predictor import BaselineContract, measured
+
+from fedge.interfaces import Predictor
+from fedge.physics.knowledge import Knowledge
+from fedge.physics.model import power_w, step_s
+from fedge.predictors import PREDICTORS
+from fedge.predictors.forest import ForestPredictor
+from fedge.registry import load
+from fedge.types import Modes
+
+ROWS = [0, 50, 111, 200, 333, 450, 520, 629]
+
+
+class TestForestPredictor(MadeUpBoard, BaselineContract):
+    @pytest.fixture
+    def predictor(self) -> Predictor:
+        return ForestPredictor(Knowledge(MAXN))
+
+
+@pytest.fixture
+def fitted() -> ForestPredictor:
+    modes = grid()
+    return ForestPredictor(Knowledge(MAXN)).fit(
+        measured(modes, step_s(TRUTH, MAXN, modes), power_w(TRUTH, MAXN, modes), ROWS)
+    )
+
+
+def test_it_is_found_by_its_name() -> None:
+    assert load("predictor", "forest", PREDICTORS) is ForestPredictor
+
+
+def test_a_measured_mode_is_predicted_as_measured(fitted: ForestPredictor) -> None:
+    modes = Modes(grid().knobs[ROWS])
+    said = fitted.predict(modes)
+
+    np.testing.assert_allclose(said.step_s, step_s(TRUTH, MAXN, modes))
+    np.testing.assert_allclose(said.power_w, power_w(TRUTH, MAXN, modes))
+
+
+def test_nothing_is_predicted_outside_what_was_measured(fitted: ForestPredictor) -> None:
+    said, seen = fitted.predict(grid()), Modes(grid().knobs[ROWS])
+
+    for values, truth in ((said.step_s, step_s(TRUTH, MAXN, seen)), (said.power_w, power_w(TRUTH, MAXN, seen))):
+        assert values.min() >= truth.min() * (1 - 1e-9)
+        assert values.max() <= truth.max() * (1 + 1e-9)
+
+
+def test_a_mode_between_measured_ones_is_less_sure_than_a_measured_one(fitted: ForestPredictor) -> None:
+    sd = fitted.predict(grid()).step_s_sd_log
+    others = np.setdiff1d(np.arange(len(grid())), ROWS)
+
+    assert sd[ROWS].max() < 0.1
+    assert np.median(sd[others]) > 2 * sd[ROWS].max()
+
+
+def test_the_seed_grows_other_trees() -> None:
+    modes = grid()
+    seen = measured(modes, step_s(TRUTH, MAXN, modes), power_w(TRUTH, MAXN, modes), ROWS)
+    first, other = (ForestPredictor(Knowledge(MAXN, seed=seed)).fit(seen).predict(modes).step_s for seed in (0, 1))
+
+    assert not np.array_equal(first, other)
+
+
+@pytest.mark.slow
+def test_fifty_modes_of_a_measured_board_are_enough_for_a_rough_picture(profiles_root: Path) -> None:
+    time_mape, power_mape = mape(ForestPredictor, real_table(profiles_root, "agx-orin", "yolov8n-coco"), 50, range(5))
+
+    print(f"forest, 50 modes of YOLO: time {time_mape:.1%}, power {power_mape:.1%}")
+    assert time_mape < 0.13
+    assert power_mape < 0.06
