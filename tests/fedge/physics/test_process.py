@@ -14,8 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedge.physics.model import shares
-from fedge.physics.process import LENGTHS, OWN_SHARE, SPREAD_ROWS,
-    WILD_SD, Rows, Side, expected, likeness, settle, spread
+from fedge.physics.process import (
+    LENGTHS,
+    OWN_SHARE,
+    SPREAD_ROWS,
+    WILD_SD,
+    Rows,
+    Side,
+    expected,
+    likeness,
+    settle,
+    spread,
+)
 from fedge.physics.robust import Gaussian, student_weights
 from fedge.types import Floats
 
