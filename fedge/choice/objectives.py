@@ -95,14 +95,17 @@ def least_energy_within_deadline(predictions: Predictions, limit_s: float, z: fl
 def knee(predictions: Predictions, against: Against) -> Choice:
     """The point of the front that lies farthest below the chord between its ends, in normalised logarithms.
 
-    With x and y the logarithms of time and of ``against``, each scaled to 0..1 over the front, the chord is x + y = 1
-    and the distance below it (1 - x - y) / sqrt(2). The faster of equally far points; so of a front without a point
-    below the chord, the fastest.
+    The front counts as far as a mode takes no more energy per step than the fastest: slower ones draw less power but
+    waste what they save, and the slowest of all would else decide where the bend is. With x and y the logarithms of
+    time and of ``against``, each scaled to 0..1 over that front, the chord is x + y = 1 and the distance below it
+    (1 - x - y) / sqrt(2). The faster of equally far points; so of a front without a point below the chord, the fastest.
     """
-    rows = front_rows(predictions, against)
+    front = front_rows(predictions, against)
+    joules = energy_j(predictions)[front]
+    rows = front[: int(np.flatnonzero(joules <= joules[0])[-1]) + 1]
     x, y = _unit(np.log(predictions.step_s[rows])), _unit(np.log(_cost(predictions, against)[rows]))
     row = int(rows[np.argmax(np.round(1.0 - x - y, 12))])  # rounded: the chord's ends must tie
-    found = f"of {len(rows)} modes on the front of time and {against}: {_expected(predictions, row)}"
+    found = f"of {len(rows)} modes on the front of time and {against} worth their energy: {_expected(predictions, row)}"
     return Choice(row, feasible=True, why=f"Knee {found}.")
 
 

@@ -130,7 +130,8 @@ def test_the_largest_power_on_the_front_is_as_fast_as_the_fastest_within_the_bud
 def test_the_knee_lies_farthest_below_the_chord_of_the_front(predictions: Predictions, against: Against) -> None:
     choice = knee(predictions, against)
 
-    front = on_front(predictions, against)
+    whole = on_front(predictions, against)
+    front = whole[: max(i for i, row in enumerate(whole) if row[2] <= whole[0][2]) + 1]
     logs = [(math.log(row[0]), math.log(row[1 if against == "power" else 2])) for row in front]
     (x0, y0), (x1, y1) = logs[0], logs[-1]
     width, height = x1 - x0 or 1.0, y0 - y1 or 1.0
@@ -143,9 +144,16 @@ def test_the_knee_lies_farthest_below_the_chord_of_the_front(predictions: Predic
 
 
 def test_a_front_that_bulges_above_its_chord_has_its_knee_at_the_fastest_mode() -> None:
-    bulging = table([0.1, 0.2, 0.4], [20.0, 19.0, 10.0])
+    bulging = table([0.1, 0.2, 0.4], [20.0, 19.0, 5.0])
     assert front_rows(bulging, "power").tolist() == [0, 1, 2]
     assert knee(bulging, "power").row == 0
+
+
+def test_the_knee_takes_no_more_energy_than_the_fastest_mode() -> None:
+    crawling = table([0.1, 0.12, 0.2, 100.0], [40.0, 30.0, 16.0, 15.0])
+
+    assert front_rows(crawling, "power").tolist() == [0, 1, 2, 3]
+    assert crawling.step_s[knee(crawling, "power").row] <= 0.2
 
 
 def test_a_front_that_sags_has_its_knee_in_the_sag() -> None:
