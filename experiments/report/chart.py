@@ -54,6 +54,17 @@ def axis(title: str, **more: Any) -> dict[str, Any]:
     return {"title": {"text": title}, **more}
 
 
+def log_ticks(low: float, high: float) -> dict[str, Any]:
+    """Marks of a logarithmic axis between two powers of ten: 1, 2 and 5 of each decade, written out.
+
+    More of them where less than a decade is shown; none where fewer than two would fit.
+    """
+    digits = (1, 2, 5) if high - low > 1.0 else (1, 1.5, 2, 3, 4, 5, 7)
+    ticks = [digit * 10.0**decade for decade in range(math.floor(low), math.ceil(high) + 1) for digit in digits]
+    shown = [tick for tick in ticks if low <= math.log10(tick) <= high]
+    return {"tickvals": shown, "ticktext": [f"{tick:g}" for tick in shown]} if len(shown) > 1 else {}
+
+
 def marks(points: int) -> str:
     """A mark per point as long as they can be told apart."""
     return "lines+markers" if points <= 60 else "lines"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.report.chart import LEGEND, Chart, Trace, axis, marks
+from experiments.report.chart import LEGEND, Chart, Trace, axis, log_ticks, marks
 from experiments.report.palette import ALARM, COLOURS, GREY, SYMBOLS
 from fedge.choice.objectives import energy_j
 from fedge.models.facts import Facts
@@ -98,7 +98,8 @@ def _time_axis(low_ms: float, high_ms: float) -> dict[str, Any]:
     title = "time per minibatch (ms)"
     if high_ms < LONG * low_ms:
         return axis(title, range=[low_ms, high_ms])
-    return axis(title, type="log", range=np.log10([low_ms, high_ms]).tolist(), dtick="D2")
+    low, high = np.log10([low_ms, high_ms]).tolist()
+    return axis(title, type="log", range=[low, high], **log_ticks(low, high))
 
 
 def _without_tail(points: Sequence[Point], cost: _Cost) -> list[Point]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.report.chart import LEGEND, Chart, Frame, Trace, axis
+from experiments.report.chart import LEGEND, Chart, Frame, Trace, axis, log_ticks
 from experiments.report.palette import GREY, colours, symbols
 from experiments.report.study.summary import values_of
 from fedge.evaluation.cells import Outcome, Row, Target
@@ -49,7 +49,9 @@ def fronts(key: str, target: Target, outcomes: Sequence[Outcome]) -> Chart:
             data += _predicted_front(target, outcome, _methods(outcomes))
         frames.append(Frame(f"{count} modes profiled", data, {}))
     layout = {
-        "xaxis": axis("time per minibatch (ms)", type="log", **_ticks((1e3 * target.table.step_s).tolist())),
+        "xaxis": axis(
+            "time per minibatch (ms)", type="log", **log_ticks(*_around((1e3 * target.table.step_s).tolist()))
+        ),
         "yaxis": axis("power (W)", rangemode="normal"),
         "legend": LEGEND,
         "hovermode": "closest",
@@ -97,7 +99,7 @@ def _errors(key: str, title: str, field: str, rows: Sequence[Row]) -> Chart:
         "xaxis": axis(
             "modes profiled", type="log", tickvals=counts, ticktext=[str(n) for n in counts], range=_around(counts)
         ),
-        "yaxis": axis("MAPE (%), logarithmic", type="log", range=_around(values), **_ticks(values)),
+        "yaxis": axis("MAPE (%), logarithmic", type="log", range=_around(values), **log_ticks(*_around(values))),
         "legend": LEGEND,
     }
     caption = (
@@ -119,19 +121,10 @@ def _around(values: Sequence[float]) -> list[float]:
     return [math.log10(min(positive)) - 0.1, math.log10(max(positive)) + 0.1]
 
 
-def _ticks(values: Sequence[float]) -> dict[str, Any]:
-    """1, 2 and 5 of each decade, written out; more of them where the values span less than one."""
-    low, high = _around(values)
-    digits = (1, 2, 5) if high - low > 1.0 else (1, 1.5, 2, 3, 4, 5, 7)
-    ticks = [digit * 10.0**decade for decade in range(math.floor(low), math.ceil(high) + 1) for digit in digits]
-    shown = [tick for tick in ticks if low <= math.log10(tick) <= high]
-    return {"tickvals": shown, "ticktext": [f"{tick:g}" for tick in shown]} if len(shown) > 1 else {}
-
-
 def _scatter(key: str, title: str, unit: str, measured: Floats, target: Target, outcomes: Sequence[Outcome]) -> Chart:
     methods = _methods(outcomes)
     reach = _around(measured.tolist())
-    ticks = _ticks(measured.tolist())
+    ticks = log_ticks(*_around(measured.tolist()))
     frames = []
     for count in _counts(outcomes):
         data: list[Trace] = [_diagonal(reach)]
