@@ -16,6 +16,8 @@ COLUMNS = ("cores", "cpu_khz", "gpu_hz", "mem_hz", "batch_size", "time_ms", "pow
 """The normal form, docs/tables.md."""
 _KNOB_UNITS = np.array([1.0, 1e3, 1e6, 1e6])
 """Cores as they are; kHz and Hz to MHz."""
+_DIGITS = 12
+"""Significant digits by which two tables are told apart: beyond them stands only how a program rounded."""
 _KINDS = ("train", "infer")
 _WHOLE = ("cores", "batch_size")
 
@@ -33,10 +35,10 @@ def read_table(
     where = str(path)
     at_batch = _one_batch_size(where, _numbers(where, text_of(where, raw)), batch_size)
     its_device, its_workload = names_of(path)
-    return table_of(where, at_batch, device or its_device, workload or its_workload, hashlib.sha256(raw).hexdigest())
+    return table_of(where, at_batch, device or its_device, workload or its_workload)
 
 
-def table_of(where: str, numbers: Floats, device: str, workload: str, sha256: str = "") -> ProfileTable:
+def table_of(where: str, numbers: Floats, device: str, workload: str) -> ProfileTable:
     """The table of rows in the order and units of ``COLUMNS``, shape (n, 7), all of one batch size.
 
     ``where`` is the path that they came from. Raises ``BadInput`` for columns in other units than their names say.
@@ -44,7 +46,17 @@ def table_of(where: str, numbers: Floats, device: str, workload: str, sha256: st
     check_units(where, Modes(numbers[:, :4] / _KNOB_UNITS), numbers[:, 5] / 1e3, numbers[:, 6])
     knobs, step_s, power_w = _without_duplicates(numbers)
     batch_size, duplicates = int(numbers[0, 4]), len(numbers) - len(knobs)
-    return ProfileTable(device, workload, batch_size, Modes(knobs), step_s, power_w, sha256, where, duplicates)
+    return ProfileTable(
+        device, workload, batch_size, Modes(knobs), step_s, power_w, _sha256(numbers), where, duplicates
+    )
+
+
+def _sha256(numbers: Floats) -> str:
+    """The checksum of the rows, whatever their order and however the file writes its numbers."""
+    exponent = np.floor(np.log10(numbers))
+    rounded = np.hstack([exponent, np.rint(numbers / 10.0 ** (exponent - _DIGITS + 1))])
+    ordered = np.ascontiguousarray(rounded[np.lexsort(rounded.T[::-1])], dtype="<f8")
+    return hashlib.sha256(ordered.tobytes()).hexdigest()
 
 
 def names_of(path: Path) -> tuple[str, str]:

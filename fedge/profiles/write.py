@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 from fedge.errors import BadInput
@@ -46,8 +44,3 @@ def text_of(*tables: ProfileTable) -> str:
             values = (cores, cpu_mhz * 1e3, gpu_mhz * 1e6, mem_mhz * 1e6, table.batch_size, step_s * 1e3, power_w)
             lines.append(",".join(f"{value:.{DIGITS}g}" for value in values))
     return "\n".join(lines) + "\n"
-
-
-def named_by_content(table: ProfileTable) -> ProfileTable:
-    """The same table with the checksum that its own file in the normal form would have."""
-    return replace(table, sha256=hashlib.sha256(text_of(table).encode("utf-8")).hexdigest())

@@ -10,7 +10,6 @@ import numpy as np
 from fedge.errors import BadInput
 from fedge.profiles.health import notes_of
 from fedge.profiles.table import table_of
-from fedge.profiles.write import named_by_content
 from fedge.types import ProfileTable
 
 LAYOUTS = {
@@ -50,9 +49,7 @@ def gathered(where: str, seen: Sequence[Seen], device: str, workload: str, notes
     rows = np.array(
         [(s.cores, s.cpu_khz, s.gpu_hz, s.mem_hz, s.batch_size, s.time_ms, s.power_w) for s in seen], dtype=np.float64
     )
-    tables = tuple(
-        named_by_content(table_of(where, rows[rows[:, 4] == size], device, workload)) for size in np.unique(rows[:, 4])
-    )
+    tables = tuple(table_of(where, rows[rows[:, 4] == size], device, workload) for size in np.unique(rows[:, 4]))
     several = len(tables) > 1
     own = [
         f"batch size {table.batch_size}: {note}" if several else note for table in tables for note in notes_of(table)
