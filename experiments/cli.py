@@ -24,7 +24,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     add_completion=False,
 )
-devices = typer.Typer(help="The catalogue of boards.", no_args_is_help=True)
+devices = typer.Typer(help="The catalogue of boards.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(devices, name="devices")
 app.add_typer(predict, name="predict")
 

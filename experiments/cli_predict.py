@@ -7,7 +7,11 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="Predict time and power of every power mode from few measured ones.", no_args_is_help=True)
+app = typer.Typer(
+    help="Predict time and power of every power mode from few measured ones.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 
 Table = Annotated[Path, typer.Argument(metavar="TABLE", help="A measured table in the normal form (CSV).")]
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="A file that `fedge predict fit` wrote.")]
@@ -31,7 +35,9 @@ def evaluate(
     *,
     target: Annotated[list[Path], typer.Option(metavar="TABLE", help="The table to predict; may be repeated.")],
     reference: References = None,
-    method: Annotated[str, typer.Option(help="Predictors, separated by commas.")] = "powertrain,fedge",
+    method: Annotated[
+        str | None, typer.Option(help="Predictors, separated by commas; fedge, and powertrain with a reference.")
+    ] = None,
     modes: Annotated[str, typer.Option(help="How many modes are profiled; several, separated by commas.")] = "10,20,50",
     seeds: Annotated[int, typer.Option(min=1, help="How often each is repeated.")] = 5,
     budgets: Annotated[str | None, typer.Option(metavar="LOW:HIGH:STEP", help="Power limits in watts.")] = None,
@@ -71,13 +77,12 @@ def evaluate(
 def train_reference(
     tables: Annotated[list[Path], typer.Argument(metavar="TABLE...", help="Measured tables in the normal form (CSV).")],
     batch_size: BatchSize = None,
-    seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
     """Train the reference networks of the predictor `powertrain` and keep them; done by itself where needed."""
     from experiments.commands.predict_reference import train_reference as command
 
-    command(tables, batch_size, seed, as_json)
+    command(tables, batch_size, as_json)
 
 
 @app.command("import")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from experiments.commands.outputs import check_output
 from fedge import registry
 from fedge.errors import BadInput, FedgeError
 from fedge.evaluation.budgets import default_budgets
@@ -39,7 +40,8 @@ class Asked:
 
     targets: tuple[Path, ...]
     references: tuple[Path, ...] = ()
-    methods: str = "powertrain,fedge"
+    methods: str | None = None
+    """Separated by commas; by default fedge, and powertrain where there is a reference to train it on."""
     modes: str = "10,20,50"
     seeds: int = 5
     budgets: str | None = None
@@ -56,8 +58,8 @@ def evaluate(asked: Asked, json_file: Path | None, html: Path | None) -> None:
 
     Raises ``BadInput`` for wrong input before anything is computed, ``FedgeError`` at the end when cells failed.
     """
-    for option, path in (("--json", json_file), ("--html", html)):
-        _check_writable(option, path)
+    check_output("--json", json_file, "[")
+    check_output("--html", html, "<!doctype html")
     study = study_of(asked)
     outcomes = judge(study)
     rows = [outcome.row for outcome in outcomes]
@@ -99,7 +101,8 @@ def judge(study: Study, workers: int | None = None) -> list[Outcome]:
 
 
 def _ways(asked: Asked) -> tuple[Way, ...]:
-    names = _words("--method", asked.methods, "names of predictors, separated by commas")
+    methods = asked.methods or ("powertrain,fedge" if asked.references else "fedge")
+    names = _words("--method", methods, "names of predictors, separated by commas")
     ways = tuple(way_of(name, asked.explorer, asked.choice) for name in names)
     for way in ways:
         registry.load("--method", way.method, PREDICTORS)
@@ -167,11 +170,6 @@ def _target(
 def _notes(target: Target) -> tuple[str, ...]:
     """What a reader should know of the table and of what is known beforehand."""
     return (*(f"{target.table.path}: {note}" for note in notes_of(target.table)), *target.background.notes)
-
-
-def _check_writable(option: str, path: Path | None) -> None:
-    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
-        raise BadInput(option, str(path), "the path of a file in a folder that exists")
 
 
 # Output ---------------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
+from experiments.commands.outputs import check_output
 from experiments.report.model import terminal
 from experiments.report.quantities import number
 from fedge.choice import objectives
@@ -275,13 +276,12 @@ def _cost(against: str) -> Against:
 
 def _check_outputs(model: Path, csv: Path | None, html: Path | None) -> None:
     taken = {model.resolve(): "the model"}
-    for option, path in (("--csv", csv), ("--html", html)):
+    for option, path, starts in (("--csv", csv, ",".join(_CSV[:6])), ("--html", html, "<!doctype html")):
         if path is None:
             continue
-        if path.is_dir() or not path.absolute().parent.is_dir():
-            raise BadInput(option, str(path), "the path of a file in a folder that exists")
         if path.resolve() in taken:
             raise BadInput(option, str(path), f"another file than {taken[path.resolve()]}")
+        check_output(option, path, starts)
         taken[path.resolve()] = option
 
 

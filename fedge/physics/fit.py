@@ -24,6 +24,9 @@ NOISE_POWER_SD = 0.018
 OFFSET_TIME_SD = 0.05
 """How far boards of one kind lie apart in all modes alike, log units (1 to 8 % in POMACS 6(3) art. 44)."""
 OFFSET_POWER_SD = 0.05
+KIN = 0.5
+"""How alike the misfits of two boards of a kind are in one mode: half is the kind's, half the board's own; chosen by
+us."""
 THROTTLED_SD = 0.2
 """Noise of a measurement during which the board throttled: it hardly tells of the mode that was set."""
 _STARTS = 8
@@ -135,7 +138,7 @@ def predict(posterior: Posterior, modes: Modes) -> Predictions:
 def predict_each(posteriors: Sequence[Posterior], modes: Modes) -> list[Predictions]:
     """``predict`` for posteriors of one board and the same measurements, whose common parts are computed once."""
     x = shares(posteriors[0].maxn, modes)
-    alike = likeness(x, posteriors[0].time.rows.x)
+    alike = likeness_to(posteriors[0].time.rows, x)
     return [_predict_one(posterior, modes, x, alike) for posterior in posteriors]
 
 
@@ -225,18 +228,34 @@ def pooled(measurements: Sequence[Measurement], maxn: PowerMode) -> Seen:
     kept = [[m for m in group if not m.throttled] or group for group in groups.values()]
     boards = [board for board, _ in groups]
 
+    same = np.array([[a == b for b in boards] for a in boards], dtype=np.float64).reshape(len(boards), len(boards))
+    here = np.array([board is None for board in boards], dtype=np.float64)
+
     def rows(logs: list[float], noise_sd: float, offset_sd: float) -> Rows:
         noise = [(THROTTLED_SD if group[0].throttled else noise_sd) / np.sqrt(len(group)) for group in kept]
-        same = np.array([[a == b for b in boards] for a in boards], dtype=np.float64).reshape(len(boards), len(boards))
-        here = np.array([board is None for board in boards], dtype=np.float64)
         apart = offset_sd if any(board is not None for board in boards) else 0.0
-        return Rows(x, np.array(logs), np.array(noise), apart**2 * same, apart**2 * here, apart)
+        return Rows(x, np.array(logs), np.array(noise), apart**2 * same, apart**2 * here, apart, here)
 
     seconds = [float(np.median([np.log(m.step_s) for m in group])) for group in kept]
     watts = [float(np.median([np.log(m.power_w) for m in group])) for group in kept]
     return Seen(
-        rows(seconds, NOISE_TIME_SD, OFFSET_TIME_SD), rows(watts, NOISE_POWER_SD, OFFSET_POWER_SD), likeness(x, x)
+        rows(seconds, NOISE_TIME_SD, OFFSET_TIME_SD),
+        rows(watts, NOISE_POWER_SD, OFFSET_POWER_SD),
+        likeness(x, x) * _kin(same),
     )
+
+
+def likeness_to(rows: Rows, x: Floats) -> Singles:
+    """The likeness (n, m) of this board's misfit at shares ``x`` (n, 4) to that of the rows, some of other boards."""
+    alike = likeness(x, rows.x)
+    if rows.offset_sd:
+        alike *= _kin(rows.here)
+    return alike
+
+
+def _kin(same: Floats) -> Singles:
+    """1 where two rows are of the same board, ``KIN`` where they are not."""
+    return (KIN + (1.0 - KIN) * same).astype(np.float32)
 
 
 def _covariance(sd: Floats, scale_sd: float, names: Sequence[str], unit: str) -> Floats:

@@ -50,7 +50,7 @@ class Rows:
 
     ``offset`` is the covariance of the boards' own offsets between the rows (n, n), ``offset_here`` that between the
     rows and the board that is predicted (n,), ``offset_sd`` that board's own spread; all zero when no other board's
-    measurements are among them.
+    measurements are among them. ``here`` (n,) is 1 for rows of the board that is predicted, else 0.
     """
 
     x: Floats
@@ -59,6 +59,7 @@ class Rows:
     offset: Floats
     offset_here: Floats
     offset_sd: float
+    here: Floats
 
 
 @dataclass(frozen=True, slots=True, eq=False)

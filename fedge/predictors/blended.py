@@ -16,10 +16,10 @@ import numpy as np
 
 from fedge.errors import BadInput
 from fedge.physics.beliefs import Candidate, power_candidates, sources, time_candidates
-from fedge.physics.fit import MISFIT_POWER_SD, MISFIT_TIME_SD, NOISE_POWER_SD, NOISE_TIME_SD, pooled
+from fedge.physics.fit import MISFIT_POWER_SD, MISFIT_TIME_SD, NOISE_POWER_SD, NOISE_TIME_SD, likeness_to, pooled
 from fedge.physics.knowledge import Knowledge
 from fedge.physics.model import TIME_NAMES, shares
-from fedge.physics.process import Curve, Rows, Side, Singles, expected, likeness, settle, spread
+from fedge.physics.process import Curve, Rows, Side, Singles, expected, settle, spread
 from fedge.types import Floats, Measurement, Modes, Predictions
 
 FEW = 20
@@ -67,7 +67,7 @@ class BlendedPredictor:
     def predict(self, modes: Modes) -> Predictions:
         """Step time and power of every mode; needs ``fit`` first."""
         x = shares(self.knowledge.maxn, modes)
-        alike = likeness(x, self.time_.sides[0].rows.x)
+        alike = likeness_to(self.time_.sides[0].rows, x)
         log_s, time_sd = self.time_.predict(x, alike)
         log_w, power_sd = self.power_.predict(x, alike)
         return Predictions(modes, np.exp(log_s), np.exp(log_w), time_sd, power_sd)

@@ -35,8 +35,8 @@ def fedge(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], t
     return Launcher(monkeypatch, capsys)
 
 
-def _json(fedge: Launcher, *more: str) -> list[dict[str, object]]:
-    outcome = fedge("predict", "train-reference", "board/train/net.csv", "--batch-size", "16", "--json", *more)
+def _json(fedge: Launcher, batch_size: int = 16) -> list[dict[str, object]]:
+    outcome = fedge("predict", "train-reference", "board/train/net.csv", "--batch-size", f"{batch_size}", "--json")
     assert outcome.code == 0, outcome.err
     return json.loads(outcome.out)
 
@@ -61,12 +61,10 @@ def test_what_it_keeps_is_what_the_predictor_uses(fedge: Launcher, tmp_path: Pat
     assert np.isfinite(found.trained.predict(MODES.knobs)).all()
 
 
-def test_another_seed_or_batch_size_is_another_network(fedge: Launcher) -> None:
-    one, other = _json(fedge)[0], _json(fedge, "--seed", "1")[0]
-    small = json.loads(fedge("predict", "train-reference", "board/train/net.csv", "--batch-size", "8", "--json").out)[0]
+def test_another_batch_size_is_another_network(fedge: Launcher) -> None:
+    one, small = _json(fedge)[0], _json(fedge, 8)[0]
 
-    assert len({one["file"], other["file"], small["file"]}) == 3
-    assert not other["cached"]
+    assert one["file"] != small["file"]
     assert not small["cached"]
 
 

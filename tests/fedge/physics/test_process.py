@@ -13,6 +13,7 @@ from contracts.boards import MAXN, grid
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedge.physics.fit import KIN, likeness_to
 from fedge.physics.model import shares
 from fedge.physics.process import (
     LENGTHS,
@@ -56,14 +57,26 @@ class Case:
 
     def rows(self, log: Floats) -> Rows:
         apart = OFFSET_SD if self.shared else 0.0
-        n = len(self.modes)
-        same = np.array([a == b for a, b in itertools.product(self.boards, repeat=2)], dtype=np.float64).reshape(n, n)
         here = np.array([board is None for board in self.boards], dtype=np.float64)
-        return Rows(X[list(self.modes)], log, self.noise_sd, apart**2 * same, apart**2 * here, apart)
+        return Rows(X[list(self.modes)], log, self.noise_sd, apart**2 * self.same, apart**2 * here, apart, here)
+
+    @property
+    def same(self) -> Floats:
+        """1 where two rows are of one board, shape (n, n)."""
+        n = len(self.modes)
+        pairs = itertools.product(self.boards, repeat=2)
+        return np.array([a == b for a, b in pairs], dtype=np.float64).reshape(n, n)
 
     def settled(self, log: Floats) -> Side:
         x = X[list(self.modes)]
-        return settle(line, self.rows(log), PRIOR, MISFIT_SD, NOISE_SD, likeness(x, x))
+        return settle(
+            line,
+            self.rows(log),
+            PRIOR,
+            MISFIT_SD,
+            NOISE_SD,
+            likeness(x, x) * np.where(self.same, 1.0, KIN).astype(np.float32),
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,7 +95,8 @@ def joint(case: Case) -> Joint:
     mean, by = line(PRIOR.mean, X[modes])
     covariance = by.T @ np.linalg.inv(PRIOR.precision) @ by
     for i, j in itertools.product(range(len(modes)), repeat=2):
-        covariance[i, j] += MISFIT_SD**2 * alike_of_modes(modes[i], modes[j])
+        kin = 1.0 if boards[i] == boards[j] else KIN
+        covariance[i, j] += MISFIT_SD**2 * kin * alike_of_modes(modes[i], modes[j])
         covariance[i, j] += OFFSET_SD**2 * (case.shared and boards[i] == boards[j])
     return Joint(mean, covariance, len(case.modes))
 
@@ -112,7 +126,7 @@ def conditioned(whole: Joint, noise_var: Floats, log: Floats) -> tuple[Floats, F
 
 def predicted(side: Side) -> tuple[Floats, Floats]:
     values, slopes = line(side.best, X[ASKED])
-    alike = likeness(X[ASKED], side.rows.x)
+    alike = likeness_to(side.rows, X[ASKED])
     return expected(side, values, slopes, alike), spread(side, slopes, alike)
 
 
@@ -184,7 +198,7 @@ def test_rows_on_the_curve_keep_their_own_noise() -> None:
 def test_without_rows_the_prior_is_the_prediction(shared: bool) -> None:
     none = np.empty(0)
     apart = OFFSET_SD if shared else 0.0
-    rows = Rows(np.empty((0, 4)), none, none, np.empty((0, 0)), none, apart)
+    rows = Rows(np.empty((0, 4)), none, none, np.empty((0, 0)), none, apart, none)
 
     side = settle(line, rows, PRIOR, MISFIT_SD, NOISE_SD, likeness(rows.x, rows.x))
     mean, sd = predicted(side)
