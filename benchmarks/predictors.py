@@ -31,7 +31,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedge.choice.objectives import fastest_within_power, front_rows
-from fedge.evaluation.budgets import PAPER_W, default_budgets
+from fedge.evaluation.budgets import PAPER_W
 from fedge.evaluation.cells import Outcome, Row, Target, way_of
 from fedge.evaluation.implausible import plausible_rows
 from fedge.evaluation.knowledge import background_of, board_of
@@ -88,9 +88,11 @@ def main() -> None:
     """Print what was asked for; everything by default."""
     parts = {"accuracy": accuracy, "baselines": baselines, "choice": choice, "sharing": sharing, "speed": speed}
     parser = argparse.ArgumentParser()
-    parser.add_argument("parts", nargs="*", choices=[*parts, []], default=[])
+    parser.add_argument("parts", nargs="*", metavar="part", help=f"{', '.join(parts)}; all of them by default")
     parser.add_argument("--seeds", type=int, default=10)
     asked = parser.parse_args()
+    if unknown := [name for name in asked.parts if name not in parts]:
+        parser.error(f"{unknown[0]!r} is none of {', '.join(parts)}")
     if not os.environ.get("FEDGE_PROFILES"):
         sys.exit("FEDGE_PROFILES: got nothing; the folder of measured tables")
     for name in asked.parts or parts:
@@ -101,14 +103,11 @@ def table_of(path: str) -> ProfileTable:
     return read_table(Path(os.environ["FEDGE_PROFILES"]) / path)
 
 
-def target_of(path: str, reference: str | None, without: tuple[str, ...] = (), budgets: bool = False) -> Target:
-    """The table as ``fedge predict eval`` sees it; without power budgets unless asked, since they take time."""
+def target_of(path: str, reference: str | None, without: tuple[str, ...] = ()) -> Target:
+    """The table as ``fedge predict eval`` sees it; without power budgets, since they take time."""
     table = table_of(path)
     background = background_of(table, [table_of(reference)] if reference else [], without)
-    spec = board_of(table.device)
-    largest_w = spec.max_w.value if spec else None
-    plausible = plausible_rows(table, background.knowledge.maxn)
-    return Target(table, background, plausible, default_budgets(table.power_w, largest_w) if budgets else ())
+    return Target(table, background, plausible_rows(table, background.knowledge.maxn), ())
 
 
 def play(targets: Sequence[Target], methods: Sequence[str], counts: tuple[int, ...], seeds: int) -> list[Outcome]:

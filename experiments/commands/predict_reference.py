@@ -14,6 +14,9 @@ from fedge.errors import BadInput
 from fedge.predictors.powertrain_reference import cache_folder, file_of, reference_of
 from fedge.profiles.table import read_table
 
+SEED = 0
+"""That of the networks which the predictor uses."""
+
 
 @dataclass(frozen=True, slots=True)
 class Kept:
@@ -31,12 +34,12 @@ class Kept:
     cached: bool
 
 
-def train_reference(tables: Sequence[Path], batch_size: int | None, seed: int, as_json: bool) -> None:
+def train_reference(tables: Sequence[Path], batch_size: int | None, as_json: bool) -> None:
     """Keep the networks of every table and print what they are.
 
     Raises ``BadInput`` for a bad table and for a cache folder that cannot be written.
     """
-    results = [_kept(path, batch_size, seed) for path in tables]
+    results = [_kept(path, batch_size) for path in tables]
     console = Console()
     if as_json:
         console.out(json.dumps([asdict(result) for result in results]), highlight=False)
@@ -46,10 +49,10 @@ def train_reference(tables: Sequence[Path], batch_size: int | None, seed: int, a
             console.out(f"kept: {result.file}", highlight=False)
 
 
-def _kept(path: Path, batch_size: int | None, seed: int) -> Kept:
+def _kept(path: Path, batch_size: int | None) -> Kept:
     table = read_table(path, batch_size=batch_size)
     folder = cache_folder()
-    reference = reference_of(table, seed, folder)
+    reference = reference_of(table, SEED, folder)
     if not reference.kept:
         raise BadInput("cache folder", str(folder), "a folder that can be written; FEDGE_CACHE names another one")
     time_mape, power_mape = (float(mape) for mape in reference.trained.validation_mape)
@@ -62,7 +65,7 @@ def _kept(path: Path, batch_size: int | None, seed: int) -> Kept:
         time_mape,
         power_mape,
         reference.train_s,
-        str(file_of(table, seed, folder)),
+        str(file_of(table, SEED, folder)),
         reference.cached,
     )
 

@@ -217,5 +217,6 @@ def _answer(
     for row, of in known.items():
         limited[row] = of.limited
     row = int(np.argmin(limited))
-    why = f"No measured mode holds {limit} {spent}; the lowest has {figure(limited[row])} {aim.unit}."
+    how = "measured" if row in known else "expected"
+    why = f"No measured mode holds {limit} {spent}; the lowest {how} is {figure(limited[row])} {aim.unit}."
     return Verified(predictions.modes[row], extra, feasible=False, why=why)

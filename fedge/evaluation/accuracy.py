@@ -32,14 +32,18 @@ class Accuracy:
 
 
 def check_predictions(predictions: Predictions, rows: int) -> None:
-    """Raise ``FedgeError`` for predictions that cannot be scored: not one per row, not finite, not above zero."""
+    """Raise ``FedgeError`` for predictions that cannot be used: not one per row, not finite, not above 0.
+
+    A spread may be 0, not below.
+    """
     means = np.stack([predictions.step_s, predictions.power_w])
     spreads = np.stack([predictions.step_s_sd_log, predictions.power_w_sd_log])
     if means.shape != (2, rows):
         raise FedgeError(f"predictions of shape {means.shape[1:]} for {rows} modes")
     wrong = ~(np.isfinite(means) & np.isfinite(spreads) & (means > 0) & (spreads >= 0))
     if wrong.any():
-        raise FedgeError(f"{int(wrong.any(axis=0).sum())} of {rows} predictions are not finite or not above 0")
+        count = int(wrong.any(axis=0).sum())
+        raise FedgeError(f"{count} of {rows} predictions are not finite, not above 0, or have a spread below 0")
 
 
 def accuracy(

@@ -13,7 +13,7 @@ from fedge.errors import FedgeError, UnknownName
 from fedge.evaluation.accuracy import accuracy, check_predictions
 from fedge.evaluation.choosing import CHOICES, Learner, cost_of_choosing
 from fedge.evaluation.knowledge import Background
-from fedge.evaluation.profiling import TableBoard, profile, profiling_s
+from fedge.evaluation.profiling import TableBoard, profile, profiled_s
 from fedge.explorers import explorer_for
 from fedge.interfaces import Clock
 from fedge.predictors import predictor_for
@@ -168,7 +168,7 @@ def _played(cell: Cell, target: Target, clock: Clock, blank: Row) -> Outcome:
         explore_s=explored - began,
         fit_s=fitted - explored,
         predict_s=predicted - fitted,
-        profiling_s=profiling_s(table, rows),
+        profiling_s=profiled_s(table, rows),
         profiled=len(rows),
     )
     return Outcome(cell, row, rows, predictions)

@@ -7,13 +7,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from fedge.errors import BadInput
+from fedge.explorers.bounded import STEPS, profiling_s
 from fedge.interfaces import Explorer
 from fedge.types import Measurement, PowerMode, ProfileTable
-
-STEPS = 40
-"""Minibatches per profiled mode (PowerTrain, section 4)."""
-SETTLE_S = 3.0
-"""Seconds until the power has settled in a new mode; PowerTrain waits 2 to 3 s."""
 
 
 class TableBoard:
@@ -55,6 +51,6 @@ def profile(explorer: Explorer, board: TableBoard, count: int) -> tuple[int, ...
     return tuple(rows)
 
 
-def profiling_s(table: ProfileTable, rows: Sequence[int]) -> float:
-    """Seconds that profiling these rows takes on the board: settling and ``STEPS`` minibatches each."""
-    return float((SETTLE_S + STEPS * table.step_s[np.asarray(rows, dtype=np.intp)]).sum())
+def profiled_s(table: ProfileTable, rows: Sequence[int]) -> float:
+    """Seconds that profiling these rows takes on the board, together."""
+    return float(profiling_s(table.step_s[np.asarray(rows, dtype=np.intp)]).sum())

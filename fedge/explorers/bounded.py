@@ -12,8 +12,9 @@ from fedge.modes import modes_of
 from fedge.types import Floats, Measurement, Modes, PowerMode
 
 STEPS = 40
+"""Minibatches per profiled mode (PowerTrain, section 4)."""
 SETTLE_S = 3.0
-"""The upper end of PowerTrain's 2 to 3 s."""
+"""Seconds until the power has settled in a new mode; PowerTrain waits 2 to 3 s."""
 PATIENCE = 10
 """Of so many further modes one must fit into what is left, or no more are asked for. Chosen by us."""
 

@@ -27,6 +27,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from fedge import __version__
 from fedge.errors import BadInput, FedgeError, UnknownName
+from fedge.evaluation.accuracy import check_predictions
 from fedge.interfaces import Predictor
 from fedge.physics.knowledge import Knowledge
 from fedge.physics.model import POWER_NAMES, TIME_NAMES, Coefficients
@@ -155,12 +156,13 @@ def refit(model: Model) -> Predictor:
 
 
 def predict(model: Model, predictor: Predictor) -> Predictions:
-    """Every candidate's prediction; raises ``FedgeError`` when one is not a positive number."""
+    """Every candidate's prediction; raises ``FedgeError`` when one is not a positive number, or its spread negative."""
     predictions = predictor.predict(model.candidates)
-    values = np.stack([predictions.step_s, predictions.power_w])
-    spreads = np.stack([predictions.step_s_sd_log, predictions.power_w_sd_log])
-    if not (np.isfinite(values).all() and (values > 0).all() and np.isfinite(spreads).all()):
-        raise FedgeError(f"{model.about.method} predicts no number for some modes; fit with another --method")
+    try:
+        check_predictions(predictions, len(model.candidates))
+    except FedgeError as error:
+        why = f"{model.about.method} predicts no number for some modes; fit with another --method ({error})"
+        raise FedgeError(why) from error
     return predictions
 
 

@@ -11,8 +11,9 @@ from fedge.costs.workloads import load_workloads
 from fedge.devices.emulated import EmulatedBoard, thermal_of
 from fedge.errors import BadInput, UnknownName
 from fedge.evaluation.knowledge import Background, background_of
-from fedge.evaluation.profiling import STEPS, TableBoard
+from fedge.evaluation.profiling import TableBoard
 from fedge.experiment import Board, FleetEntry, WorkloadSpec
+from fedge.explorers.bounded import STEPS
 from fedge.fleetsim.boards import Kind, kind_of, surface_of
 from fedge.modes import grid
 from fedge.seeds import generator
@@ -26,8 +27,8 @@ SAME_CLOCK = 0.02
 class Ground:
     """Every mode that can be profiled, how one is measured, and what is known beforehand.
 
-    ``truth`` is the measured table, or the emulated board's own surface; beside ``measure``, only figures of cost and
-    error see its seconds and watts. ``candidates`` are the modes to choose among later.
+    ``truth`` is the measured table, or the emulated board's own surface; beside ``measure``, only figures of error see
+    its seconds and watts. ``candidates`` are the modes to choose among later.
     """
 
     truth: ProfileTable

@@ -16,16 +16,16 @@ from fedge.interfaces import Explorer, Predictor
 from fedge.models.file import About, HeldOut, Model, Origin, refit
 from fedge.models.ground import Ground
 from fedge.physics.knowledge import Knowledge
+from fedge.predictors import predictor_for
 from fedge.seeds import generator
-from fedge.types import Floats, Measurement, PowerMode, ProfileTable
+from fedge.types import Floats, Measurement, Modes, PowerMode, ProfileTable
 
 MOST_MODES = 100
 """How many modes are profiled when only their cost is bounded; chosen by us."""
 MOST_ROWS = 300
 """Rows of a table that the ``CUBIC`` methods learn from unless told otherwise; chosen by us."""
-EMULATED_RESERVE = 1.05
-"""By how much an emulated board's minibatches, the first ones above all, may exceed what its surface says; chosen by
-us, its rare outliers exceed it."""
+BATCH = 5
+"""Modes asked for at once where cost is bounded: what they really cost improves the next estimate; chosen by us."""
 CUBIC = ("fedge", "physical")
 """Methods whose cost grows with the cube of what they learn from, at fitting and at every loading of the model."""
 
@@ -46,19 +46,20 @@ def learn(ground: Ground, wanted: Wanted) -> tuple[Model, Predictor]:
     """The model and its fitted predictor; raises ``BadInput`` when the bounds leave nothing to profile."""
     idle_w = ground.idle.value if ground.idle else ground.background.knowledge.idle_w
     knowledge = replace(ground.background.knowledge, seed=wanted.seed, idle_w=idle_w)
-    if wanted.method == "physical" and not knowledge.priors:
-        raise BadInput("--prior-without", "no prior left", "at least one, which the method physical starts from")
-    explorer = None if wanted.explorer is None else _explorer(ground, wanted, wanted.explorer, knowledge)
-    seen = _all_rows(ground, wanted) if explorer is None else _profiled(explorer, ground, wanted)
+    if wanted.explorer is None:
+        profiled = _all_rows(ground, wanted)
+    else:
+        profiled = _profiled(_explorer(ground, wanted, wanted.explorer, knowledge), ground, wanted)
+    seen = profiled.seen
     if not seen:
-        right = "more: none of the modes that the explorer asked for fits into it"
+        right = "more: profiling none of the modes that the explorer asked for ends within it"
         raise BadInput("--cost-s, --cost-j", "too little", right)
     about = About(
         method=wanted.method,
         device=ground.truth.device,
         workload=ground.truth.workload,
         batch_size=ground.truth.batch_size,
-        origin=_origin(ground, wanted, seen),
+        origin=_origin(ground, wanted, profiled),
         candidates=ground.candidates_from,
         idle=ground.idle,
         prior_tables=ground.background.prior_tables,
@@ -91,28 +92,83 @@ def held_out(truth: ProfileTable, seen: Sequence[Measurement], predictor: Predic
     return HeldOut(left, time_mape, power_mape, time_held, power_held)
 
 
+@dataclass(frozen=True, slots=True)
+class _Profiled:
+    """What was measured, and what a last measurement took that was broken off as the budget ended."""
+
+    seen: list[Measurement]
+    lost_s: float = 0.0
+    lost_j: float = 0.0
+
+
+class _Costs:
+    """What profiling a mode is expected to cost: from the knowledge and what was measured so far, as on a real board.
+
+    Methods without a prior are not asked: ``fedge`` says it for them. Where nothing at all is known beforehand, every
+    mode is expected to cost the largest seconds and joules measured so far; before the first, settling alone.
+    """
+
+    def __init__(self, wanted: Wanted, knowledge: Knowledge) -> None:
+        self.wanted = wanted
+        self.seen: list[Measurement] = []
+        method = "physical" if wanted.method == "physical" else "fedge"
+        known = knowledge.priors or (method == "fedge" and knowledge.references)
+        self._predictor = predictor_for(method, knowledge).fit([]) if known else None
+
+    def learn(self, measurements: Sequence[Measurement]) -> None:
+        """Take these into account from now on."""
+        self.seen += measurements
+        if self._predictor is not None:
+            self._predictor.fit(self.seen)
+
+    def of(self, modes: Modes) -> tuple[Floats, Floats]:
+        """Expected seconds and joules of every mode, both (n,)."""
+        if self._predictor is not None:
+            expected = self._predictor.predict(modes)
+            return profiling_s(expected.step_s), profiling_j(expected.step_s, expected.power_w)
+        largest_s = max((_seconds(seen) for seen in self.seen), default=SETTLE_S)
+        largest_j = max((_joules(seen) for seen in self.seen), default=0.0)
+        return np.full(len(modes), largest_s), np.full(len(modes), largest_j)
+
+    def shares(self, modes: Modes) -> Floats:
+        """Expected shares of the budget, (n,)."""
+        return _shares(self.wanted, *self.of(modes))
+
+
+class _Learning:
+    """An explorer that passes on to ``costs`` what it is told, so that its bound improves."""
+
+    def __init__(self, explorer: Explorer, costs: _Costs) -> None:
+        self.explorer, self.costs = explorer, costs
+
+    def ask(self, count: int) -> Modes:
+        return self.explorer.ask(count)
+
+    def tell(self, measurements: Sequence[Measurement]) -> None:
+        self.costs.learn(measurements)
+        self.explorer.tell(measurements)
+
+
 def _explorer(ground: Ground, wanted: Wanted, name: str, knowledge: Knowledge) -> Explorer:
-    """The explorer by that name, within the bounds of cost."""
-    truth = ground.truth
-    explorer = explorer_for(name, truth.modes, knowledge, "--explorer")
-    if wanted.cost_s is None and wanted.cost_j is None:
+    """The explorer by that name, within the bounds of cost as they are expected."""
+    modes = ground.truth.modes
+    explorer = explorer_for(name, modes, knowledge, "--explorer")
+    if not _bounded(wanted):
         return explorer
-    reserve = 1.0 if ground.sha256 else EMULATED_RESERVE
-    seconds, joules = reserve * profiling_s(truth.step_s), reserve * profiling_j(truth.step_s, truth.power_w)
+    costs = _Costs(wanted, knowledge)
+    seconds, joules = costs.of(modes)
     _check_budget("--cost-s", wanted.cost_s, seconds, "s")
     _check_budget("--cost-j", wanted.cost_j, joules, "J")
-    shares = dict(zip(truth.modes, _shares(wanted, seconds, joules).tolist(), strict=True))
-    return Bounded(
-        explorer,
-        lambda modes: np.array([shares.get(mode, np.inf) for mode in modes], dtype=np.float64),
-        1.0,
-        lambda seen: float(_shares(wanted, np.array(_seconds(seen)), np.array(_joules(seen)))),
-    )
+    return Bounded(_Learning(explorer, costs), costs.shares, 1.0, lambda seen: _share(wanted, seen))
+
+
+def _bounded(wanted: Wanted) -> bool:
+    return wanted.cost_s is not None or wanted.cost_j is not None
 
 
 def _check_budget(option: str, budget: float | None, costs: Floats, unit: str) -> None:
     if budget is not None and budget < costs.min():
-        least = f"at least {costs.min():.3g} {unit}, what profiling one mode takes"
+        least = f"at least {costs.min():.3g} {unit}, what profiling one mode is expected to take"
         raise BadInput(option, f"{budget:g} {unit}", least)
 
 
@@ -120,6 +176,11 @@ def _shares(wanted: Wanted, seconds: Floats, joules: Floats) -> Floats:
     """The larger share of the two budgets that profiling takes: where it sums to 1, neither is exceeded."""
     of_time: Floats = seconds / (wanted.cost_s or np.inf)
     return np.maximum(of_time, joules / (wanted.cost_j or np.inf))
+
+
+def _share(wanted: Wanted, seen: Measurement) -> float:
+    """The share that a measurement really took."""
+    return float(_shares(wanted, np.array(_seconds(seen)), np.array(_joules(seen))))
 
 
 def _seconds(seen: Measurement) -> float:
@@ -131,36 +192,53 @@ def _joules(seen: Measurement) -> float:
     return _seconds(seen) * seen.power_w
 
 
-def _profiled(explorer: Explorer, ground: Ground, wanted: Wanted) -> list[Measurement]:
-    """What the explorer asks for, all at once as far as it can tell, each batch in an order that falls."""
+def _profiled(explorer: Explorer, ground: Ground, wanted: Wanted) -> _Profiled:
+    """What the explorer asks for, each batch in an order that falls: all at once, or few at a time within a budget.
+
+    A measurement during which the budget ends is broken off there: it costs the rest, nothing is learnt from it.
+    """
     count = min(wanted.modes or MOST_MODES, len(ground.truth.modes))
     seen: dict[PowerMode, Measurement] = {}
+    left = 1.0
     while len(seen) < count:
-        asked = explorer.ask(count - len(seen))
-        fresh = {mode: ground.measure(mode) for mode in falling(asked) if mode not in seen}
+        asked = explorer.ask(min(count - len(seen), BATCH) if _bounded(wanted) else count - len(seen))
+        fresh: dict[PowerMode, Measurement] = {}
+        for mode in falling(asked):
+            if mode in seen:
+                continue
+            measurement = ground.measure(mode)
+            share = _share(wanted, measurement)
+            if share > left:
+                done = left / share
+                kept = [*seen.values(), *fresh.values()]
+                return _Profiled(kept, done * _seconds(measurement), done * _joules(measurement))
+            left -= share
+            fresh[mode] = measurement
         if not fresh:
             break
         seen |= fresh
         explorer.tell(list(fresh.values()))
-    return list(seen.values())
+    return _Profiled(list(seen.values()))
 
 
-def _all_rows(ground: Ground, wanted: Wanted) -> list[Measurement]:
+def _all_rows(ground: Ground, wanted: Wanted) -> _Profiled:
     """Every row of the table, or so many drawn at random as the method can learn from in a moment."""
     count = len(ground.truth.modes)
     rows = np.arange(count)
     if wanted.method in CUBIC and count > MOST_ROWS:
         rows = np.sort(generator(wanted.seed, "rows").permutation(count)[:MOST_ROWS])
-    return [ground.measure(ground.truth.modes[int(row)]) for row in rows]
+    return _Profiled([ground.measure(ground.truth.modes[int(row)]) for row in rows])
 
 
-def _origin(ground: Ground, wanted: Wanted, seen: Sequence[Measurement]) -> Origin:
+def _origin(ground: Ground, wanted: Wanted, profiled: _Profiled) -> Origin:
+    seconds = profiled.lost_s + sum(_seconds(measurement) for measurement in profiled.seen)
+    joules = profiled.lost_j + sum(_joules(measurement) for measurement in profiled.seen)
     return Origin(
         label=ground.label,
         source=ground.source,
         rows=len(ground.truth.modes),
         sha256=ground.sha256,
         explorer=wanted.explorer,
-        profiling_s=sum(_seconds(measurement) for measurement in seen),
-        profiling_j=sum(_joules(measurement) for measurement in seen),
+        profiling_s=min(seconds, wanted.cost_s or np.inf),  # no more but for rounding
+        profiling_j=min(joules, wanted.cost_j or np.inf),
     )

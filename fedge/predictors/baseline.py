@@ -33,12 +33,16 @@ class Seen:
 
 
 def seen(predictor: str, measurements: Sequence[Measurement]) -> Seen:
-    """The measurements of ``predictor``; whose board saw them is ignored. Raises ``BadInput`` when there are none."""
+    """The measurements that ``predictor`` learns from. Raises ``BadInput`` when there are none.
+
+    Other boards' count only where there is none of the board's own; throttled ones only where all are.
+    """
     if not measurements:
         raise BadInput(f"predictor {predictor}", "no measurement", "at least one measured power mode: it has no prior")
+    own = [m for m in measurements if m.board is None] or measurements
+    kept = [m for m in own if not m.throttled] or own
     rows = sorted(
-        (m.mode.cores, m.mode.cpu_mhz, m.mode.gpu_mhz, m.mode.mem_mhz, m.step_s, m.power_w, m.steps)
-        for m in measurements
+        (m.mode.cores, m.mode.cpu_mhz, m.mode.gpu_mhz, m.mode.mem_mhz, m.step_s, m.power_w, m.steps) for m in kept
     )
     table = np.array(rows, dtype=np.float64)
     return Seen(table[:, :4], table[:, 4], table[:, 5], table[:, 6].astype(np.int64))

@@ -12,24 +12,14 @@ from typing import Self
 
 import numpy as np
 
-from fedge.physics.fit import (
-    Posterior,
-    fit_pooled,
-    idle_w_at_maxn,
-    log_evidence,
-    pooled,
-    predict_each,
-    prior_about,
-    with_idle_w,
-)
+from fedge.errors import BadInput
+from fedge.physics.beliefs import CREDIBILITY_LOSS, at_least_idle_w
+from fedge.physics.fit import Posterior, fit_pooled, log_evidence, pooled, predict_each, prior_about
 from fedge.physics.knowledge import Knowledge
 from fedge.types import Floats, Measurement, Modes, Predictions
 
 NEGLIGIBLE = 1e-3
 """A prior that explains the measurements this much worse than the best is left out."""
-CREDIBILITY_LOSS = 0.7
-"""How much less credible each prior is than the one before it, log units. Chosen by us: with another table of the same
-board first, it takes a third off the power error of the first measurements, and costs boards without one little."""
 
 
 class PhysicalPredictor:
@@ -43,9 +33,11 @@ class PhysicalPredictor:
         self.knowledge = knowledge
 
     def fit(self, measurements: Sequence[Measurement]) -> Self:
-        """Learn from all measurements of the board; none leaves the priors."""
+        """Learn from all measurements of the board; none leaves the priors. Raises ``BadInput`` without a prior."""
+        if not self.knowledge.priors:
+            raise BadInput("the predictor's prior", "nothing", "at least one calibrated workload")
         maxn, idle_w = self.knowledge.maxn, self.knowledge.idle_w or 0.0
-        started = [with_idle_w(prior, max(idle_w, idle_w_at_maxn(prior))) for prior in self.knowledge.priors]
+        started = [at_least_idle_w(prior, idle_w) for prior in self.knowledge.priors]
         seen = pooled(measurements, maxn)
         posteriors = [fit_pooled(prior_about(prior), maxn, seen) for prior in started]
         evidence = np.array([log_evidence(posterior) for posterior in posteriors])

@@ -131,7 +131,7 @@ class PredictorContract(LearnerContract):
 
 
 class BaselineContract(LearnerContract):
-    """Of a predictor without a prior: it needs a measurement, and takes whatever board saw it as its own."""
+    """Of a predictor without a prior: it needs a measurement, another board's where it has none of its own."""
 
     def test_fit_returns_itself_too(self, predictor: Predictor, modes: Modes, step_s: Floats, power_w: Floats) -> None:
         assert predictor.fit(measured(modes, step_s, power_w, [0])) is predictor

@@ -238,7 +238,16 @@ def test_when_nothing_holds_the_mode_of_least_power_is_taken_and_called_infeasib
     found = bench.choose(verified_within_power, 20.0, seen=(1,), tries=0)
 
     assert (found.mode, found.feasible, found.extra) == (bench.modes[1], False, ())
-    assert "the lowest has 22.0 W" in found.why
+    assert "the lowest measured is 22.0 W" in found.why
+
+
+def test_a_lowest_mode_that_was_not_measured_is_called_expected() -> None:
+    bench = Bench([0.3, 0.2, 0.1], [25.0, 18.0, 30.0], [0.3, 0.2, 0.1], [25.0, 22.0, 30.0])
+
+    found = bench.choose(verified_within_power, 20.0, seen=(0,), tries=0)
+
+    assert (found.mode, found.feasible) == (bench.modes[1], False)
+    assert "the lowest expected is 22.0 W" in found.why
 
 
 @pytest.mark.parametrize("doubt", [{"board": "another"}, {"throttled": True}])

@@ -7,7 +7,7 @@ import importlib
 import pytest
 
 from fedge.errors import BadInput
-from fedge.evaluation.profiling import TableBoard, profile, profiling_s
+from fedge.evaluation.profiling import TableBoard, profile, profiled_s
 from fedge.explorers import explorer_for
 from fedge.physics.knowledge import Knowledge
 from fedge.types import PowerMode, ProfileTable
@@ -54,5 +54,5 @@ def test_a_mode_is_found_by_its_knobs(table: ProfileTable) -> None:
 
 
 def test_profiling_takes_settling_and_forty_minibatches_per_mode(table: ProfileTable) -> None:
-    assert profiling_s(table, ()) == 0.0
-    assert profiling_s(table, (4, 9)) == pytest.approx(6.0 + 40 * (table.step_s[4] + table.step_s[9]))
+    assert profiled_s(table, ()) == 0.0
+    assert profiled_s(table, (4, 9)) == pytest.approx(6.0 + 40 * (table.step_s[4] + table.step_s[9]))

@@ -312,3 +312,18 @@ def test_a_predictor_that_fails_is_an_error_in_words(monkeypatch: pytest.MonkeyP
         refit(model(ROWS[:1]))
     with pytest.raises(FedgeError, match="predicts no number for some modes"):
         predict(model(), refit(model()))
+
+
+class _Negative(_Broken):
+    """Its means are fine, its spreads below zero."""
+
+    def predict(self, modes: Modes) -> Predictions:
+        good: Floats = np.ones(len(modes))
+        return Predictions(modes, good, good, -good, good)
+
+
+def test_a_spread_below_zero_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file, "predictor_for", lambda name, knowledge, where: _Negative(knowledge))
+
+    with pytest.raises(FedgeError, match="have a spread below 0"):
+        predict(model(), refit(model()))

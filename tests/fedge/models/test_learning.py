@@ -13,14 +13,15 @@ from hypothesis import strategies as st
 
 from fedge.errors import BadInput
 from fedge.evaluation.knowledge import Background
+from fedge.evaluation.profiling import TableBoard
 from fedge.explorers import EXPLORERS
 from fedge.models import learning
 from fedge.models.file import predict
 from fedge.models.ground import Ground, ground_of_board, ground_of_table
-from fedge.models.learning import MOST_ROWS, Wanted, learn, notes_of
+from fedge.models.learning import BATCH, MOST_ROWS, Wanted, learn, notes_of
 from fedge.physics.knowledge import Knowledge
 from fedge.physics.model import power_w, step_s
-from fedge.types import Measurement, Modes, ProfileTable
+from fedge.types import Floats, Measurement, Modes, PowerMode, ProfileTable
 
 
 def ground(every: int = 1) -> Ground:
@@ -81,24 +82,87 @@ def test_of_a_large_table_a_slow_method_learns_from_some_rows_and_says_so():
     assert notes_of(ground(every=9), Wanted("physical")) == ()
 
 
-@given(seconds=st.floats(5.0, 400.0), joules=st.none() | st.floats(100.0, 5000.0), seed=st.integers(0, 5))
-@settings(max_examples=20)
-def test_profiling_never_exceeds_its_budgets(seconds: float, joules: float | None, seed: int) -> None:
-    wanted = Wanted("physical", seed, "random", 20, seconds, joules)
+def slower(by: float | Floats) -> tuple[Ground, list[PowerMode]]:
+    """A ground whose modes take ``by`` times as long, and the modes measured there."""
+    usual, asked = ground(every=9), list[PowerMode]()
+    truth = dataclasses.replace(usual.truth, step_s=by * usual.truth.step_s)
+    board = TableBoard(truth)
+
+    def measure(mode: PowerMode) -> Measurement:
+        asked.append(mode)
+        return board.measure(mode)
+
+    return dataclasses.replace(usual, truth=truth, measure=measure), asked
+
+
+@given(
+    by=st.sampled_from([0.3, 1.0, 4.0]),
+    seconds=st.floats(5.0, 400.0),
+    joules=st.none() | st.floats(100.0, 5000.0),
+    method=st.sampled_from(["physical", "linear"]),
+    seed=st.integers(0, 5),
+)
+@settings(max_examples=30, deadline=None)
+def test_profiling_never_exceeds_its_budgets(
+    by: float, seconds: float, joules: float | None, method: str, seed: int
+) -> None:
+    board, asked = slower(by)
     try:
-        model, _ = learn(ground(every=9), wanted)
+        model, _ = learn(board, Wanted(method, seed, "random", 20, seconds, joules))
     except BadInput as error:
         assert "--cost" in error.where  # noqa: PT017 - too little for any mode
         return
 
     origin = model.about.origin
-    assert origin.profiling_s <= seconds * (1 + 1e-9)
-    assert joules is None or origin.profiling_j <= joules * (1 + 1e-9)
+    took_s = sum(3.0 + 40 * seen.step_s for seen in model.measurements)
+    took_j = sum((3.0 + 40 * seen.step_s) * seen.power_w for seen in model.measurements)
+    assert origin.profiling_s <= seconds
+    assert joules is None or origin.profiling_j <= joules
+    if len(asked) == len(model.measurements):
+        assert (origin.profiling_s, origin.profiling_j) == (pytest.approx(took_s), pytest.approx(took_j))
+    else:
+        assert len(asked) == len(model.measurements) + 1, "only the last one is broken off"
+        assert max(origin.profiling_s / seconds, origin.profiling_j / (joules or np.inf)) == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize(("option", "more"), [("--cost-s", {"cost_s": 3.1}), ("--cost-j", {"cost_j": 1.0})])
+@pytest.mark.parametrize("method", ["fedge", "physical", "linear"])
+def test_what_modes_cost_that_were_not_measured_plays_no_part(method: str) -> None:
+    wanted = Wanted(method, 0, "random", cost_s=100.0)
+    board, asked = slower(1.0)
+    learn(board, wanted)
+    others, again = slower(np.array([1.0 if mode in asked else 0.01 for mode in board.truth.modes]))
+    learn(others, wanted)
+
+    assert 3 < len(asked) < len(board.truth.modes)
+    assert again == asked
+
+
+def test_what_was_measured_improves_what_others_are_expected_to_cost() -> None:
+    """A board ten times as slow as any prior says: the first measurements show it, and the rest still counts."""
+    board, asked = slower(10.0)
+    model, _ = learn(board, Wanted("fedge", 0, "random", cost_s=1500.0))
+
+    seconds = sum(3.0 + 40 * seen.step_s for seen in model.measurements)
+    assert len(model.measurements) > BATCH
+    assert seconds > 0.7 * 1500.0
+    assert len(asked) <= len(model.measurements) + 1
+
+
+def test_without_anything_known_beforehand_the_largest_cost_so_far_is_expected() -> None:
+    bare, asked = slower(1.0)
+    bare = dataclasses.replace(bare, background=Background(Knowledge(MAXN), (), (), ()))
+    model, _ = learn(bare, Wanted("linear", 0, "random", cost_s=60.0))
+
+    costs = [3.0 + 40 * seen.step_s for seen in model.measurements]
+    assert len(asked) >= len(costs) > 1
+    assert model.about.origin.profiling_s <= 60.0
+    if len(asked) == len(costs):
+        assert 60.0 - sum(costs) < max(costs), "another one was expected to fit"
+
+
+@pytest.mark.parametrize(("option", "more"), [("--cost-s", {"cost_s": 2.9}), ("--cost-j", {"cost_j": 1.0})])
 def test_a_budget_for_no_mode_at_all_says_what_one_takes(option, more):
-    with pytest.raises(BadInput, match=f"{option}: .* at least .* what profiling one mode takes"):
+    with pytest.raises(BadInput, match=f"{option}: .* at least .* what profiling one mode is expected to take"):
         learn(ground(), Wanted("physical", explorer="random", **more))
 
 
@@ -121,7 +185,7 @@ def test_what_an_emulated_board_draws_at_rest_is_known():
     assert model.about.idle == board.idle
 
 
-@pytest.mark.parametrize(("method", "where"), [("physical", "--prior-without"), ("fedge", "prior")])
+@pytest.mark.parametrize(("method", "where"), [("physical", "prior"), ("fedge", "prior")])
 def test_a_method_that_starts_from_a_prior_says_so_where_none_is_left(method, where):
     bare = dataclasses.replace(ground(), background=Background(Knowledge(MAXN), (), (), ()))
 

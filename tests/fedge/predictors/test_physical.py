@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from fedge.costs.profiles import priors_for
 from fedge.devices.catalogue import load_catalogue
+from fedge.errors import BadInput
 from fedge.interfaces import Predictor
 from fedge.physics.fit import pooled
 from fedge.physics.knowledge import Knowledge
@@ -49,6 +50,11 @@ class TestPhysicalPredictor(PredictorContract):
 
 def test_it_is_found_by_its_name() -> None:
     assert load("predictor", "physical", PREDICTORS) is PhysicalPredictor
+
+
+def test_without_a_prior_it_says_what_it_lacks() -> None:
+    with pytest.raises(BadInput, match="the predictor's prior: got nothing; at least one calibrated workload"):
+        PhysicalPredictor(Knowledge(MAXN)).fit([])
 
 
 def test_the_prior_that_explains_the_measurements_takes_over() -> None:
