@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,14 @@ from fedge.costs.record import CostProfile
 from fedge.costs.workloads import load_workloads
 from fedge.devices import catalogue
 from fedge.errors import BadInput, FedgeError, UnknownName
-from fedge.experiment import Board, Experiment, StrategySpec, boards
-from fedge.fleetsim.boards import TABLE, Kind, kind_of
+from fedge.experiment import Board, Experiment, StrategySpec, WorkloadSpec, boards
+from fedge.fleetsim.boards import TABLE, Kind, kind_of, knowledge_of, reference_of, references_of
 from fedge.fleetsim.client import task_of
+from fedge.modes import modes_of
 from fedge.policies import policy_for
-from fedge.predictors import PREDICTORS
+from fedge.predictors import PREDICTORS, predictor_for
 from fedge.seeds import generator
-from fedge.types import DeviceSpec, Floats, Modes
+from fedge.types import DeviceSpec, Modes, ProfileTable
 from fedge.workloads.partitions import split
 
 OPTIONS: dict[str, tuple[str, ...]] = {
@@ -35,11 +37,6 @@ OPTIONS: dict[str, tuple[str, ...]] = {
 NEEDED = {"fastest-within-power": "power_w", "least-energy-within-deadline": "deadline_s"}
 SELECTION = ("fraction_train", "fraction_evaluate", "min_train_nodes", "min_evaluate_nodes", "min_available_nodes")
 """Options of Flower's strategies that choose the clients of a round, which is the coordinator's part."""
-TOP_CLOCK_MHZ = (100.0, 20_000.0)
-"""Between these lies the top clock of every knob of every board; outside, a column is in another unit."""
-TOP_POWER_W = (0.5, 1_000.0)
-
-
 SAME_KNOB = 0.02
 """A table's clock may differ so much from the catalogue's and still be the same step (rounding)."""
 
@@ -49,7 +46,7 @@ def check(experiment: Experiment) -> None:
     add_plugins(experiment)
     _check_fleet(experiment)
     workloads.check_task(experiment.workload.task)
-    _check_callable("predictor", experiment.predictor, PREDICTORS)
+    _check_predictor(experiment)
     _check_strategy(experiment.strategy, "strategy")
     _check_policy(experiment)
     _check_data(experiment)
@@ -88,6 +85,20 @@ def _check_callable(where: str, name: str, table: Mapping[str, str]) -> None:
         raise BadInput(where, repr(name), f"a function or a class, not a {type(found).__name__}")
 
 
+def _check_predictor(experiment: Experiment) -> None:
+    """A board has to foresee its first round, when nothing is measured yet; some predictors cannot."""
+    name = experiment.predictor
+    _check_callable("predictor", name, PREDICTORS)
+    board, workload = boards(experiment)[0], experiment.workload
+    kind = kind_of(board, workload)
+    knowledge = knowledge_of(kind, references_of(board, workload), None)
+    try:
+        predictor_for(name, knowledge).fit([]).predict(modes_of([kind.average.modes[0]]))
+    except Exception as error:
+        reason = str(error) if isinstance(error, FedgeError) else _reason(error)
+        raise BadInput("predictor", repr(name), f"one that predicts before any measurement ({reason})") from error
+
+
 def _check_strategy(strategy: StrategySpec, where: str) -> None:
     """What can be said without Flower; ``experiments.backends.strategies`` says the rest."""
     if ":" in strategy.name:
@@ -115,7 +126,9 @@ def _check_fleet(experiment: Experiment) -> None:
             right = "boards of a name of their own: give the fleet entries a `name`"
             raise BadInput("fleet", f"two boards called {board.name!r}", right)
         names.add(board.name)
-        _check_truth(board, experiment)
+    firsts = {board.entry: board for board in reversed(boards(experiment))}
+    for i, entry in enumerate(experiment.fleet):
+        _check_tables(firsts[entry], f"fleet[{i}]", experiment.workload)
 
 
 def _check_batch(experiment: Experiment) -> None:
@@ -139,37 +152,36 @@ def _check_device(device: str, where: str) -> None:
         raise BadInput(f"{where}: {error.where}", error.got, error.right) from error
 
 
-def _check_truth(board: Board, experiment: Experiment) -> None:
-    """A measured table has to be readable and in its units; the message names the field besides the file."""
-    if not board.entry.truth.startswith(TABLE):
-        kind_of(board, experiment.workload)
-        return
-    where = f"fleet[{experiment.fleet.index(board.entry)}].truth"
-    named, cost = Path(board.entry.truth.removeprefix(TABLE)).stem, experiment.workload.cost
+def _check_tables(board: Board, where: str, workload: WorkloadSpec) -> None:
+    """A measured table has to be readable, in its units and of this board; messages name the field besides the file."""
+    truth = board.entry.truth
+    if not truth.startswith(TABLE):
+        kind = kind_of(board, workload)
+    else:
+        table = truth.removeprefix(TABLE)
+        _check_workload(table, workload.cost, f"{where}.truth")
+        with _naming(f"{where}.truth"):
+            kind = kind_of(board, workload)
+            _check_knobs(table, kind.average.modes, kind.spec)
+    for place, path in enumerate(board.entry.references):
+        with _naming(f"{where}.references[{place}]"):
+            _check_knobs(path, reference_of(path, board, workload).modes, kind.spec)
+
+
+def _check_workload(table: str, cost: str, where: str) -> None:
+    named = Path(table).stem
     if named in load_workloads() and named != cost:
         right = f"a table of {cost}, or --set workload.cost={named}: the priors leave out the workload that is named"
         raise BadInput(where, f"a table of {named}", right)
+
+
+@contextmanager
+def _naming(where: str) -> Iterator[None]:
+    """Put the field before the file in a ``BadInput`` raised inside."""
     try:
-        kind = kind_of(board, experiment.workload)
-        check_units(board.entry.truth.removeprefix(TABLE), kind.average.modes, kind.average.power_w)
-        _check_knobs(board.entry.truth.removeprefix(TABLE), kind.average.modes, kind.spec)
+        yield
     except BadInput as error:
         raise BadInput(f"{where}: {error.where}", error.got, error.right) from error
-
-
-def check_units(table: str, modes: Modes, power_w: Floats) -> None:
-    """Raise ``BadInput`` for a measured table whose columns cannot be in the units of their names."""
-    tops = dict(zip(("cpu_khz", "gpu_hz", "mem_hz"), modes.knobs[:, 1:].max(axis=0), strict=True))
-    low, high = TOP_CLOCK_MHZ
-    for column, top_mhz in tops.items():
-        if not low <= top_mhz <= high:
-            unit = "kHz" if column == "cpu_khz" else "Hz"
-            right = f"{unit}: a board's top clock lies between {low:g} and {high:g} MHz"
-            raise BadInput(f"{table}: {column}", f"{top_mhz:g} MHz as the top", right)
-    low, high = TOP_POWER_W
-    if not low <= power_w.max() <= high:
-        right = f"watts: a board's top power lies between {low:g} and {high:g} W"
-        raise BadInput(f"{table}: power_w", f"{power_w.max():g} W as the top", right)
 
 
 def _check_knobs(table: str, modes: Modes, spec: DeviceSpec) -> None:
@@ -251,20 +263,25 @@ def out_of_reach(experiment: Experiment) -> tuple[Board, ...]:
 def labels(experiment: Experiment) -> dict[str, dict[str, Any]]:
     """Per fleet entry, by what its boards are called: how its truth and its predictor's prior came about."""
     return {
-        name: _label(board, kind_of(board, experiment.workload))
+        name: _label(board, kind_of(board, experiment.workload), references_of(board, experiment.workload))
         for name, board in reversed(_entries(experiment).items())
     }
 
 
-def _label(board: Board, kind: Kind) -> dict[str, Any]:
+def _label(board: Board, kind: Kind, references: Sequence[ProfileTable]) -> dict[str, Any]:
     every = {prior.label for prior in kind.priors}
     prior = "calibrated" if every == {"calibrated"} else "estimated"
+    known = (_prior_source(kind.priors), *(_reference_source(table) for table in references))
     return {
         "device": kind.spec.name,
         "count": board.entry.count,
         "truth": {"label": kind.truth_label, "source": kind.truth_source},
-        "prior": {"label": prior, "source": _prior_source(kind.priors)},
+        "prior": {"label": prior, "source": "; ".join(known)},
     }
+
+
+def _reference_source(table: ProfileTable) -> str:
+    return f"reference table {Path(table.path).name} ({len(table.modes)} rows, measured)"
 
 
 def _prior_source(priors: Sequence[CostProfile]) -> str:

@@ -233,11 +233,13 @@ def _with_absolute_paths(experiment: Experiment, folder: Path) -> Experiment:
 
 
 def _entry_with_absolute_paths(entry: FleetEntry, absolute: Callable[[str], str]) -> FleetEntry:
-    """A board's own data sheet is a file too; its boards are called after the file unless they have a name."""
+    """Of its tables and of a board's own data sheet, after which its boards are called unless they have a name."""
     changes: dict[str, Any] = {}
     table = entry.truth.removeprefix("table:")
     if table not in {"", entry.truth}:
         changes["truth"] = f"table:{absolute(table)}"
+    if entry.references:
+        changes["references"] = tuple(absolute(path) for path in entry.references)
     if entry.device.endswith((".yaml", ".yml")):
         changes |= {"device": absolute(entry.device), "name": entry.name or Path(entry.device).stem}
     return entry.model_copy(update=changes)

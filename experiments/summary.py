@@ -39,6 +39,8 @@ def summarise(
         "oracle_saving_vs_maxn_parked": _saving(compared, "oracle_energy_j", "maxn_parked_energy_j"),
         "prior_time_mape": _mean([row.prior_time_ape for row in clients if row.prior_time_ape is not None]),
         "prior_power_mape": _mean([row.prior_power_ape for row in clients if row.prior_power_ape is not None]),
+        "last_time_mape": _last_mape(clients, "time_ape"),
+        "last_power_mape": _last_mape(clients, "power_ape"),
         "last_time_ape": _last_error(clients, "step_s"),
         "last_power_ape": _last_error(clients, "power_w"),
         "late": sum(row.late for row in rounds),
@@ -64,6 +66,12 @@ def _total(values: Sequence[float | None]) -> float | None:
 def _mean(values: Sequence[float | None]) -> float | None:
     total = _total(values)
     return None if total is None else total / len(values)
+
+
+def _last_mape(clients: Sequence[ClientRow], column: str) -> float | None:
+    """The boards' mean error over all modes in the last round, of those whose truth is known."""
+    last = max((row.round for row in clients), default=0)
+    return _mean([value for row in clients if row.round == last and (value := getattr(row, column)) is not None])
 
 
 def _last_error(clients: Sequence[ClientRow], quantity: str) -> float | None:

@@ -30,6 +30,8 @@ class FleetEntry(_Record):
     name: str | None = None
     truth: str = "model"
     """``model`` (calibrated or estimated physics) or ``table:PATH`` (replays a measured table)."""
+    references: tuple[str, ...] = ()
+    """Paths of tables that other workloads were measured into on such a board; the predictor learns from them."""
     link: LinkSpec = LinkSpec()
     ambient_c: Annotated[float, Field(ge=-40, le=85)] = 25.0
 
@@ -112,7 +114,9 @@ class Experiment(_Record):
     workload: WorkloadSpec = WorkloadSpec()
     data: DataSpec = DataSpec()
     policy: PolicySpec = PolicySpec()
-    predictor: str = "physical"
+    predictor: str = "fedge"
+    share_samples: bool = True
+    """Whether boards of one kind get some of each other's measurements."""
     exploration: ExplorationSpec = ExplorationSpec()
     strategy: StrategySpec = StrategySpec()
     late: LateSpec = LateSpec()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,6 +35,12 @@ FLOOR_CPU_MHZ = 400.0
 
 CHOOSABLE = 5_000
 """Modes among which a board chooses."""
+SURE_SD_LOG = 0.05
+"""A mode that another board tried counts as tried here too once its time and power are predicted this surely, log
+units. Chosen by us: boards of one kind differ by about as much."""
+DOUBT_LOG = 0.05
+"""What other boards measured is left out when, with it, half of a board's own measurements lie this far off their
+predictions, log units. Chosen by us: it is 0.01 where boards differ by a few percent, 0.5 where one is off by half."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +70,11 @@ class Played:
     measured: Measurement
     probes: tuple[Measurement, ...]
     predicted: Prediction
+    predictions: Predictions
+    """Of every candidate, as the decision was made."""
+    own_samples: int
+    """How many of the board's own measurements they were fitted to, and how many of other boards'."""
+    shared_samples: int
     front: Front
     """The board's offer for the next round, with this round's measurement learnt."""
 
@@ -111,21 +123,74 @@ def warm_up_steps(measurements: Sequence[Measurement]) -> float:
     return float(np.median(seen)) if seen else 0.0
 
 
-def play(player: Player, goal: Goal, measurements: Sequence[Measurement], link: LinkUse, training: Training) -> Played:
-    """One round of ``goal.steps`` minibatches: probes first, then the rest in the mode that the policy decides on."""
+def play(
+    player: Player,
+    goal: Goal,
+    measurements: Sequence[Measurement],
+    link: LinkUse,
+    training: Training,
+    shared: Sequence[Measurement] = (),
+) -> Played:
+    """One round of ``goal.steps`` minibatches: probes first, then the rest in the mode that the policy decides on.
+
+    ``shared`` is what other boards of this kind measured.
+    """
     steps = round(goal.steps)
-    probes: list[Measurement] = []
+    known = _Known(tuple(measurements), believed(player, measurements, shared))
     left = steps
-    view = _view(player, goal, measurements, probes, link)
+    view = _view(player, goal, known, link)
     while (probe := _next_probe(player, view, steps, left)) is not None:
-        probes.append(_worked(player, *probe, training))
-        left -= probes[-1].steps
-        view = _view(player, goal, measurements, probes, link)
+        known = known.with_probe(_worked(player, *probe, training))
+        left -= known.probes[-1].steps
+        view = _view(player, goal, known, link)
     measured = _worked(player, view.decision.mode, left, training)
-    known = [*measurements, *probes, measured]
-    _, next_front = offer(player, known, steps + warm_up_steps(known), link)
+    own = (*known.own, measured)
+    _, next_front = offer(player, (*own, *known.shared), steps + warm_up_steps(own), link)
     predicted = _row(view.predictions, view.decision.mode)
-    return Played(training.result(), view.decision, measured, tuple(probes), predicted, next_front)
+    return Played(
+        training.result(),
+        view.decision,
+        measured,
+        known.probes,
+        predicted,
+        view.predictions,
+        len(known.own),
+        len(known.shared),
+        next_front,
+    )
+
+
+def believed(player: Player, own: Sequence[Measurement], shared: Sequence[Measurement]) -> tuple[Measurement, ...]:
+    """``shared``; nothing of it when a fit that includes it misses what the board has measured itself.
+
+    Then one of the others measures wrongly, or this board is not like them, and its own measurements look like outliers
+    among theirs.
+    """
+    usual = [measurement for measurement in own if not measurement.throttled]
+    if not shared or not usual:
+        return tuple(shared)
+    predictions = player.predictor.fit([*own, *shared]).predict(player.candidates)
+    rows = {mode: _row(predictions, mode) for mode in {measurement.mode for measurement in usual}}
+    time = np.median([abs(np.log(rows[m.mode].step_s / m.step_s)) for m in usual])
+    power = np.median([abs(np.log(rows[m.mode].power_w / m.power_w)) for m in usual])
+    return () if max(time, power) > DOUBT_LOG else tuple(shared)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What a board knows in the middle of a round: measurements of earlier rounds, other boards', and its probes."""
+
+    earlier: tuple[Measurement, ...]
+    shared: tuple[Measurement, ...]
+    probes: tuple[Measurement, ...] = ()
+
+    @property
+    def own(self) -> tuple[Measurement, ...]:
+        """All its own measurements."""
+        return (*self.earlier, *self.probes)
+
+    def with_probe(self, probe: Measurement) -> _Known:
+        return dataclasses.replace(self, probes=(*self.probes, probe))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -141,17 +206,24 @@ class _View:
     """Seconds left for work, exploration's slack included; None when there is no deadline."""
 
 
-def _view(
-    player: Player, goal: Goal, measurements: Sequence[Measurement], probes: Sequence[Measurement], link: LinkUse
-) -> _View:
-    spent_s = sum(probe.work_s for probe in probes)
-    steps = goal.steps - sum(probe.steps for probe in probes) + (0.0 if probes else warm_up_steps(measurements))
-    left = _left_of(goal, steps, spent_s, player.exploration.slack if probes else 0.0)
-    predictions, front = offer(player, [*measurements, *probes], steps, link)
+def _view(player: Player, goal: Goal, known: _Known, link: LinkUse) -> _View:
+    spent_s = sum(probe.work_s for probe in known.probes)
+    warm_up = 0.0 if known.probes else warm_up_steps(known.earlier)
+    steps = goal.steps - sum(probe.steps for probe in known.probes) + warm_up
+    left = _left_of(goal, steps, spent_s, player.exploration.slack if known.probes else 0.0)
+    predictions, front = offer(player, (*known.own, *known.shared), steps, link)
     decision = player.policy(predictions, front, left, player.device.spec)
-    tried = frozenset(m.mode for m in (*measurements, *probes))
     end_s = _deadline_s(goal, player.exploration.slack)
-    return _View(predictions, front, left, decision, tried, None if end_s is None else end_s - spent_s - front.link_s)
+    room_s = None if end_s is None else end_s - spent_s - front.link_s
+    return _View(predictions, front, left, decision, _tried(predictions, known), room_s)
+
+
+def _tried(predictions: Predictions, known: _Known) -> frozenset[PowerMode]:
+    """The modes that need no probe: the board's own, and those of other boards whose prediction is sure."""
+    theirs = frozenset(measurement.mode for measurement in known.shared)
+    rows = ((mode, _row(predictions, mode)) for mode in theirs)
+    sure = {mode for mode, row in rows if max(row.step_s_sd_log, row.power_w_sd_log) <= SURE_SD_LOG}
+    return frozenset(measurement.mode for measurement in known.own) | sure
 
 
 def _deadline_s(goal: Goal, slack: float) -> float | None:

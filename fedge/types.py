@@ -289,6 +289,13 @@ class RoundReport:
     prior_time_ape: float | None
     """|predicted - true| / true over all modes before any measurement, emulated boards only, in round 1."""
     prior_power_ape: float | None
+    time_ape: float | None = None
+    """The same of the predictions that the decision was made from, emulated boards only, in every round."""
+    power_ape: float | None = None
+    own_samples: int = 0
+    """How many of the board's own measurements these predictions were fitted to, this round's probes among them."""
+    shared_samples: int = 0
+    """How many of other boards' measurements."""
 
     @property
     def busy_s(self) -> float:

@@ -15,7 +15,10 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class BoardState:
-    """What a board remembers between rounds; the server keeps it for emulated boards, so that a run can be resumed."""
+    """What a board remembers between rounds; the server keeps it for emulated boards, so that a run can be resumed.
+
+    Its measurements are its own only.
+    """
 
     measurements: tuple[Measurement, ...] = ()
     temperature_c: float | None = None
@@ -36,6 +39,8 @@ class Ask:
     goal: Goal | None = None
     model_bytes: int = 0
     proximal_mu: float = 0.0
+    shared: tuple[Measurement, ...] = ()
+    """What other boards of its kind measured, each with its ``board``."""
 
 
 @dataclass(frozen=True, slots=True)

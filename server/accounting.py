@@ -124,6 +124,10 @@ def _client_row(
         throttled=any(part.throttled for part in (report.measured, *report.probes)),
         prior_time_ape=report.prior_time_ape,
         prior_power_ape=report.prior_power_ape,
+        time_ape=report.time_ape,
+        power_ape=report.power_ape,
+        own_samples=report.own_samples,
+        shared_samples=report.shared_samples,
         **_work_columns(report),
         **_truth_columns(report, radio_j, round_s, maxn_s),
     )

@@ -15,7 +15,7 @@ from fedge.experiment import Experiment, boards
 from fedge.interfaces import LearningTask
 from fedge.telemetry.rows import EventRow
 from fedge.telemetry.store import Row
-from fedge.types import NamedArrays
+from fedge.types import Goal, NamedArrays
 from fedge.wire import Answer, Ask, BoardState
 from server import checkpoint
 from server.accounting import Opening, Settled, round_row, settle
@@ -23,6 +23,7 @@ from server.aggregation import Aggregator, Contribution, UnlikeArrays, check_arr
 from server.checkpoint import Progress
 from server.plan import plan_round
 from server.port import ClientPort, Question, Reply
+from server.sharing import kinds_of, shared
 
 logger = logging.getLogger(__name__)
 
@@ -83,12 +84,8 @@ class Coordinator:
             model_bytes=_bytes_of(arrays),
             proximal_mu=numbers.get("proximal-mu", 0.0),
         )
-        questions = {
-            name: Question(
-                dataclasses.replace(ask, goal=plan.goals[name], state=progress.states.get(name, BoardState())), arrays
-            )
-            for name in selected
-        }
+        asks = self._to_each(ask, plan.goals, progress.states)
+        questions = {name: Question(asks[name], arrays) for name in selected}
         replies = self._checked(self.port.ask(questions, self.experiment.reply_timeout_s), arrays)
         answers = {name: reply.answer for name, reply in replies.items()}
         idle_w = {name: front.idle_w for name, front in progress.fronts.items()}
@@ -104,6 +101,14 @@ class Coordinator:
             {**progress.states, **{name: a.state for name, a in answers.items() if a.state is not None}},
             {**progress.fronts, **{name: a.front for name, a in answers.items() if a.front is not None}},
         )
+
+    def _to_each(self, ask: Ask, goals: Mapping[str, Goal], states: Mapping[str, BoardState]) -> dict[str, Ask]:
+        """The question as every board gets it: its goal, its state, and what others of its kind measured."""
+        told = shared(kinds_of(boards(self.experiment)), states) if self.experiment.share_samples else {}
+        return {
+            name: dataclasses.replace(ask, goal=goal, state=states.get(name, BoardState()), shared=told.get(name, ()))
+            for name, goal in goals.items()
+        }
 
     def _checked(self, replies: Mapping[str, Reply], arrays: NamedArrays) -> Mapping[str, Reply]:
         """Replies whose arrays do not fit the model become failures before anything is decided."""

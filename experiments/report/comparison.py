@@ -8,6 +8,7 @@ from html import escape
 from itertools import accumulate
 from typing import Any
 
+from experiments.report import predictions
 from experiments.report.chart import LEGEND, Chart, axis, marks
 from experiments.report.palette import GREY, colours
 from experiments.report.quantities import energy_scale, time_scale
@@ -135,6 +136,45 @@ def _bars(runs: Sequence[Run], key: str, title: str, column: str, maxn: str, per
     return Chart(
         f"bars-{key}", title.partition(" (")[0].capitalize(), caption, data, layout, 130 + 34 * max(2, len(runs))
     )
+
+
+def learning(runs: Sequence[Run]) -> tuple[Chart, ...]:
+    """How far predictions are off over all modes, round by round, one line per run whose tables tell."""
+    told = [run for run in runs if not predictions.note(run)]
+    return tuple(_learning(runs, told, key) for key in ("time", "power")) if told else ()
+
+
+def left_out(runs: Sequence[Run]) -> str:
+    """A sentence per run that ``learning`` does not draw."""
+    missing = [(run, predictions.note(run)) for run in runs]
+    return "".join(f'<p class="caption">{escape(run.name)}: {why}</p>' for run, why in missing if why)
+
+
+def _learning(runs: Sequence[Run], told: Sequence[Run], key: str) -> Chart:
+    colour = colours([run.name for run in runs])
+    data = [
+        {
+            "type": "scatter",
+            "mode": marks(len(run.rounds)),
+            "name": escape(run.name),
+            "x": [0, *(row.round for row in run.rounds)],
+            "y": [None if e is None else 100 * e for e in predictions.everywhere(run, key)],
+            "line": {"color": colour[run.name], "width": 2},
+            "hovertemplate": f"{escape(run.name)}, round %{{x}}: %{{y:.1f}} %<extra></extra>",
+        }
+        for run in told
+    ]
+    layout = {
+        "xaxis": axis("round (0: prior)"),
+        "yaxis": axis(f"error of {key} (%)", rangemode="tozero"),
+        "legend": LEGEND,
+        "showlegend": True,
+    }
+    caption = (
+        "<b>Emulated truth.</b> The mean over all modes of what a board predicted when it decided; the median over the "
+        "fleet. At 0, before anything was measured."
+    )
+    return Chart(f"learning-{key}", f"Error of predicted {key}, over all modes", caption, data, layout, 320)
 
 
 def differences(runs: Sequence[Run]) -> dict[str, tuple[str, ...]]:

@@ -31,7 +31,7 @@ def write_report(folders: Sequence[Path], out: Path) -> None:
 
 def _single(run: Run) -> str:
     title = escape(f"{run.name}: {run.experiment.policy.name}")
-    return _page(title, _head(run), _sections(run), f"Run folder: {escape(str(run.folder))}")
+    return html_page(title, _head(run), _sections(run), f"Run folder: {escape(str(run.folder))}")
 
 
 def _several(runs: Sequence[Run]) -> str:
@@ -41,15 +41,16 @@ def _several(runs: Sequence[Run]) -> str:
         Section("Cost", "One bar per run.", comparison.bars(runs)),
         Section(
             "Prediction error",
-            "Mean error: the prior's over all modes, before anything was measured; the last round's in its modes.",
-            (),
-            tables.prediction_errors(runs),
+            "Mean over the boards: before anything was measured and in the last round, over all modes, against the "
+            "emulated truth; and in the last round in the modes that they worked in, against the meter.",
+            comparison.learning(runs),
+            comparison.left_out(runs) + tables.prediction_errors(runs),
         ),
         Section("What differs", "Fields of the experiments that are not equal.", (), tables.setup(runs)),
     ]
     head = f"<h1>{len(runs)} runs side by side</h1><p>{_several_emulated(runs)}</p>"
     places = "<br>".join(escape(f"{run.name}: {run.folder}") for run in runs)
-    return _page(f"{len(runs)} runs side by side", head, sections, places)
+    return html_page(f"{len(runs)} runs side by side", head, sections, places)
 
 
 # Words ----------------------------------------------------------------------------------------------------------------
@@ -142,7 +143,12 @@ def _sections(run: Run) -> list[Section]:
         Section("Timeline", "Who worked when, and for whom the others waited.", timeline.timeline(run)),
         Section("Energy", "Where the joules went.", (energy.energy_of_clients(run),)),
         Section("Power modes", scale, modes.modes(run)),
-        Section("Predictions", "Could the boards foresee their time and power?", predictions.predictions(run)),
+        Section(
+            "Predictions",
+            "Could the boards foresee their time and power?",
+            predictions.predictions(run),
+            tables.errors_by_samples(run),
+        ),
         Section("Events", "Infeasible goals, late, failed and throttled boards.", (), tables.events(run)),
         Section("Last round", "Every board's mode, and why it took it.", (), tables.last_round(run)),
     ]
@@ -151,7 +157,7 @@ def _sections(run: Run) -> list[Section]:
 # HTML -----------------------------------------------------------------------------------------------------------------
 
 
-def _page(title: str, head: str, sections: Sequence[Section], foot: str) -> str:
+def html_page(title: str, head: str, sections: Sequence[Section], foot: str) -> str:
     from plotly.offline import get_plotlyjs
 
     charts = [as_json(_plain(chart)) for section in sections for chart in section.charts]

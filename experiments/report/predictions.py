@@ -1,28 +1,100 @@
-"""Predictions of one run against what was measured, and how their error shrinks; pure, from rows to plain data."""
+"""Predictions of one run against what was measured and, emulated, against the truth: how their error shrinks; pure."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from html import escape
+from itertools import pairwise
+from statistics import median
 from typing import Any
 
 from experiments.report.chart import LEGEND, Chart, Trace, axis, marks
 from experiments.report.palette import GREY, colours, symbols
-from experiments.report.quantities import known, mean
+from experiments.report.quantities import known
 from experiments.report.runs import Run
 from experiments.report.sampling import thinned
 from fedge.telemetry.rows import ClientRow
 
 QUANTITIES = (("step_s", "time", "time per minibatch", "ms", 1e3), ("power_w", "power", "power", "W", 1.0))
+OLD_TABLES = "This run's tables do not say how far predictions were off over all modes; an older version wrote them."
+NO_TRUTH = "How far predictions are off over all modes is not known: nobody measured all modes of these boards."
+SAMPLE_STEPS = (0, 1, 3, 6, 11, 21, 51)
+"""Where the rows of the table by own measurements begin."""
 
 
 def predictions(run: Run) -> tuple[Chart, ...]:
-    """Predicted against measured, and how the error shrinks over the rounds; time first, then power."""
+    """Predicted against measured, then two errors over the rounds, each for time and for power.
+
+    The error over all modes needs the truth, and columns that older runs do not have; see ``note``.
+    """
     return (
         *(_scatter(run, *quantity) for quantity in QUANTITIES),
-        *(_errors(run, column, key) for column, key, *_ in QUANTITIES),
+        *(_error_where_worked(run, column, key) for column, key, *_ in QUANTITIES),
+        *(_error_everywhere(run, key) for _, key, *_ in QUANTITIES if not note(run)),
     )
+
+
+def note(run: Run) -> str:
+    """Why the error over all modes is not drawn; empty when it is."""
+    told = [row for row in run.clients if row.status != "failed"]
+    if any(known(row.time_ape) for row in told):
+        return ""
+    return NO_TRUTH if any(row.own_samples is not None for row in told) else OLD_TABLES
+
+
+def everywhere(run: Run, key: str) -> tuple[float | None, ...]:
+    """The fleet's median error over all modes, before the first round and in every one; ``key`` is time or power."""
+    prior = _middle(getattr(row, f"prior_{key}_ape") for row in run.clients)
+    by_round = [[row for row in run.clients if row.round == played.round] for played in run.rounds]
+    return (prior, *(_middle(getattr(row, f"{key}_ape") for row in rows) for rows in by_round))
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """Median errors of some rows: where the board worked, against the meter, and over all modes, against the truth."""
+
+    samples: str
+    rows: int
+    worked_time: float | None
+    worked_power: float | None
+    every_time: float | None
+    every_power: float | None
+
+
+def by_samples(run: Run) -> tuple[Errors, ...]:
+    """The errors by how many measurements of its own a board had; empty for older runs, which do not tell."""
+    rows = [row for row in run.clients if row.own_samples is not None]
+    found = []
+    for low, above in pairwise((*SAMPLE_STEPS, math.inf)):
+        here = [row for row in rows if low <= (row.own_samples or 0) < above]
+        if here:
+            found.append(_errors_of(_span(low, above), here))
+    return tuple(found)
+
+
+def _span(low: float, above: float) -> str:
+    if above - low == 1:
+        return f"{low:.0f}"
+    return f"{low:.0f} or more" if math.isinf(above) else f"{low:.0f} to {above - 1:.0f}"
+
+
+def _errors_of(samples: str, rows: Sequence[ClientRow]) -> Errors:
+    time, power = (_middle(_missed_by(m, p) for _, m, p in _pairs(rows, column)) for column, *_ in QUANTITIES)
+    return Errors(
+        samples, len(rows), time, power, _middle(r.time_ape for r in rows), _middle(r.power_ape for r in rows)
+    )
+
+
+def _missed_by(measured: float, predicted: float) -> float:
+    return abs(predicted - measured) / measured
+
+
+def _middle(values: Iterable[float | None]) -> float | None:
+    """The median of what is known; None when nothing is."""
+    given = [value for value in values if value is not None and math.isfinite(value)]
+    return median(given) if given else None
 
 
 def _pairs(rows: Sequence[ClientRow], column: str) -> list[tuple[ClientRow, float, float]]:
@@ -115,40 +187,59 @@ def _missed(row: ClientRow, measured: float, predicted: float, unit: str) -> str
     )
 
 
-def _errors(run: Run, column: str, key: str) -> Chart:
+def _error_where_worked(run: Run, column: str, key: str) -> Chart:
+    def error(rows: Sequence[ClientRow]) -> float | None:
+        return _middle(_missed_by(m, p) for _, m, p in _pairs(rows, column))
+
+    caption = (
+        "<b>Measured.</b> In the one mode that each board worked in, predicted before it did: the median over the "
+        "boards of a kind. Noise of the meter is in it, so it does not fall to nothing."
+    )
+    layout = _layout("round", (run.rounds[0].round, run.rounds[-1].round), key)
+    title = f"Error of predicted {key}, where the board worked"
+    return Chart(f"error-{key}", title, caption, _lines(run, error), layout, 320)
+
+
+def _error_everywhere(run: Run, key: str) -> Chart:
+    def error(rows: Sequence[ClientRow]) -> float | None:
+        return _middle(getattr(row, f"{key}_ape") for row in rows)
+
+    caption = (
+        "<b>Emulated truth.</b> The mean over all modes that a board may choose, of what it predicted when it decided; "
+        "the median over the boards of a kind. At 0, before anything was measured."
+    )
+    layout = _layout("round (0: prior)", (0, run.rounds[-1].round), key)
+    title = f"Error of predicted {key}, over all modes"
+    return Chart(f"learning-{key}", title, caption, _lines(run, error, f"prior_{key}_ape"), layout, 320)
+
+
+def _layout(title: str, ends: tuple[int, int], key: str) -> dict[str, Any]:
+    return {
+        "xaxis": axis(title, range=[ends[0] - 0.4, ends[1] + 0.4]),
+        "yaxis": axis(f"error of {key} (%)", rangemode="tozero"),
+        "legend": LEGEND,
+    }
+
+
+def _lines(run: Run, error: Callable[[Sequence[ClientRow]], float | None], prior: str | None = None) -> list[Trace]:
+    """One line per kind of board; ``prior`` is the column that a point at 0 is taken from."""
     colour, symbol = colours(run.devices), symbols(run.devices)
     numbers = [row.round for row in run.rounds]
-    data = []
+    data: list[Trace] = []
     for device in run.devices:
         own = [row for row in run.clients if row.device == device]
-        prior = mean(getattr(row, f"prior_{key}_ape") for row in own)
-        error = {n: mean(abs(p - m) / m for _, m, p in pairs) for n, pairs in _by_round(own, column).items()}
+        values = [error([row for row in own if row.round == n]) for n in numbers]
+        before = [] if prior is None else [_middle(getattr(row, prior) for row in own)]
         data.append(
             {
                 "type": "scatter",
                 "mode": marks(len(run.rounds)),
                 "name": escape(device),
-                "x": [0, *numbers],
-                "y": [None if e is None else 100 * e for e in (prior, *(error.get(n) for n in numbers))],
+                "x": [0, *numbers] if before else numbers,
+                "y": [None if value is None else 100 * value for value in (*before, *values)],
                 "line": {"color": colour[device], "width": 2},
                 "marker": {"symbol": symbol[device], "size": 7},
                 "hovertemplate": f"round %{{x}}: %{{y:.1f}} %<extra>{escape(device)}</extra>",
             }
         )
-    layout: dict[str, Any] = {
-        "xaxis": axis("round (0: prior)", range=[-0.4, numbers[-1] + 0.4]),
-        "yaxis": axis(f"|predicted − measured| {key} (%)", rangemode="tozero"),
-        "legend": LEGEND,
-    }
-    caption = (
-        "At 0, the prior's mean error over all of the board's modes, before anything was measured; from round 1, the "
-        "mean error in the modes that were played, each predicted before its round."
-    )
-    return Chart(f"error-{key}", f"Error of predicted {key}", caption, data, layout, 320)
-
-
-def _by_round(rows: Sequence[ClientRow], column: str) -> dict[int, list[tuple[ClientRow, float, float]]]:
-    found: dict[int, list[tuple[ClientRow, float, float]]] = {}
-    for pair in _pairs(rows, column):
-        found.setdefault(pair[0].round, []).append(pair)
-    return found
+    return data

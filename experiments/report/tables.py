@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from experiments.report import predictions
 from experiments.report.comparison import common_goal, differences
 from experiments.report.palette import colours
 from experiments.report.quantities import UNKNOWN, duration, energy, mean, number, percent, ratio
@@ -138,6 +139,26 @@ def _more(count: int, limit: int, what: str) -> str:
     return f'<p class="caption">{limit} of {count:,} {what}.</p>' if count > limit else ""
 
 
+def errors_by_samples(run: Run) -> str:
+    """How far off predictions were, by how many measurements of its own a board had; a note where it is not known."""
+    found, missing = predictions.by_samples(run), predictions.note(run)
+    heads = ("own measurements", "rounds", "time, where it worked", "power", "time, over all modes", "power")
+    rows = [
+        (
+            text(errors.samples),
+            figure(str(errors.rows)),
+            *(figure(percent(e)) for e in (errors.worked_time, errors.worked_power)),
+            *(figure(percent(e)) for e in (errors.every_time, errors.every_power)),
+        )
+        for errors in found
+    ]
+    said = (
+        "Median errors of all boards: where they worked, against the meter; over all modes, against the emulated truth."
+    )
+    told = f'<p class="caption">{said}</p>{table(heads, rows)}' if rows else ""
+    return told + (f'<p class="caption">{missing}</p>' if missing else "")
+
+
 # Several runs ---------------------------------------------------------------------------------------------------------
 
 
@@ -213,11 +234,19 @@ def setup(runs: Sequence[Run]) -> str:
 
 
 def prediction_errors(runs: Sequence[Run]) -> str:
-    """Error of the prior and of the last round, per run."""
+    """Errors before the first and in the last round, per run."""
     colour = colours([run.name for run in runs])
-    parts = ("prior_time_mape", "last_time_ape", "prior_power_mape", "last_power_ape")
+    parts = (
+        "prior_time_mape",
+        "last_time_mape",
+        "last_time_ape",
+        "prior_power_mape",
+        "last_power_mape",
+        "last_power_ape",
+    )
     rows = [
         (swatch(colour[run.name], run.name), *(figure(percent(mean([run.summary[part]]))) for part in parts))
         for run in runs
     ]
-    return table(("run", "time: prior", "time: last round", "power: prior", "power: last round"), rows)
+    heads = [f"{key}: {what}" for key in ("time", "power") for what in ("prior", "last round", "where it worked")]
+    return table(("run", *heads), rows)

@@ -10,17 +10,20 @@ import numpy as np
 
 from fedge import modes as mode_tables
 from fedge.costs.profiles import cost_of, priors_for
-from fedge.costs.record import CostProfile
+from fedge.costs.record import CostProfile, load_calibrated
 from fedge.devices import catalogue
 from fedge.devices.link import Link
 from fedge.devices.truth import IDLE_BELOW_WORK, Surface, own_surface
+from fedge.errors import BadInput
 from fedge.experiment import Board, LinkSpec, WorkloadSpec
 from fedge.physics import model
+from fedge.physics.knowledge import Knowledge
 from fedge.profiles import table as tables
 from fedge.seeds import generator
-from fedge.types import DeviceSpec, Floats, Label, Modes
+from fedge.types import DeviceSpec, Floats, Label, Modes, ProfileTable
 
 TABLE = "table:"
+RIGHT_REFERENCE = "a table of another workload, measured on such a board"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,12 +44,61 @@ def kind_of(board: Board, workload: WorkloadSpec) -> Kind:
     return _kind(board.entry.device, board.entry.truth, workload.cost, workload.batch_size)
 
 
+def references_of(board: Board, workload: WorkloadSpec) -> tuple[ProfileTable, ...]:
+    """The tables that a board's predictor learns from beforehand; see ``reference_of``."""
+    return tuple(reference_of(path, board, workload) for path in board.entry.references)
+
+
+def reference_of(path: str, board: Board, workload: WorkloadSpec) -> ProfileTable:
+    """A reference table, at its one batch size, or of several at the workload's.
+
+    Raises ``BadInput`` for the table that is replayed as the board's truth and for any of the workload that the boards
+    are given: what is to be predicted must not be known.
+    """
+    return _reference(path, board.entry.truth, workload.cost, workload.batch_size)
+
+
+def knowledge_of(kind: Kind, references: tuple[ProfileTable, ...], idle_w: float | None) -> Knowledge:
+    """What a predictor is told beforehand of a board that draws ``idle_w`` at rest in its top mode."""
+    return Knowledge(kind.spec.maxn, tuple(prior.coefficients for prior in kind.priors), references, idle_w)
+
+
 @lru_cache(maxsize=64)
 def _kind(device: str, truth: str, workload: str, batch_size: int) -> Kind:
-    specs = catalogue.load_catalogue()
     spec = catalogue.find(device, where="fleet.device")
     if truth.startswith(TABLE):
-        return _kind_from_table(spec, Path(truth.removeprefix(TABLE)), workload, batch_size)
+        return _kind_from_table(spec, _truth_table(truth, batch_size), workload)
+    return _kind_from_model(spec, workload)
+
+
+@lru_cache(maxsize=64)
+def _truth_table(truth: str, batch_size: int) -> ProfileTable:
+    return tables.read_table(Path(truth.removeprefix(TABLE)), batch_size=batch_size)
+
+
+@lru_cache(maxsize=64)
+def _reference(path: str, truth: str, workload: str, batch_size: int) -> ProfileTable:
+    try:
+        table = tables.read_table(Path(path))
+    except BadInput:  # several batch sizes, or something wrong, which the second reading tells
+        table = tables.read_table(Path(path), batch_size=batch_size)
+    replayed = _truth_table(truth, batch_size) if truth.startswith(TABLE) else None
+    if replayed is not None and table.sha256 == replayed.sha256:
+        raise BadInput(path, "the very table that is replayed as the board's truth", RIGHT_REFERENCE)
+    same = _names_of(workload, replayed) & _names_of(table.workload, table)
+    if same:
+        raise BadInput(path, f"a table of {min(same)}, which is what the boards work on", RIGHT_REFERENCE)
+    return table
+
+
+def _names_of(workload: str, table: ProfileTable | None) -> set[str]:
+    """The workload, and as what the table was calibrated, whatever it is called now."""
+    profiles = load_calibrated() if table is not None else ()
+    return {workload, *(p.workload for p in profiles if p.evidence and table and p.evidence.sha256 == table.sha256)}
+
+
+def _kind_from_model(spec: DeviceSpec, workload: str) -> Kind:
+    specs = catalogue.load_catalogue()
     priors = priors_for(spec, workload, specs)
     cost = cost_of(spec, workload, specs)
     modes = mode_tables.grid(spec)
@@ -57,12 +109,12 @@ def _kind(device: str, truth: str, workload: str, batch_size: int) -> Kind:
     return Kind(spec, average, cost.label, cost.source, cost.residual_time_sd_log, cost.residual_power_sd_log, priors)
 
 
-def _kind_from_table(spec: DeviceSpec, path: Path, workload: str, batch_size: int) -> Kind:
-    table = tables.read_table(path, batch_size=batch_size)
+def _kind_from_table(spec: DeviceSpec, table: ProfileTable, workload: str) -> Kind:
     priors = priors_for(spec, workload, catalogue.load_catalogue(), unseen=table.sha256)
     idle_w = _idle_w(spec, priors[0].coefficients, table.modes, table.power_w)
     average = Surface(table.modes, table.step_s, table.power_w, idle_w)
-    return Kind(spec, average, "measured", f"{path.name} ({len(table.modes)} rows)", 0.0, 0.0, priors)
+    source = f"{Path(table.path).name} ({len(table.modes)} rows)"
+    return Kind(spec, average, "measured", source, 0.0, 0.0, priors)
 
 
 def _idle_w(spec: DeviceSpec, coefficients: model.Coefficients, modes: Modes, power_w: Floats) -> Floats:

@@ -21,10 +21,9 @@ from fedge.devices.link import Link
 from fedge.devices.truth import Surface
 from fedge.errors import FedgeError
 from fedge.experiment import Board, Experiment, boards
-from fedge.fleetsim.boards import Kind, kind_of, link_of, surface_of
-from fedge.interfaces import LearningTask, Predictor, Training
+from fedge.fleetsim.boards import Kind, kind_of, knowledge_of, link_of, references_of, surface_of
+from fedge.interfaces import LearningTask, Training
 from fedge.modes import index_of
-from fedge.physics.knowledge import Knowledge
 from fedge.policies import lowest_mode, policy_for, waiting_mode
 from fedge.predictors import predictor_for
 from fedge.seeds import derived_seed, generator
@@ -36,6 +35,7 @@ from fedge.types import (
     NamedArrays,
     PowerMode,
     Predictions,
+    ProfileTable,
     RoundReport,
     TrainOptions,
     TrainResult,
@@ -59,6 +59,7 @@ class Seat:
     """The truth over every mode."""
     truth: Surface
     """The truth over the modes that may be chosen."""
+    references: tuple[ProfileTable, ...]
     link: Link
     share: NDArray[np.int64]
     steps: int
@@ -91,7 +92,8 @@ def _seat(experiment: Experiment, board: Board, share: NDArray[np.int64]) -> Sea
     keep = rounds.choosable(surface.modes)
     keep[list(presets)] = True
     allowed = surface.where(keep)
-    return Seat(board, kind, surface, allowed, link_of(board.entry.link), share, steps)
+    references = references_of(board, experiment.workload)
+    return Seat(board, kind, surface, allowed, references, link_of(board.entry.link), share, steps)
 
 
 @lru_cache(maxsize=4)
@@ -124,7 +126,8 @@ def answer(
 
 def _front(experiment: Experiment, seat: Seat, ask: Ask) -> Answer:
     player = _player(experiment, seat, ask, _board(experiment, seat, ask))
-    _, front = rounds.offer(player, ask.state.measurements, seat.steps, seat.link.transfer(ask.model_bytes))
+    known = (*ask.state.measurements, *rounds.believed(player, ask.state.measurements, ask.shared))
+    _, front = rounds.offer(player, known, seat.steps, seat.link.transfer(ask.model_bytes))
     return Answer(seat.board.name, front=front)
 
 
@@ -132,9 +135,12 @@ def _round(experiment: Experiment, seat: Seat, ask: Ask, arrays: NamedArrays) ->
     board = _board(experiment, seat, ask)
     player = _player(experiment, seat, ask, board)
     link = seat.link.transfer(ask.model_bytes)
-    prior_apes = _prior_apes(player.predictor, seat) if not ask.state.measurements else (None, None)
+    first = not ask.state.measurements
+    prior_apes = _apes(player.predictor.fit([]).predict(seat.truth.modes), seat.truth) if first else (None, None)
     goal = dataclasses.replace(ask.goal or Goal(ask.policy, seat.steps), steps=seat.steps)
-    played = rounds.play(player, goal, ask.state.measurements, link, _training(experiment, seat, ask, arrays))
+    training = _training(experiment, seat, ask, arrays)
+    played = rounds.play(player, goal, ask.state.measurements, link, training, ask.shared)
+    apes = _apes(played.predictions, seat.truth)
     report = RoundReport(
         board=seat.board.name,
         device=seat.kind.spec.name,
@@ -153,6 +159,10 @@ def _round(experiment: Experiment, seat: Seat, ask: Ask, arrays: NamedArrays) ->
         temperature_c=board.temperature_c,
         prior_time_ape=prior_apes[0],
         prior_power_ape=prior_apes[1],
+        time_ape=apes[0],
+        power_ape=apes[1],
+        own_samples=played.own_samples,
+        shared_samples=played.shared_samples,
     )
     measurements = (*ask.state.measurements, *played.probes, played.measured)
     state = BoardState(measurements, board.temperature_c, ask.start_s + report.busy_s)
@@ -185,8 +195,7 @@ def _predicted(seat: Seat, predictor: str, idle_w: float, measurements: tuple[Me
     known = _LAST.get(seat)
     if known is not None and known[0] == (predictor, measurements):
         return known[1]
-    priors = tuple(prior.coefficients for prior in seat.kind.priors)
-    learner = predictor_for(predictor, Knowledge(seat.kind.spec.maxn, priors, idle_w=idle_w))
+    learner = predictor_for(predictor, knowledge_of(seat.kind, seat.references, idle_w))
     predictions = learner.fit(measurements).predict(seat.truth.modes)
     if len(_LAST) >= SEATS:
         _LAST.pop(next(iter(_LAST)))
@@ -243,10 +252,8 @@ def true_front(seat: Seat, player: rounds.Player, link_s: float) -> Front:
     return pareto.offer(known, seat.steps, idle_w, link_s, player.maxn, maxn_idle_w=maxn_idle_w, limit=None)
 
 
-def _prior_apes(predictor: Predictor, seat: Seat) -> tuple[float, float]:
-    """Mean |predicted - true| / true of time and power over the candidates, before any measurement."""
-    truth = seat.truth
-    prior = predictor.fit([]).predict(seat.truth.modes)
-    time = np.abs(prior.step_s - truth.step_s) / truth.step_s
-    power = np.abs(prior.power_w - truth.power_w) / truth.power_w
+def _apes(predictions: Predictions, truth: Surface) -> tuple[float, float]:
+    """Mean |predicted - true| / true of time and power over all modes that may be chosen."""
+    time = np.abs(predictions.step_s - truth.step_s) / truth.step_s
+    power = np.abs(predictions.power_w - truth.power_w) / truth.power_w
     return float(time.mean()), float(power.mean())

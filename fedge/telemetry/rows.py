@@ -98,6 +98,13 @@ class ClientRow:
     prior_time_ape: float | None
     prior_power_ape: float | None
     """Mean |predicted - true| / true over the board's modes before its first measurement."""
+    time_ape: float | None = None
+    power_ape: float | None = None
+    """The same of the predictions that the round's mode was decided from."""
+    own_samples: int | None = None
+    shared_samples: int | None = None
+    """How many measurements they were fitted to: the board's own, probes among them, and other boards'. The last four
+    are None in tables of older runs."""
 
 
 @dataclass(frozen=True, slots=True)

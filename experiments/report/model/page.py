@@ -8,7 +8,7 @@ from pathlib import Path
 from experiments.report.chart import Section
 from experiments.report.model import charts
 from experiments.report.model.terminal import KNOBS, against, facts_lines, interval, knobs, thinned, word_of
-from experiments.report.page import _page as html_page
+from experiments.report.page import html_page
 from experiments.report.quantities import number, percent
 from experiments.report.tables import Cell, badge, figure, table, text
 from fedge.models.facts import Facts

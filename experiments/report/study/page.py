@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 
 from experiments.report.chart import Section
-from experiments.report.page import _page as html_page
+from experiments.report.page import html_page
 from experiments.report.palette import colours
 from experiments.report.quantities import UNKNOWN, number
 from experiments.report.study import charts

@@ -1,0 +1,127 @@
+"""Which measurements boards of one kind share: a few of the others' for each, spread over boards and modes; pure.
+
+Boards share when they have the same device and the same truth: then they differ by a few percent, mostly the same in
+every mode, which a predictor takes as an offset per board.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from statistics import median
+
+from fedge.devices import catalogue
+from fedge.experiment import Board
+from fedge.types import Measurement, PowerMode
+from fedge.wire import BoardState
+
+LIMIT = 60
+"""Measurements that a board gets of others; chosen by us. The fit grows with the cube of their number: with 60 it takes
+half as long again as with none, with 240 six times as long, and from 60 on the error hardly falls."""
+DONORS = 12
+"""Boards that they are from; chosen by us. Boards differ in level, so that five modes of one board tell more of how
+modes differ than one mode each of five boards."""
+APART = 0.25
+"""Boards do not share when their measurements of a common mode lie further apart, log units: one of the two measures
+wrongly, and nobody knows which. Chosen by us; boards of one kind lie up to 8 % off their average."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What a board knows of one mode: one of its measurements, and how many it has made since the latest there."""
+
+    measurement: Measurement
+    ago: int
+
+
+_Known = Mapping[PowerMode, _Seen]
+Kind = tuple[str, str]
+"""The device, by its own name, and what its truth is."""
+
+
+def kinds_of(boards: Iterable[Board]) -> dict[str, Kind]:
+    """Board -> its kind."""
+    names = catalogue.aliases()
+    return {board.name: (names.get(board.entry.device, board.entry.device), board.entry.truth) for board in boards}
+
+
+def shared(
+    kinds: Mapping[str, Kind], states: Mapping[str, BoardState], limit: int = LIMIT
+) -> dict[str, tuple[Measurement, ...]]:
+    """For each board, at most ``limit`` measurements of other boards of its kind, each with its ``board``, newest last.
+
+    They come in turn from at most ``DONORS`` boards that do not contradict it: modes first that it has not measured
+    itself, then modes that few others told it of, then new ones. Throttled measurements are not shared, nor what is no
+    positive number. Depends on nothing else, also not on the order of the boards.
+    """
+    known = {board: _known(board, states[board].measurements) for board in sorted(kinds) if board in states}
+    alike: dict[Kind, list[str]] = {}
+    for board in known:
+        alike.setdefault(kinds[board], []).append(board)
+    return {
+        board: _for_board(known.get(board, {}), _others(board, alike.get(kind, []), known), limit)
+        for board, kind in kinds.items()
+    }
+
+
+def _known(board: str, measurements: Sequence[Measurement]) -> _Known:
+    """Per mode the repeat of median time, which no outlier is as long as there are three."""
+    repeats: dict[PowerMode, list[Measurement]] = {}
+    latest: dict[PowerMode, int] = {}
+    for place, measurement in enumerate(measurements):
+        if _usable(measurement):
+            repeats.setdefault(measurement.mode, []).append(measurement)
+            latest[measurement.mode] = place
+    return {
+        mode: _Seen(dataclasses.replace(_middle(of_mode), board=board), len(measurements) - latest[mode])
+        for mode, of_mode in repeats.items()
+    }
+
+
+def _usable(measurement: Measurement) -> bool:
+    mode = measurement.mode
+    numbers = (measurement.step_s, measurement.power_w, mode.cores, mode.cpu_mhz, mode.gpu_mhz, mode.mem_mhz)
+    return not measurement.throttled and all(math.isfinite(number) and number > 0 for number in numbers)
+
+
+def _middle(repeats: Sequence[Measurement]) -> Measurement:
+    return sorted(repeats, key=lambda measurement: measurement.step_s)[(len(repeats) - 1) // 2]
+
+
+def _others(board: str, alike: Sequence[str], known: Mapping[str, _Known]) -> Iterator[_Known]:
+    """The other boards of its kind, which are sorted, from its own place on: so not all take from the same ones."""
+    start = bisect_left(alike, board)
+    return (known[other] for other in chain(alike[start:], alike[:start]) if other != board)
+
+
+def _for_board(own: _Known, others: Iterator[_Known], limit: int) -> tuple[Measurement, ...]:
+    left = [dict(known) for known in islice((known for known in others if known and _agree(own, known)), DONORS)]
+    told: Counter[PowerMode] = Counter()
+    picked: list[_Seen] = []
+    while left and len(picked) < limit:
+        for donor in left[: limit - len(picked)]:
+            mode = _next(donor, own, told)
+            picked.append(donor.pop(mode))
+            told[mode] += 1
+        left = [donor for donor in left if donor]
+    picked.sort(key=lambda seen: (-seen.ago, str(seen.measurement.board), seen.measurement.mode))
+    return tuple(seen.measurement for seen in picked)
+
+
+def _next(donor: _Known, own: _Known, told: Mapping[PowerMode, int]) -> PowerMode:
+    return min(donor, key=lambda mode: (mode in own, told[mode], donor[mode].ago, mode))
+
+
+def _agree(own: _Known, other: _Known) -> bool:
+    """Whether two boards read about the same in the modes that both have measured; also when there is none."""
+    pairs = [(own[mode].measurement, other[mode].measurement) for mode in own.keys() & other.keys()]
+    if not pairs:
+        return True
+    time = median(abs(math.log(a.step_s / b.step_s)) for a, b in pairs)
+    power = median(abs(math.log(a.power_w / b.power_w)) for a, b in pairs)
+    return max(time, power) <= APART
