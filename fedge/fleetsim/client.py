@@ -127,7 +127,8 @@ def answer(
 def _front(experiment: Experiment, seat: Seat, ask: Ask) -> Answer:
     player = _player(experiment, seat, ask, _board(experiment, seat, ask))
     known = (*ask.state.measurements, *rounds.believed(player, ask.state.measurements, ask.shared))
-    _, front = rounds.offer(player, known, seat.steps, seat.link.transfer(ask.model_bytes))
+    steps = seat.steps + rounds.warm_up_steps(ask.state.measurements)
+    _, front = rounds.offer(player, known, steps, seat.link.transfer(ask.model_bytes))
     return Answer(seat.board.name, front=front)
 
 

@@ -67,6 +67,8 @@ def client_row(number: int, board: str, device: str, place: int, **more: Any) ->
         throttled=False,
         prior_time_ape=0.4 if number == 1 else None,
         prior_power_ape=0.2 if number == 1 else None,
+        time_ape=0.3 / number,
+        power_ape=0.1,
     )
     return dataclasses.replace(row, **more)
 

@@ -172,13 +172,19 @@ def test_modes_are_shares_of_the_boards_maximum(make_run):
     assert "921.6 MHz, 50 %" in charts["modes-gpu_mhz"]["data"][0]["hovertext"][0][0]
 
 
-def test_the_error_starts_with_the_priors(make_run):
+def test_the_error_of_every_round_is_drawn(make_run):
     charts = page_of(make_run()).charts
     error = trace(charts["error-time"], "nano")
-    assert error["x"] == [0, 1, 2, 3]
-    assert error["y"] == pytest.approx([40, 10, 10, 10])
+    assert error["x"] == [1, 2, 3]
+    assert error["y"] == pytest.approx([10, 10, 10])
     predicted = trace(charts["predicted-power"], "xavier-nx")
     assert (predicted["x"], predicted["y"]) == ([10, 10, 10], [9, 9, 9])
+
+
+def test_the_error_over_all_modes_starts_with_the_prior(make_run):
+    learning = trace(page_of(make_run()).charts["learning-time"], "nano")
+    assert learning["x"] == [0, 1, 2, 3]
+    assert learning["y"] == pytest.approx([40, 30, 15, 10])
 
 
 def test_every_chart_is_valid_for_plotly(make_run, fail):

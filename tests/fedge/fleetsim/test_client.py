@@ -99,7 +99,7 @@ def test_a_board_at_maxn_waits_there_and_any_other_in_its_lowest_mode() -> None:
 
 
 def test_a_round_is_reported_as_it_was_trained(arrays: NamedArrays) -> None:
-    report, state, trained = played(arrays, ask_of(goal=planned(3.0), start_s=7.0))
+    report, state, trained = played(arrays, ask_of(goal=planned(6.0), start_s=7.0))
 
     seat = client.seat_of(EXPERIMENT, 0)
     assert (report.board, report.device, report.round) == ("nano-1", "nano", 1)
@@ -127,7 +127,7 @@ def test_the_same_question_gets_the_same_answer_to_the_last_bit(arrays: NamedArr
 def test_changing_modes_within_a_round_does_not_change_what_is_learnt(arrays: NamedArrays) -> None:
     still = EXPERIMENT.model_copy(update={"exploration": ExplorationSpec(share=0.0)})
     (probing, _, trained), (quiet, _, trained_quietly) = (
-        played(arrays, ask_of(goal=planned(3.0)), experiment=experiment) for experiment in (EXPERIMENT, still)
+        played(arrays, ask_of(goal=planned(6.0)), experiment=experiment) for experiment in (EXPERIMENT, still)
     )
 
     assert probing.probes
