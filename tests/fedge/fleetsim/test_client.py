@@ -13,7 +13,7 @@ from fedge.devices.emulated import WARM_UP_STEPS
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, ExplorationSpec, FleetEntry, PolicySpec, WorkloadSpec, boards
 from fedge.fleetsim import client
-from fedge.types import Goal, NamedArrays, RoundReport, TrainResult
+from fedge.types import Goal, Measurement, NamedArrays, RoundReport, TrainResult
 from fedge.wire import Answer, Ask, BoardState, from_json, to_json
 
 pytest.importorskip("torch", reason="a client trains")
@@ -256,3 +256,42 @@ def test_an_unknown_device_is_bad_input_here_and_an_error_on_the_wire() -> None:
 def test_every_sample_has_one_seat() -> None:
     shares = [seat.share for seat in (client.seat_of(EXPERIMENT, board.index) for board in boards(EXPERIMENT))]
     assert sorted(np.concatenate(shares)) == list(range(len(client.task_of(EXPERIMENT).labels)))
+
+
+def told_by(index: int, count: int, factor: float = 1.0) -> tuple[Measurement, ...]:
+    """What another board of the fleet measured in ``count`` modes, its times wrong by ``factor``."""
+    seat = client.seat_of(EXPERIMENT, index)
+    rows = np.random.default_rng(3).permutation(len(seat.truth.modes))[:count]
+    return tuple(
+        Measurement(
+            seat.truth.modes[int(row)],
+            40,
+            factor * float(seat.truth.step_s[row]),
+            float(seat.truth.power_w[row]),
+            board=seat.board.name,
+        )
+        for row in rows
+    )
+
+
+def test_what_another_board_measured_lowers_the_error_and_stays_out_of_the_state(arrays: NamedArrays) -> None:
+    alone, _, _ = played(arrays, ask_of(goal=planned()))
+    report, state, _ = played(arrays, ask_of(goal=planned(), shared=told_by(1, 20)))
+
+    assert report.shared_samples == 20
+    assert report.time_ape is not None
+    assert alone.time_ape is not None
+    assert report.time_ape < 0.3 * alone.time_ape
+    assert all(measurement.board is None for measurement in state.measurements)
+
+
+def test_a_board_that_measures_wrongly_is_not_believed_against_own_measurements(arrays: NamedArrays) -> None:
+    own = tuple(dataclasses.replace(measurement, board=None) for measurement in told_by(0, 6))
+    ask = ask_of(number=2, goal=planned(), state=BoardState(own))
+
+    right, _, _ = played(arrays, dataclasses.replace(ask, shared=told_by(1, 20)))
+    wrong, _, _ = played(arrays, dataclasses.replace(ask, shared=told_by(1, 20, factor=4.0)))
+
+    assert (right.shared_samples, wrong.shared_samples) == (20, 0)
+    assert wrong.time_ape is not None
+    assert wrong.time_ape < 0.3
