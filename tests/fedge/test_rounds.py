@@ -131,13 +131,11 @@ class Bench:
     training: Counted = dataclasses.field(default_factory=Counted)
     exploration: ExplorationSpec = dataclasses.field(default_factory=ExplorationSpec)
 
-    def play(
-        self, goal: Goal, measurements: Sequence[Measurement] = (), shared: Sequence[Measurement] = ()
-    ) -> Played:
+    def play(self, goal: Goal, measurements: Sequence[Measurement] = ()) -> Played:
         player = Player(
             "nano-1", self.device, self.predictor, self.policy, WORK, MODES, MAXN, LOW, self.exploration
         )  # fmt: skip
-        return play(player, goal, measurements, LINK, self.training, shared)
+        return play(player, goal, measurements, LINK, self.training)
 
 
 def seen(mode: PowerMode, warm_up_s: float = 0.0) -> Measurement:

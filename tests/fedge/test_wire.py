@@ -14,8 +14,7 @@ MODE = PowerMode(4, 1479.0, 921.6, 1600.0)
 
 def test_an_ask_with_a_state_and_a_goal_survives_the_journey() -> None:
     state = BoardState((Measurement(MODE, 12, 0.5, 7.25, 41.0, throttled=True),), 40.5, 123.0)
-    told = (Measurement(MODE, 3, 0.4, 7.5, board="nano-2"),)
-    ask = Ask("train", 3, 99.5, "balanced", state, Goal("balanced", 12, 30.0, {"power_w": 9.0}), 4096, 0.1, told)
+    ask = Ask("train", 3, 99.5, "balanced", state, Goal("balanced", 12, 30.0, {"power_w": 9.0}), 4096, 0.1)
 
     assert from_json(Ask, to_json(ask)) == ask
 

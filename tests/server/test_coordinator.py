@@ -139,56 +139,9 @@ def test_maxn_has_no_deadline() -> None:
 def test_a_board_gets_its_own_state_back() -> None:
     port = Scripted()
     coordinator(port, MemoryTables(), rounds=2).run()
-    second = [q.ask for q in port.questions if q.ask.kind == "train" and q.ask.round == 2]
+    second = [question.ask for question in port.questions if question.ask.round == 2]
 
     assert [len(ask.state.measurements) for ask in second] == [1, 1]
-
-
-def test_from_the_second_round_on_a_board_is_told_what_others_of_its_kind_measured() -> None:
-    port = Scripted()
-    coordinator(port, MemoryTables(), rounds=2).run()
-    told = [[m.board for m in q.ask.shared] for q in port.questions if q.ask.kind == "train"]
-
-    assert told == [[], [], ["nano-2"], ["nano-1"]]
-    assert all(m.board is None for q in port.questions for m in q.ask.state.measurements)
-
-
-def test_a_round_is_planned_from_fronts_that_know_what_the_boards_were_told() -> None:
-    """Else the deadline would be one that the slowest board, with its new predictions, cannot keep."""
-    port = Scripted()
-    coordinator(port, MemoryTables(), rounds=2).run()
-    kinds = [(q.ask.kind, q.ask.round) for q in port.questions]
-
-    assert kinds == [("front", 0)] * 2 + [("train", 1)] * 2 + [("front", 2)] * 2 + [("train", 2)] * 2
-    fronts, trains = port.questions[4:6], port.questions[6:]
-    assert [q.ask.shared for q in fronts] == [q.ask.shared for q in trains]
-    assert [q.ask.state for q in fronts] == [q.ask.state for q in trains]
-
-
-def test_a_board_that_offers_no_new_front_is_planned_with_its_old_one() -> None:
-    port, tables = Scripted({(2, "nano-2"): "busy"}), MemoryTables()
-    progress = coordinator(port, tables, rounds=3).run()
-
-    assert progress.round == 3
-    assert [(e.round, e.kind) for e in rows_of(tables, EventRow)] == [(2, "failed")]
-    deadlines = {q.ask.goal.deadline_s for q in port.questions if q.ask.kind == "train" and q.ask.round == 2}
-    assert len(deadlines) == 1
-
-
-def test_boards_that_do_not_share_are_told_nothing_and_asked_no_front_anew() -> None:
-    port = Scripted()
-    coordinator(port, MemoryTables(), rounds=2, share_samples=False).run()
-
-    assert [q.ask.kind for q in port.questions] == ["front"] * 2 + ["train"] * 4
-    assert all(q.ask.shared == () for q in port.questions)
-
-
-def test_policies_without_a_plan_share_and_need_no_new_front() -> None:
-    port = Scripted()
-    coordinator(port, MemoryTables(), rounds=2, policy=PolicySpec(name="maxn")).run()
-
-    assert [q.ask.kind for q in port.questions] == ["front"] * 2 + ["train"] * 4
-    assert [len(q.ask.shared) for q in port.questions] == [0, 0, 0, 0, 1, 1]
 
 
 @pytest.mark.parametrize("strategy", ["FedAvg", "FedAdam"])
