@@ -22,6 +22,28 @@ class LinkSpec(_Record):
     radio_w: Annotated[float, Field(ge=0)] = 0.8
 
 
+class AvailabilitySpec(_Record):
+    """When an emulated board can take part: on and off in turn, or the intervals of a file; always by default.
+
+    On and off last ``on_s`` and ``off_s`` on average (exponentially distributed, from the seed). ``trace`` is a CSV
+    file with the columns ``board,on_s,off_s``: fleet times from which, and until which, a board is there.
+    """
+
+    on_s: Positive | None = None
+    off_s: Positive | None = None
+    trace: str | None = None
+
+
+class BatterySpec(_Record):
+    """An emulated board's battery: its capacity, the share it starts with, what charges it, and when it is spared."""
+
+    capacity_wh: Positive
+    charge: Annotated[float, Field(gt=0, le=1)] = 1.0
+    charging_w: Annotated[float, Field(ge=0)] = 0.0
+    floor: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    """Below this share the board takes part in no round."""
+
+
 class FleetEntry(_Record):
     """``count`` alike boards; named ``<name or device>-1`` ... in the run."""
 
@@ -32,8 +54,12 @@ class FleetEntry(_Record):
     """``model`` (calibrated or estimated physics) or ``table:PATH`` (replays a measured table)."""
     references: tuple[str, ...] = ()
     """Paths of tables that other workloads were measured into on such a board; the predictor learns from them."""
+    cost: str | None = None
+    """What a minibatch costs on these boards, when that is not ``workload.cost``."""
     link: LinkSpec = LinkSpec()
     ambient_c: Annotated[float, Field(ge=-40, le=85)] = 25.0
+    availability: AvailabilitySpec | None = None
+    battery: BatterySpec | None = None
 
 
 class WorkloadSpec(_Record):
@@ -62,6 +88,12 @@ class PolicySpec(_Record):
 
     name: str = "balanced"
     power_w: Positive | None = None
+    fleet_power_w: Positive | None = None
+    """The watts of all boards of a round together, while they work."""
+    round_energy_j: Positive | None = None
+    """The joules of all boards in one round."""
+    budget_j: Positive | None = None
+    """The joules of all boards over the whole run."""
     deadline_s: Positive | None = None
     time_weight: Annotated[float, Field(ge=0, le=1)] | None = None
     max_slowdown: Annotated[float, Field(ge=1)] | None = None
@@ -85,6 +117,8 @@ class ExplorationSpec(_Record):
     """How long a probe lasts at least: a power sensor needs a moment."""
     slack: Annotated[float, Field(ge=0, le=1)] = 0.02
     """How much longer than its deadline a round may become for it."""
+    modes: Annotated[int, Field(ge=1)] | None = None
+    """The largest number of different modes that a board ever tries; no limit by default."""
 
 
 class StrategySpec(_Record):
@@ -96,11 +130,28 @@ class StrategySpec(_Record):
     """The strategy inside a wrapper such as ``DifferentialPrivacyServerSideFixedClipping``."""
 
 
-class LateSpec(_Record):
-    """What happens to a reply later than ``deadline * (1 + grace)`` on the fleet's clock."""
+class SelectionSpec(_Record):
+    """Who takes part in a round: a selector's name (or ``module:function``), how many, and its own numbers."""
 
-    action: Literal["accept", "drop"] = "accept"
+    name: str = "all"
+    count: Annotated[int, Field(ge=1)] | None = None
+    """Clients whose results are wanted; every available one by default."""
+    over_commit: Annotated[float, Field(ge=1)] = 1.0
+    """So many times ``count`` are asked; when ``count`` are done, the others are cancelled."""
+    options: dict[str, float] = Field(default_factory=dict)
+
+
+class LateSpec(_Record):
+    """What happens to a board that is not done by ``deadline * (1 + grace)`` on the fleet's clock.
+
+    ``accept``: the round waits for it. ``drop``: its reply is thrown away. ``discount``: its reply joins a later round,
+    weighed by ``(1 + rounds late) ** -staleness_exponent``. ``partial``: it stops by then and sends what it has done,
+    which is weighed by the minibatches done.
+    """
+
+    action: Literal["accept", "drop", "discount", "partial"] = "accept"
     grace: Annotated[float, Field(ge=0)] = 0.25
+    staleness_exponent: Annotated[float, Field(ge=0)] = 0.5
 
 
 class Experiment(_Record):
@@ -118,6 +169,7 @@ class Experiment(_Record):
     share_samples: bool = True
     """Whether boards of one kind get some of each other's measurements."""
     exploration: ExplorationSpec = ExplorationSpec()
+    selection: SelectionSpec = SelectionSpec()
     strategy: StrategySpec = StrategySpec()
     late: LateSpec = LateSpec()
     reply_timeout_s: Positive = 600.0

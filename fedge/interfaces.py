@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
 from fedge.types import (
+    Call,
+    Client,
     Decision,
     DeviceSpec,
+    FleetPlan,
     Front,
     Goal,
     Measurement,
@@ -16,6 +19,7 @@ from fedge.types import (
     NamedArrays,
     PowerMode,
     Predictions,
+    Selected,
     TrainOptions,
     TrainResult,
     Workload,
@@ -81,6 +85,21 @@ class Policy(Protocol):
     """Chooses the mode for a round; pure. ``offer`` is the board's own front for the goal's steps."""
 
     def __call__(self, predictions: Predictions, offer: Front, goal: Goal, spec: DeviceSpec) -> Decision: ...
+
+
+class Planner(Protocol):
+    """Plans a round for the fleet; pure. ``goal`` holds the policy's numbers and is what every board gets, completed.
+
+    A board without a front, or with one that makes no sense, gets the bare goal and is not planned for.
+    """
+
+    def __call__(self, fronts: Mapping[str, Front], boards: Sequence[str], goal: Goal) -> FleetPlan: ...
+
+
+class Selector(Protocol):
+    """Chooses a round's clients; pure: the same question and generator give the same answer, in any order."""
+
+    def __call__(self, clients: Sequence[Client], call: Call, rng: np.random.Generator) -> Selected: ...
 
 
 class Training(Protocol):

@@ -63,14 +63,14 @@ def offer(
     rows = rows[np.argsort(work_s[rows])]
 
     def point(row: int) -> FrontPoint:
-        return FrontPoint(predictions.modes[row], float(work_s[row]), float(work_j[row]))
+        spread = float(predictions.step_s_sd_log[row])
+        return FrontPoint(predictions.modes[row], float(work_s[row]), float(work_j[row]), spread)
 
     return Front(
         points=tuple(point(int(row)) for row in _thinned(rows, limit)),
         maxn=point(nearest_row(predictions.modes, maxn)),
         idle_w=idle_w,
         link_s=link_s,
-        time_sd_log=float(np.median(predictions.step_s_sd_log[rows])),
         maxn_idle_w=idle_w if maxn_idle_w is None else maxn_idle_w,
     )
 

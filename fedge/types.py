@@ -183,11 +183,15 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class FrontPoint:
-    """One mode on a Pareto front: seconds and joules for the board's whole share of work."""
+    """One mode on a Pareto front: seconds and joules for the board's whole share of work.
+
+    ``time_sd_log`` is the spread of ``work_s``: one standard deviation of its natural logarithm.
+    """
 
     mode: PowerMode
     work_s: float
     work_j: float
+    time_sd_log: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,14 +201,13 @@ class Front:
     Cheaper counts joules above idling (``work_j - idle_w * work_s``), because a board that is done idles until the
     round ends: at ``idle_w``, the power of the mode it waits in. ``points`` run from fastest to cheapest; ``link_s`` is
     the time to fetch and send the model; ``maxn`` is the same board working at MAXN, ``maxn_idle_w`` its power waiting
-    there; ``time_sd_log`` is the spread of ``work_s``.
+    there.
     """
 
     points: tuple[FrontPoint, ...]
     maxn: FrontPoint
     idle_w: float
     link_s: float
-    time_sd_log: float
     maxn_idle_w: float
 
 
@@ -214,6 +217,7 @@ class Goal:
 
     ``steps`` are minibatches' worth of work: those of the round, and the warm-up as far as it is known.
     ``deadline_s`` counts from the round's start and includes the link; None means that no deadline was planned.
+    ``stop_s`` is when the board stops whatever it has done, so that its upload ends by then; None means never.
     ``limits`` holds the policy's own numbers (``power_w``, ``time_weight`` ...).
     """
 
@@ -221,15 +225,90 @@ class Goal:
     steps: float
     deadline_s: float | None = None
     limits: Mapping[str, float] = field(default_factory=dict)
+    stop_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FleetPlan:
+    """A planned round: its deadline (None: none was planned), every board's goal, and what is expected of it.
+
+    The expected figures are None where nothing was planned. ``maxn_*`` are of the same round with every board at MAXN;
+    ``feasible`` tells whether the plan's limits can be kept.
+    """
+
+    goals: Mapping[str, Goal]
+    deadline_s: float | None = None
+    round_s: float | None = None
+    energy_j: float | None = None
+    maxn_round_s: float | None = None
+    maxn_energy_j: float | None = None
+    feasible: bool = True
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """What the server knows of a board when it chooses who takes part; None where it does not know.
+
+    ``loss`` and ``accuracy`` are of the training in its last round, ``busy_s`` is how long that took; ``charge`` is the
+    battery's share that is left, None on mains.
+    """
+
+    board: str
+    front: Front | None = None
+    samples: int | None = None
+    loss: float | None = None
+    accuracy: float | None = None
+    busy_s: float | None = None
+    last_round: int | None = None
+    rounds: int = 0
+    charge: float | None = None
+    charge_j: float | None = None
+    temperature_c: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a selector is asked: for which round, how many clients, its options, and what it remembered before.
+
+    ``memory`` is whatever numbers it returned after the last round, by names of its own. ``policy`` and ``limits`` are
+    those of the round's goal.
+    """
+
+    round: int
+    count: int
+    options: Mapping[str, float] = field(default_factory=dict)
+    memory: Mapping[str, float] = field(default_factory=dict)
+    policy: str = ""
+    limits: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """The clients of a round, what the selector wants to remember, and a deadline where it planned one."""
+
+    boards: tuple[str, ...]
+    memory: Mapping[str, float] = field(default_factory=dict)
+    deadline_s: float | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """A second mode for a part of the work: ``steps`` minibatches in ``mode``, done before those in the decision's."""
+
+    mode: PowerMode
+    steps: int
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The mode a policy chose, why, and whether it meets the goal."""
+    """The mode a policy chose, why, whether it meets the goal, and the neighbour in which a part is done first."""
 
     mode: PowerMode
     why: str
     feasible: bool = True
+    mix: Mix | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,6 +375,20 @@ class RoundReport:
     """How many of the board's own measurements these predictions were fitted to, this round's probes among them."""
     shared_samples: int = 0
     """How many of other boards' measurements."""
+    mixed: Measurement | None = None
+    """The part of the round in the decision's second mode."""
+    asked_steps: int = 0
+    """Minibatches of the whole share; fewer were done when the board had to stop."""
+
+    @property
+    def parts(self) -> tuple[Measurement, ...]:
+        """All measurements of the round, in their order."""
+        return (*self.probes, *(() if self.mixed is None else (self.mixed,)), self.measured)
+
+    @property
+    def steps(self) -> int:
+        """Minibatches done."""
+        return sum(part.steps for part in self.parts)
 
     @property
     def busy_s(self) -> float:
@@ -305,9 +398,9 @@ class RoundReport:
     @property
     def work_s(self) -> float:
         """Seconds of all minibatches, the probes among them."""
-        return self.measured.work_s + sum(probe.work_s for probe in self.probes)
+        return sum(part.work_s for part in self.parts)
 
     @property
     def work_j(self) -> float:
         """Joules of all minibatches, the probes among them."""
-        return self.measured.work_j + sum(probe.work_j for probe in self.probes)
+        return sum(part.work_j for part in self.parts)

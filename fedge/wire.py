@@ -51,6 +51,8 @@ class Answer:
     front: Front | None = None
     report: RoundReport | None = None
     state: BoardState | None = None
+    samples: int | None = None
+    """How many training samples the board has; with its first front."""
     error: str | None = None
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedge.experiment import LateSpec
-from fedge.policies.deadline import least_energy_at, maxn_energy_j, round_energy_j
+from fedge.planning.deadline import least_energy_at, maxn_energy_j, round_energy_j
 from fedge.telemetry.rows import ClientRow, EventRow, RoundRow
 from fedge.types import RoundReport
 from fedge.wire import Answer

@@ -8,23 +8,55 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedge.errors import BadInput
-from fedge.types import Front, NamedArrays
-from fedge.wire import BoardState, from_json, to_json
+from fedge.types import Front, NamedArrays, TrainResult
+from fedge.wire import Answer, BoardState, from_json, to_json
 
 logger = logging.getLogger(__name__)
 
 KEPT = 2
-_MODEL, _STRATEGY = "model/", "strategy/"
+_MODEL, _STRATEGY, _PENDING = "model/", "strategy/", "pending/"
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What the server remembers of a board's part in the run, for choosing clients; None before it is known."""
+
+    samples: int | None = None
+    loss: float | None = None
+    accuracy: float | None = None
+    busy_s: float | None = None
+    last_round: int | None = None
+    rounds: int = 0
+    free_at_s: float = 0.0
+    """Fleet time from which it can be asked again."""
+    charge_j: float | None = None
+    """What is left in its battery; None on mains."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pending:
+    """A result that has not reached the model yet: asked in ``round``, from ``start_s`` on, here at ``end_s``."""
+
+    round: int
+    start_s: float
+    end_s: float
+    answer: Answer
+    trained: TrainResult
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Progress:
-    """A run after ``round`` rounds: the fleet's clock, the global model, the strategy's memory, the boards' states."""
+    """A run after ``round`` rounds: the fleet's clock, the global model, the strategy's memory, the boards' states.
+
+    ``selection`` is what the selector remembers, ``spent_j`` the fleet's joules so far, ``pending`` the results that
+    are under way: late ones, or all of an asynchronous run.
+    """
 
     round: int
     clock_s: float
@@ -32,6 +64,10 @@ class Progress:
     memory: Mapping[str, NDArray[np.generic]] = field(default_factory=dict)
     states: Mapping[str, BoardState] = field(default_factory=dict)
     fronts: Mapping[str, Front] = field(default_factory=dict)
+    histories: Mapping[str, History] = field(default_factory=dict)
+    selection: Mapping[str, float] = field(default_factory=dict)
+    spent_j: float = 0.0
+    pending: tuple[Pending, ...] = ()
 
 
 def save(folder: Path, progress: Progress) -> Path:
@@ -43,6 +79,9 @@ def save(folder: Path, progress: Progress) -> Path:
     part = folder / f".{path.name}.{os.getpid()}.part"
     tensors = {_MODEL + name: np.asarray(value, order="C") for name, value in progress.arrays.items()}
     tensors |= {_STRATEGY + name: np.asarray(value, order="C") for name, value in progress.memory.items()}
+    for place, pending in enumerate(progress.pending):
+        arrays = pending.trained.arrays
+        tensors |= {f"{_PENDING}{place}/{name}": np.asarray(value, order="C") for name, value in arrays.items()}
     save_file(tensors, part, metadata=_metadata(progress))
     with part.open("rb") as handle:
         os.fsync(handle.fileno())
@@ -82,7 +121,31 @@ def _metadata(progress: Progress) -> dict[str, str]:
         "order": json.dumps(list(progress.arrays)),
         "states": json.dumps({board: to_json(state) for board, state in progress.states.items()}),
         "fronts": json.dumps({board: to_json(front) for board, front in progress.fronts.items()}),
+        "histories": json.dumps({board: to_json(history) for board, history in progress.histories.items()}),
+        "selection": json.dumps(dict(progress.selection)),
+        "spent_j": repr(progress.spent_j),
+        "pending": json.dumps([_about(pending) for pending in progress.pending]),
     }
+
+
+def _about(pending: Pending) -> dict[str, Any]:
+    """A result under way, without its arrays."""
+    return {
+        "round": pending.round,
+        "start_s": pending.start_s,
+        "end_s": pending.end_s,
+        "answer": to_json(pending.answer),
+        "order": list(pending.trained.arrays),
+        "loss": pending.trained.loss,
+        "accuracy": pending.trained.accuracy,
+    }
+
+
+def _pending(place: int, about: Mapping[str, Any], tensors: Mapping[str, NDArray[np.generic]]) -> Pending:
+    arrays = {name: tensors[f"{_PENDING}{place}/{name}"] for name in about["order"]}
+    trained = TrainResult(arrays, about["loss"], about["accuracy"])
+    answer = from_json(Answer, about["answer"])
+    return Pending(about["round"], about["start_s"], about["end_s"], answer, trained)
 
 
 def _load(path: Path) -> Progress:
@@ -99,6 +162,10 @@ def _load(path: Path) -> Progress:
             memory={k.removeprefix(_STRATEGY): v for k, v in tensors.items() if k.startswith(_STRATEGY)},
             states={board: from_json(BoardState, text) for board, text in json.loads(about["states"]).items()},
             fronts={board: from_json(Front, text) for board, text in json.loads(about["fronts"]).items()},
+            histories={board: from_json(History, text) for board, text in json.loads(about["histories"]).items()},
+            selection=json.loads(about["selection"]),
+            spent_j=float(about["spent_j"]),
+            pending=tuple(_pending(i, one, tensors) for i, one in enumerate(json.loads(about["pending"]))),
         )
     except (SafetensorError, OSError, KeyError, ValueError) as error:
         raise BadInput(str(path), "a file that cannot be read", f"a whole checkpoint ({error})") from error

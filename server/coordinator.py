@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,15 +14,14 @@ from fedge.experiment import Experiment, boards
 from fedge.interfaces import LearningTask
 from fedge.telemetry.rows import EventRow
 from fedge.telemetry.store import Row
-from fedge.types import Goal, NamedArrays
-from fedge.wire import Answer, Ask, BoardState
+from fedge.types import NamedArrays
 from server import checkpoint
 from server.accounting import Opening, Settled, round_row, settle
-from server.aggregation import Aggregator, Contribution, UnlikeArrays, check_arrays, strategy_of
+from server.aggregation import Aggregator, strategy_of
+from server.asking import Asking, Task, contribution_of
 from server.checkpoint import Progress
 from server.plan import plan_round
-from server.port import ClientPort, Question, Reply
-from server.sharing import kinds_of, shared
+from server.port import ClientPort, Reply
 
 logger = logging.getLogger(__name__)
 
@@ -57,12 +55,15 @@ class Coordinator:
             self.on_round(progress.round)
         return progress
 
+    @property
+    def _asking(self) -> Asking:
+        return Asking(self.experiment, self.port)
+
     def _opened(self) -> Progress:
         """Before the first round: the initial model, and every board's front as far as its prior knows it."""
         arrays = self.task.initial_arrays(self.experiment.seed)
-        ask = Ask("front", policy=self.experiment.policy.name, model_bytes=_bytes_of(arrays))
         names = [board.name for board in boards(self.experiment)]
-        replies = self.port.ask({name: Question(ask) for name in names}, self.experiment.reply_timeout_s)
+        replies = self._asking.fronts(names, arrays)
         failed = {name: replies[name].answer.error for name in names if replies[name].answer.front is None}
         self.tables.append(EventRow(0.0, 0, name, "failed", error or "no front") for name, error in failed.items())
         if len(failed) == len(names):
@@ -76,17 +77,8 @@ class Coordinator:
         plan = plan_round(self.experiment.policy, progress.fronts, selected)
         with self._strategy_errors(number):
             arrays, numbers = aggregator.configure(number, progress.arrays, len(selected))
-        ask = Ask(
-            "train",
-            number,
-            progress.clock_s,
-            self.experiment.policy.name,
-            model_bytes=_bytes_of(arrays),
-            proximal_mu=numbers.get("proximal-mu", 0.0),
-        )
-        asks = self._to_each(ask, plan.goals, progress.states)
-        questions = {name: Question(asks[name], arrays) for name in selected}
-        replies = self._checked(self.port.ask(questions, self.experiment.reply_timeout_s), arrays)
+        task = Task(number, progress.clock_s, arrays, numbers.get("proximal-mu", 0.0))
+        replies = self._asking.train(task, plan.goals, progress.states)
         answers = {name: reply.answer for name, reply in replies.items()}
         idle_w = {name: front.idle_w for name, front in progress.fronts.items()}
         settled = settle(Opening(number, progress.clock_s, plan.deadline_s, idle_w), answers, self.experiment.late)
@@ -102,18 +94,6 @@ class Coordinator:
             {**progress.fronts, **{name: a.front for name, a in answers.items() if a.front is not None}},
         )
 
-    def _to_each(self, ask: Ask, goals: Mapping[str, Goal], states: Mapping[str, BoardState]) -> dict[str, Ask]:
-        """The question as every board gets it: its goal, its state, and what others of its kind measured."""
-        told = shared(kinds_of(boards(self.experiment)), states) if self.experiment.share_samples else {}
-        return {
-            name: dataclasses.replace(ask, goal=goal, state=states.get(name, BoardState()), shared=told.get(name, ()))
-            for name, goal in goals.items()
-        }
-
-    def _checked(self, replies: Mapping[str, Reply], arrays: NamedArrays) -> Mapping[str, Reply]:
-        """Replies whose arrays do not fit the model become failures before anything is decided."""
-        return {board: _checked(board, reply, arrays) for board, reply in replies.items()}
-
     def _aggregated(
         self,
         number: int,
@@ -122,7 +102,7 @@ class Coordinator:
         settled: Settled,
         replies: Mapping[str, Reply],
     ) -> NamedArrays:
-        contributions = [c for board in settled.accepted if (c := _contribution(board, replies[board])) is not None]
+        contributions = [c for board in settled.accepted if (c := contribution_of(board, replies[board])) is not None]
         if not contributions:
             raise RunFailed(f"round {number}: no board gave a result to aggregate; {_reasons(settled)}")
         with self._strategy_errors(number):
@@ -136,28 +116,6 @@ class Coordinator:
         except Exception as error:
             reason = str(error) if isinstance(error, FedgeError) else f"{type(error).__name__}: {error}"
             raise RunFailed(f"round {number}: strategy {self.experiment.strategy.name} failed: {reason}") from error
-
-
-def _checked(board: str, reply: Reply, arrays: NamedArrays) -> Reply:
-    contribution = _contribution(board, reply)
-    if contribution is None:
-        return reply
-    try:
-        check_arrays(arrays, contribution)
-    except UnlikeArrays as error:
-        return Reply(Answer(board, error=str(error)))
-    return reply
-
-
-def _contribution(board: str, reply: Reply) -> Contribution | None:
-    report, trained = reply.answer.report, reply.trained
-    if report is None or trained is None:
-        return None
-    return Contribution(board, trained.arrays, report.samples, trained.loss, trained.accuracy)
-
-
-def _bytes_of(arrays: NamedArrays) -> int:
-    return sum(value.nbytes for value in arrays.values())
 
 
 def _reasons(settled: Settled) -> str:

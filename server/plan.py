@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fedge.experiment import PolicySpec
+from fedge.planning.deadline import plan_deadline
 from fedge.policies.balanced import TIME_WEIGHT
-from fedge.policies.deadline import plan_deadline
 from fedge.types import Front, Goal
 
 MAX_SLOWDOWN = 1.05

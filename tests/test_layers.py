@@ -25,6 +25,7 @@ SIBLINGS = (
     "workloads",
     "concurrency",
     "telemetry",
+    "selection",
 )
 """Parts of fedge that know nothing of each other."""
 
@@ -42,9 +43,10 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "fedge.experiment",
         "fedge.physics",
         "fedge.choice",
+        "fedge.planning",
     ),
     tuple(f"fedge.{sibling}" for sibling in SIBLINGS),
-    ("fedge.rounds", "fedge.fleetsim", "fedge.evaluation", "fedge.models"),
+    ("fedge.rounds", "fedge.fleetsim", "fedge.evaluation", "fedge.models", "fedge.studies"),
     ("clients", "server"),
     ("experiments",),
 )

@@ -129,7 +129,7 @@ def _front(experiment: Experiment, seat: Seat, ask: Ask) -> Answer:
     known = (*ask.state.measurements, *rounds.believed(player, ask.state.measurements, ask.shared))
     steps = seat.steps + rounds.warm_up_steps(ask.state.measurements)
     _, front = rounds.offer(player, known, steps, seat.link.transfer(ask.model_bytes))
-    return Answer(seat.board.name, front=front)
+    return Answer(seat.board.name, front=front, samples=len(seat.share))
 
 
 def _round(experiment: Experiment, seat: Seat, ask: Ask, arrays: NamedArrays) -> tuple[Answer, TrainResult]:
@@ -164,6 +164,7 @@ def _round(experiment: Experiment, seat: Seat, ask: Ask, arrays: NamedArrays) ->
         power_ape=apes[1],
         own_samples=played.own_samples,
         shared_samples=played.shared_samples,
+        asked_steps=seat.steps,
     )
     measurements = (*ask.state.measurements, *played.probes, played.measured)
     state = BoardState(measurements, board.temperature_c, ask.start_s + report.busy_s)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from fedge.planning.deadline import maxn_energy_j
 from fedge.policies.choice import above_idle_j, best_row, busy_s, deadline_of, figure, margin_z, within
-from fedge.policies.deadline import maxn_energy_j
 from fedge.policies.energy import CONFIDENCE
 from fedge.types import Decision, DeviceSpec, Front, Goal, Predictions
 
@@ -19,7 +19,7 @@ KNOWN_SD_LOG = 0.06
 def balanced(predictions: Predictions, offer: Front, goal: Goal, spec: DeviceSpec) -> Decision:
     """Least energy within the planned deadline; without one, the least weighted sum of own time and own energy.
 
-    The weighing of a planned round was done when its deadline was planned (``fedge.policies.deadline``).
+    The weighing of a planned round was done when its deadline was planned (``fedge.planning.deadline``).
     """
     deadline_s = deadline_of(goal)
     if deadline_s is None:

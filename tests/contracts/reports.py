@@ -14,7 +14,7 @@ def front(scale: float = 1.0) -> Front:
     """MAXN: 10 s at 9 W; LOW: 20 s at 4 W; both times ``scale``."""
     fast = FrontPoint(MAXN, 10.0 * scale, 90.0 * scale)
     return Front(
-        (fast, FrontPoint(LOW, 20.0 * scale, 80.0 * scale)), fast, IDLE_W, LINK.down_s + LINK.up_s, 0.1, MAXN_IDLE_W
+        (fast, FrontPoint(LOW, 20.0 * scale, 80.0 * scale)), fast, IDLE_W, LINK.down_s + LINK.up_s, MAXN_IDLE_W
     )
 
 

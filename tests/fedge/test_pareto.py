@@ -101,7 +101,6 @@ def test_an_offer_carries_its_link_idle_power_and_maxn() -> None:
     assert (front.idle_w, front.link_s) == (2.0, 3.0)
     assert (front.maxn.mode, front.maxn.work_s, front.maxn.work_j) == (predictions.modes[2], 3.2, pytest.approx(96.0))
     assert [p.work_s for p in front.points] == [2.0, 4.0]
-    assert front.time_sd_log == pytest.approx(0.025)
 
 
 def test_what_a_board_would_draw_anyway_does_not_make_a_slow_mode_cheap() -> None:

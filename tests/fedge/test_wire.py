@@ -21,7 +21,7 @@ def test_an_ask_with_a_state_and_a_goal_survives_the_journey() -> None:
 
 def test_a_front_survives_the_journey() -> None:
     point = FrontPoint(MODE, 10.0, 70.0)
-    answer = Answer("nano-1", Front((point, point), point, 1.3, 0.2, 0.35, 1.6))
+    answer = Answer("nano-1", Front((point, point), point, 1.3, 0.2, 1.6))
 
     assert from_json(Answer, to_json(answer)) == answer
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedge.policies.choice import ROUNDING
+from fedge.choice.picking import ROUNDING
 from fedge.types import Floats, Front, FrontPoint
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedge.policies.deadline import DeadlinePlan, least_energy_at, maxn_energy_j, plan_deadline, round_energy_j
+from fedge.planning.deadline import DeadlinePlan, least_energy_at, maxn_energy_j, plan_deadline, round_energy_j
 from fedge.types import Front, FrontPoint, PowerMode
 
 MODE = PowerMode(4, 1000.0, 500.0, 1600.0)
@@ -20,7 +20,7 @@ MODE = PowerMode(4, 1000.0, 500.0, 1600.0)
 def a_front(rows: list[tuple[float, float]], idle_w: float, link_s: float) -> Front:
     """Any points, not only Pareto-minimal ones; MAXN is the fastest."""
     points = tuple(FrontPoint(MODE, t, w * t) for t, w in sorted(rows))
-    return Front(points, points[0], idle_w, link_s, 0.05, 1.25 * idle_w)
+    return Front(points, points[0], idle_w, link_s, 1.25 * idle_w)
 
 
 quarters = st.integers(1, 40).map(lambda k: k / 4)

@@ -1,0 +1,84 @@
+"""Asks boards: puts each one's state and what others measured into its question, and checks what comes back."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from fedge.experiment import Experiment, boards
+from fedge.types import Goal, NamedArrays
+from fedge.wire import Answer, Ask, BoardState
+from server.aggregation import Contribution, UnlikeArrays, check_arrays
+from server.port import ClientPort, Question, Reply
+from server.sharing import kinds_of, shared
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Task:
+    """What boards are to train: in which round, from when on, on which arrays, with how strong a proximal pull."""
+
+    round: int
+    start_s: float
+    arrays: NamedArrays
+    proximal_mu: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """The questions of one experiment, asked through ``port``."""
+
+    experiment: Experiment
+    port: ClientPort
+
+    def fronts(self, names: Iterable[str], arrays: NamedArrays) -> Mapping[str, Reply]:
+        """What each board offers before any round."""
+        ask = Ask("front", policy=self.experiment.policy.name, model_bytes=bytes_of(arrays))
+        return self.port.ask({name: Question(ask) for name in names}, self.experiment.reply_timeout_s)
+
+    def train(self, task: Task, goals: Mapping[str, Goal], states: Mapping[str, BoardState]) -> Mapping[str, Reply]:
+        """What each board of ``goals`` trained; arrays that do not fit the model are an answer with ``error``."""
+        ask = Ask(
+            "train",
+            task.round,
+            task.start_s,
+            self.experiment.policy.name,
+            model_bytes=bytes_of(task.arrays),
+            proximal_mu=task.proximal_mu,
+        )
+        asks = self._to_each(ask, goals, states)
+        questions = {name: Question(each, task.arrays) for name, each in asks.items()}
+        replies = self.port.ask(questions, self.experiment.reply_timeout_s)
+        return {board: _checked(board, reply, task.arrays) for board, reply in replies.items()}
+
+    def _to_each(self, ask: Ask, goals: Mapping[str, Goal], states: Mapping[str, BoardState]) -> dict[str, Ask]:
+        """The question as every board gets it: its goal, its state, and what others of its kind measured."""
+        told = shared(kinds_of(boards(self.experiment)), states) if self.experiment.share_samples else {}
+        return {
+            name: dataclasses.replace(ask, goal=goal, state=states.get(name, BoardState()), shared=told.get(name, ()))
+            for name, goal in goals.items()
+        }
+
+
+def contribution_of(board: str, reply: Reply) -> Contribution | None:
+    """What a reply gives to aggregate; None when the board trained nothing."""
+    report, trained = reply.answer.report, reply.trained
+    if report is None or trained is None:
+        return None
+    return Contribution(board, trained.arrays, report.samples, trained.loss, trained.accuracy)
+
+
+def bytes_of(arrays: NamedArrays) -> int:
+    """What a model weighs on the link."""
+    return sum(value.nbytes for value in arrays.values())
+
+
+def _checked(board: str, reply: Reply, arrays: NamedArrays) -> Reply:
+    contribution = contribution_of(board, reply)
+    if contribution is None:
+        return reply
+    try:
+        check_arrays(arrays, contribution)
+    except UnlikeArrays as error:
+        return Reply(Answer(board, error=str(error)))
+    return reply
