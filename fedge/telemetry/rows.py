@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Status = Literal["done", "late", "failed"]
+Status = Literal["done", "late", "failed", "cancelled"]
+"""``late``: not done when the round ended; ``cancelled``: stopped because enough others were done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,13 @@ class RoundRow:
     """The same, had every board worked at MAXN and waited in its lowest mode: what is saved without any prediction."""
     loss: float
     accuracy: float
+    cancelled: int = 0
+    available: int | None = None
+    """Boards that could have been chosen."""
+    stale: int = 0
+    """Results of earlier rounds that were merged into this one's model."""
+    resting_energy_j: float | None = None
+    """The boards that took no part, at the idle power that they last told; not in ``energy_j``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +113,15 @@ class ClientRow:
     shared_samples: int | None = None
     """How many measurements they were fitted to: the board's own, probes among them, and other boards'. The last four
     are None in tables of older runs."""
+    asked_steps: int | None = None
+    """Minibatches of the whole share; ``steps`` are fewer when the board had to stop."""
+    mix_mode: str | None = None
+    mix_steps: int | None = None
+    """A second mode, and how many of ``steps`` were done in it."""
+    staleness: int | None = None
+    """How many new models there were between the one it trained on and the one its result went into."""
+    charge: float | None = None
+    """The share of its battery left at the round's end; None on mains."""
 
 
 @dataclass(frozen=True, slots=True)
