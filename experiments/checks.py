@@ -16,13 +16,16 @@ from fedge.costs.record import CostProfile
 from fedge.costs.workloads import load_workloads
 from fedge.devices import catalogue
 from fedge.errors import BadInput, FedgeError, UnknownName
-from fedge.experiment import Board, Experiment, StrategySpec, WorkloadSpec, boards
+from fedge.experiment import AvailabilitySpec, Board, Experiment, FleetEntry, StrategySpec, WorkloadSpec, boards
+from fedge.fleetsim.availability import read_trace
 from fedge.fleetsim.boards import TABLE, Kind, kind_of, knowledge_of, reference_of, references_of
 from fedge.fleetsim.client import task_of
 from fedge.modes import modes_of
 from fedge.policies import policy_for
 from fedge.predictors import PREDICTORS, predictor_for
 from fedge.seeds import generator
+from fedge.selection import SELECTORS, selector_for
+from fedge.selection.options import check_options
 from fedge.types import DeviceSpec, Modes, ProfileTable
 from fedge.workloads.partitions import split
 
@@ -32,13 +35,25 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "fastest-within-power": ("power_w", "confidence"),
     "least-energy-within-deadline": ("deadline_s", "confidence"),
     "balanced": ("time_weight", "max_slowdown", "confidence", "deadline_s"),
+    "least-energy": ("deadline_s", "max_slowdown", "confidence"),
+    "fastest": ("round_energy_j", "fleet_power_w", "confidence"),
+    "energy-budget": ("budget_j", "time_weight", "max_slowdown", "confidence"),
 }
 """Which numbers each of fedge's policies takes."""
-NEEDED = {"fastest-within-power": "power_w", "least-energy-within-deadline": "deadline_s"}
+NEEDED: dict[str, dict[str, str]] = {
+    "fastest-within-power": {"power_w": "20"},
+    "least-energy-within-deadline": {"deadline_s": "90"},
+    "fastest": {"fleet_power_w": "100", "round_energy_j": "5000"},
+    "energy-budget": {"budget_j": "100000"},
+}
+"""Of which numbers a policy needs at least one, each with an example of it."""
 SELECTION = ("fraction_train", "fraction_evaluate", "min_train_nodes", "min_evaluate_nodes", "min_available_nodes")
 """Options of Flower's strategies that choose the clients of a round, which is the coordinator's part."""
 SAME_KNOB = 0.02
 """A table's clock may differ so much from the catalogue's and still be the same step (rounding)."""
+NEAR_KNOB, FEW = 0.05, 0.1
+"""A board's release may have stepped a few clocks otherwise: up to this share of a knob's values may be this far off.
+Chosen by us; a table of another board is further off, or in more values, in one of its knobs."""
 
 
 def check(experiment: Experiment) -> None:
@@ -49,6 +64,8 @@ def check(experiment: Experiment) -> None:
     _check_predictor(experiment)
     _check_strategy(experiment.strategy, "strategy")
     _check_policy(experiment)
+    _check_selection(experiment)
+    _check_availability(experiment)
     _check_data(experiment)
 
 
@@ -117,6 +134,8 @@ def _check_fleet(experiment: Experiment) -> None:
         _check_device(entry.device, f"fleet[{i}].device")
         if entry.truth != "model" and not (entry.truth.startswith(TABLE) and entry.truth != TABLE):
             raise BadInput(f"fleet[{i}].truth", repr(entry.truth), "`model`, or `table:PATH` of a measured table")
+        if entry.cost is not None and entry.cost not in known:
+            raise UnknownName(f"fleet[{i}].cost", entry.cost, known)
     if experiment.workload.cost not in known:
         raise UnknownName("workload.cost", experiment.workload.cost, known)
     _check_batch(experiment)
@@ -135,7 +154,8 @@ def _check_batch(experiment: Experiment) -> None:
     """A cost profile prices minibatches of its own size; another size would be priced wrong without a word."""
     workload = experiment.workload
     size = load_workloads()[workload.cost].batch_size
-    if size != workload.batch_size and any(entry.truth == "model" for entry in experiment.fleet):
+    priced = [entry for entry in experiment.fleet if entry.cost is None]
+    if size != workload.batch_size and any(entry.truth == "model" for entry in priced):
         right = (
             f"{size}, the batch size at which {workload.cost} was measured, or a measured table as every board's truth"
         )
@@ -159,7 +179,7 @@ def _check_tables(board: Board, where: str, workload: WorkloadSpec) -> None:
         kind = kind_of(board, workload)
     else:
         table = truth.removeprefix(TABLE)
-        _check_workload(table, workload.cost, f"{where}.truth")
+        _check_workload(table, board.entry, workload.cost, f"{where}.truth")
         with _naming(f"{where}.truth"):
             kind = kind_of(board, workload)
             _check_knobs(table, kind.average.modes, kind.spec)
@@ -168,10 +188,11 @@ def _check_tables(board: Board, where: str, workload: WorkloadSpec) -> None:
             _check_knobs(path, reference_of(path, board, workload).modes, kind.spec)
 
 
-def _check_workload(table: str, cost: str, where: str) -> None:
-    named = Path(table).stem
-    if named in load_workloads() and named != cost:
-        right = f"a table of {cost}, or --set workload.cost={named}: the priors leave out the workload that is named"
+def _check_workload(table: str, entry: FleetEntry, cost: str, where: str) -> None:
+    named, priced = Path(table).stem, entry.cost or cost
+    if named in load_workloads() and named != priced:
+        key = "workload.cost" if entry.cost is None else where.replace("[", ".").replace("].truth", ".cost")
+        right = f"a table of {priced}, or --set {key}={named}: the priors leave out the workload that is named"
         raise BadInput(where, f"a table of {named}", right)
 
 
@@ -188,8 +209,12 @@ def _check_knobs(table: str, modes: Modes, spec: DeviceSpec) -> None:
     """Raise ``BadInput`` for a table with values that the board does not have: it is another board's."""
     own = {"cores": spec.cores, "cpu_khz": spec.cpu_mhz, "gpu_hz": spec.gpu_mhz, "mem_hz": spec.mem_mhz}
     for knob, (column, known) in enumerate(own.items()):
-        for value in sorted(set(modes.knobs[:, knob].tolist())):
-            if min(abs(value / k - 1.0) for k in known) > SAME_KNOB:
+        values = sorted(set(modes.knobs[:, knob].tolist()))
+        off = {value: min(abs(value / k - 1.0) for k in known) for value in values}
+        strange = [value for value in values if off[value] > SAME_KNOB]
+        few = len(strange) <= FEW * len(values)
+        for value in strange:
+            if off[value] > NEAR_KNOB or not few:
                 right = f"what {spec.name} has, from {min(known):g} to {max(known):g}; is it this board's table?"
                 raise BadInput(f"{table}: {column}", f"{value:g}{'' if column == 'cores' else ' MHz'}", right)
 
@@ -217,13 +242,62 @@ def _check_policy(experiment: Experiment) -> None:
             if option not in OPTIONS[base]:
                 right = f"{base} takes {', '.join(OPTIONS[base]) or 'no options'}"
                 raise BadInput(f"policy.{option}", f"{policy.limits[option]:g}", right)
-    needed = NEEDED.get(base)
-    if needed and needed not in policy.limits:
-        raise BadInput(f"policy.{needed}", "nothing", f"{base} needs it, for example --set policy.{needed}=20")
+    needed = NEEDED.get(base, {})
+    if needed and not set(needed) & set(policy.limits):
+        first, *others = needed
+        right = f"{base} needs it{''.join(f' or {o}' for o in others)}, "
+        raise BadInput(f"policy.{first}", "nothing", f"{right}for example --set policy.{first}={needed[first]}")
     if base == "preset":
         _check_presets(experiment, policy.name.partition(":")[2])
     if policy.power_w is not None:
         _check_power(experiment, policy.power_w)
+
+
+def _check_selection(experiment: Experiment) -> None:
+    """The selector is known, takes these options, and finds as many boards as it is to choose."""
+    selection, fleet = experiment.selection, len(boards(experiment))
+    if not callable(selector_for(selection.name, "selection.name")):
+        raise BadInput("selection.name", repr(selection.name), "a function or a class")
+    check_options(selection.name, selection.options)
+    if selection.count is None:
+        if selection.over_commit > 1.0:
+            right = "1, or a selection.count: without one every board is asked"
+            raise BadInput("selection.over_commit", f"{selection.over_commit:g}", right)
+        return
+    if selection.count > fleet:
+        raise BadInput("selection.count", str(selection.count), f"at most {fleet}, the boards of the fleet")
+    if selection.name == "all" and selection.count < fleet:
+        others = ", ".join(name for name in SELECTORS if name != "all")
+        right = f"none, because `all` takes every board, or a selection.name that chooses: {others}"
+        raise BadInput("selection.count", str(selection.count), right)
+
+
+def _check_availability(experiment: Experiment) -> None:
+    """That every board is there and has enough in its battery some time, as far as entries and traces can tell."""
+    for i, entry in enumerate(experiment.fleet):
+        spec, battery = entry.availability, entry.battery
+        if spec is not None:
+            names = [board.name for board in boards(experiment) if board.entry == entry]
+            _check_presence(spec, names, f"fleet[{i}].availability")
+        if battery is not None and battery.charging_w == 0 and battery.charge < battery.floor:
+            right = f"at least its floor of {battery.floor:g}, or a charging_w: it would never take part"
+            raise BadInput(f"fleet[{i}].battery.charge", f"{battery.charge:g}", right)
+
+
+def _check_presence(spec: AvailabilitySpec, names: Sequence[str], where: str) -> None:
+    """Either a trace that tells of every board, or how long boards are on and off."""
+    if spec.trace is None:
+        if spec.on_s is None or spec.off_s is None:
+            missing = "on_s" if spec.on_s is None else "off_s"
+            raise BadInput(f"{where}.{missing}", "nothing", "both on_s and off_s, or a trace")
+        return
+    if spec.on_s is not None or spec.off_s is not None:
+        raise BadInput(f"{where}.trace", repr(spec.trace), "a trace, or on_s and off_s, not both")
+    with _naming(f"{where}.trace"):
+        told = read_trace(Path(spec.trace))
+        absent = [name for name in names if name not in told]
+        if absent:
+            raise BadInput(spec.trace, f"no line of {absent[0]}", "a line for every board of the entry")
 
 
 def _check_presets(experiment: Experiment, preset: str) -> None:

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from experiments.cli_predict import app as predict
+from experiments.cli_study import app as study
 from fedge.errors import BadInput, FedgeError
 
 DONE, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
@@ -27,6 +28,7 @@ app = typer.Typer(
 devices = typer.Typer(help="The catalogue of boards.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(devices, name="devices")
 app.add_typer(predict, name="predict")
+app.add_typer(study, name="study")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
 

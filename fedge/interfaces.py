@@ -54,8 +54,13 @@ class Device(Protocol):
         """Set ``mode``; the mode found before is restored whatever happens inside."""
         ...
 
-    def measure(self, workload: Workload, steps: int, work: Callable[[], T]) -> tuple[T, Measurement]:
-        """Run ``work`` (``steps`` minibatches of ``workload``) and meter it in the mode that is set."""
+    def measure(
+        self, workload: Workload, steps: int, work: Callable[[int], T], limit_s: float | None = None
+    ) -> tuple[T, Measurement]:
+        """Do ``steps`` minibatches of ``workload`` by ``work(count)`` and meter them in the mode that is set.
+
+        With ``limit_s``, only as many as fit in so many seconds, at least one.
+        """
         ...
 
 

@@ -46,8 +46,12 @@ def offer(
     *,
     maxn_idle_w: float | None = None,
     limit: int | None = LIMIT,
+    power: bool = False,
 ) -> Front:
     """A board's front for ``steps`` minibatches, from fastest to cheapest.
+
+    With ``power`` it also holds the modes from which none is both faster and drawing less, for a limit on the watts;
+    each of the two fronts has at most ``limit`` points then, and all run from fastest to slowest.
 
     A front of more than ``limit`` (at least 2) points is thinned to evenly spaced ranks, both ends kept; None keeps
     every point. ``maxn`` is looked up as the nearest mode of the table; ``maxn_idle_w`` is the power waiting in it
@@ -60,14 +64,18 @@ def offer(
     rows = np.flatnonzero(front_mask(work_s, above_idle_j))
     if len(rows) == 0:
         raise FedgeError(f"none of the {len(work_s)} modes has a finite prediction of time and power")
-    rows = rows[np.argsort(work_s[rows])]
+    rows = _thinned(rows[np.argsort(work_s[rows])], limit)
+    if power:
+        low = np.flatnonzero(front_mask(work_s, predictions.power_w))
+        rows = np.union1d(rows, _thinned(low[np.argsort(work_s[low])], limit))
+        rows = rows[np.argsort(work_s[rows], kind="stable")]
 
     def point(row: int) -> FrontPoint:
         spread = float(predictions.step_s_sd_log[row])
         return FrontPoint(predictions.modes[row], float(work_s[row]), float(work_j[row]), spread)
 
     return Front(
-        points=tuple(point(int(row)) for row in _thinned(rows, limit)),
+        points=tuple(point(int(row)) for row in rows),
         maxn=point(nearest_row(predictions.modes, maxn)),
         idle_w=idle_w,
         link_s=link_s,

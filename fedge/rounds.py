@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedge import pareto
+from fedge.choice.measured import rows_of, with_measured
+from fedge.choice.picking import margin_z
 from fedge.experiment import ExplorationSpec
-from fedge.explorers import optimistic
-from fedge.interfaces import Device, Policy, Predictor, Training
+from fedge.explorers import improving
+from fedge.interfaces import Device, Explorer, Policy, Predictor, Training
+from fedge.planning.fleet import CONFIDENCE
 from fedge.types import (
     Decision,
     Front,
     Goal,
     LinkUse,
     Measurement,
+    Mix,
     Modes,
     PowerMode,
     Prediction,
@@ -33,6 +37,8 @@ FLOOR_CPU_MHZ = 400.0
 """The floor that keeps a board's own heartbeats alive while it trains."""
 
 
+SWITCH_S = 0.1
+"""What a change of mode is taken to last before it was seen; chosen by us."""
 CHOOSABLE = 5_000
 """Modes among which a board chooses."""
 SURE_SD_LOG = 0.05
@@ -48,6 +54,8 @@ class Player:
     """What one board brings to a round.
 
     ``candidates`` are the modes it may choose, ``maxn`` is the fastest of them, ``waiting`` the one it waits in.
+    ``explorer`` makes an explorer over some modes; without one nothing is tried for what it teaches alone.
+    ``allowed_s`` are the seconds per minibatch that its rounds so far allowed.
     """
 
     board: str
@@ -59,6 +67,8 @@ class Player:
     maxn: PowerMode
     waiting: PowerMode
     exploration: ExplorationSpec
+    explorer: Callable[[Modes], Explorer] | None = None
+    allowed_s: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +79,7 @@ class Played:
     decision: Decision
     measured: Measurement
     probes: tuple[Measurement, ...]
+    mixed: Measurement | None
     predicted: Prediction
     predictions: Predictions
     """Of every candidate, as the decision was made."""
@@ -77,6 +88,8 @@ class Played:
     shared_samples: int
     front: Front
     """The board's offer for the next round, with this round's measurement learnt."""
+    allowed_s: float | None
+    """Seconds per minibatch that the round's deadline allowed; None without one."""
 
 
 def steps_of(samples: int, batch_size: int, local_epochs: float) -> int:
@@ -108,19 +121,47 @@ def choosable(modes: Modes, limit: int = CHOOSABLE) -> NDArray[np.bool_]:
 
 
 def offer(
-    player: Player, measurements: Sequence[Measurement], steps: float, link: LinkUse
+    player: Player, own: Sequence[Measurement], shared: Sequence[Measurement], steps: float, link: LinkUse
 ) -> tuple[Predictions, Front]:
-    """The board's predictions and its front for ``steps`` minibatches' worth, from what it has measured so far."""
-    predictions = player.predictor.fit(measurements).predict(player.candidates)
-    link_s = link.down_s + link.up_s
+    """The board's predictions and its front for ``steps`` minibatches' worth, from what is measured so far.
+
+    Its own modes count as it measured them.
+    """
+    predictions = with_measured(player.predictor.fit([*own, *shared]).predict(player.candidates), own)
+    return predictions, _front(player, predictions, own, steps, link)
+
+
+def _front(player: Player, predictions: Predictions, own: Sequence[Measurement], steps: float, link: LinkUse) -> Front:
     idle_w, maxn_idle_w = (player.device.idle_w(mode) for mode in (player.waiting, player.maxn))
-    return predictions, pareto.offer(predictions, steps, idle_w, link_s, player.maxn, maxn_idle_w=maxn_idle_w)
+    link_s = link.down_s + link.up_s
+    front = pareto.offer(predictions, steps, idle_w, link_s, player.maxn, maxn_idle_w=maxn_idle_w)
+    return dataclasses.replace(front, switch_s=switch_s(own))
+
+
+def together(first: Measurement, more: Measurement) -> Measurement:
+    """Two parts of a round in one mode, one right after the other, as one measurement."""
+    steps, work_s = first.steps + more.steps, first.work_s + more.work_s
+    return dataclasses.replace(
+        more,
+        steps=steps,
+        step_s=(first.steps * first.step_s + more.steps * more.step_s) / steps,
+        power_w=(first.work_j + more.work_j) / work_s,
+        throttled=first.throttled or more.throttled,
+        warm_up_s=first.warm_up_s + more.warm_up_s,
+        switch_s=first.switch_s + more.switch_s,
+    )
 
 
 def warm_up_steps(measurements: Sequence[Measurement]) -> float:
     """How many minibatches' worth of time a round's warm-up took so far, 0 before it was seen."""
     seen = [m.warm_up_s / m.step_s for m in measurements if m.warm_up_s > 0]
     return float(np.median(seen)) if seen else 0.0
+
+
+def switch_s(measurements: Sequence[Measurement]) -> float:
+    """What a change of mode in the middle of the work took so far; ``SWITCH_S`` before it was seen."""
+    seen = [m.switch_s for m in measurements if m.switch_s > 0]
+    return float(np.median(seen)) if seen else SWITCH_S
 
 
 def play(
@@ -131,32 +172,48 @@ def play(
     training: Training,
     shared: Sequence[Measurement] = (),
 ) -> Played:
-    """One round of ``goal.steps`` minibatches: probes first, then the rest in the mode that the policy decides on.
+    """One round of ``goal.steps`` minibatches: trials first, then the rest in the one or two modes decided on.
 
-    ``shared`` is what other boards of this kind measured.
+    ``shared`` is what other boards of this kind measured. With ``goal.stop_s`` the board stops in time to send what it
+    has, whatever is left.
     """
-    steps = round(goal.steps)
-    known = _Known(tuple(measurements), believed(player, measurements, shared))
-    left = steps
-    view = _view(player, goal, known, link)
-    while (probe := _next_probe(player, view, steps, left)) is not None:
-        known = known.with_probe(_worked(player, *probe, training))
-        left -= known.probes[-1].steps
-        view = _view(player, goal, known, link)
-    measured = _worked(player, view.decision.mode, left, training)
-    own = (*known.own, measured)
-    _, next_front = offer(player, (*own, *known.shared), steps + warm_up_steps(own), link)
-    predicted = _row(view.predictions, view.decision.mode)
+    course = _Course(player, goal, link, training, tuple(measurements), believed(player, measurements, shared))
+    view = course.view()
+    while not course.stopped and (probe := _next_probe(course, view)) is not None:
+        course.try_out(*probe)
+        view = course.view()
+    while not course.stopped and view.decision.mix is not None and course.may_mix(view.decision.mix):
+        course.work_slowly(view.decision.mix)
+        view = course.view(refit=False)
+    if not course.stopped:
+        course.finish(view.decision.mode)
+    return _played(course, view)
+
+
+def _played(course: _Course, view: _View) -> Played:
+    player, (*before, last) = course.player, course.parts
+    probes = tuple(part for part in before if part is not course.mixed)
+    mixed = course.mixed if course.mixed is not last else None
+    decision = view.decision
+    if last.mode != decision.mode:
+        late = f"Stopped in {last.mode} before the decision could be carried out: no time was left."
+        decision = Decision(last.mode, late, feasible=False)
+    mix = None if mixed is None else Mix(mixed.mode, mixed.steps)
+    own = course.own
+    steps = course.goal.steps + warm_up_steps(own)
+    _, next_front = offer(player, own, course.shared, steps, course.link)
     return Played(
-        training.result(),
-        view.decision,
-        measured,
-        known.probes,
-        predicted,
-        view.predictions,
-        len(known.own),
-        len(known.shared),
-        next_front,
+        trained=course.training.result(),
+        decision=dataclasses.replace(decision, mix=mix),
+        measured=last,
+        probes=probes,
+        mixed=mixed,
+        predicted=_row(view.predictions, last.mode),
+        predictions=view.predictions,
+        own_samples=view.fitted,
+        shared_samples=len(course.shared),
+        front=next_front,
+        allowed_s=course.allowed_s,
     )
 
 
@@ -176,54 +233,147 @@ def believed(player: Player, own: Sequence[Measurement], shared: Sequence[Measur
     return () if max(time, power) > DOUBT_LOG else tuple(shared)
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """What a board knows in the middle of a round: measurements of earlier rounds, other boards', and its probes."""
-
-    earlier: tuple[Measurement, ...]
-    shared: tuple[Measurement, ...]
-    probes: tuple[Measurement, ...] = ()
-
-    @property
-    def own(self) -> tuple[Measurement, ...]:
-        """All its own measurements."""
-        return (*self.earlier, *self.probes)
-
-    def with_probe(self, probe: Measurement) -> _Known:
-        return dataclasses.replace(self, probes=(*self.probes, probe))
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _View:
     """What a board sees in the middle of a round: its predictions, the goal for what is left, and what it would do."""
 
     predictions: Predictions
+    fitted: int
+    """How many of its own measurements the predictions were fitted to."""
     front: Front
-    goal: Goal
     decision: Decision
-    tried: frozenset[PowerMode]
-    room_s: float | None
-    """Seconds left for work, exploration's slack included; None when there is no deadline."""
+    known: frozenset[PowerMode]
+    room: improving.Room | None
+    """What is left of the round, exploration's slack included; None when there is no deadline."""
 
 
-def _view(player: Player, goal: Goal, known: _Known, link: LinkUse) -> _View:
-    spent_s = sum(probe.work_s for probe in known.probes)
-    warm_up = 0.0 if known.probes else warm_up_steps(known.earlier)
-    steps = goal.steps - sum(probe.steps for probe in known.probes) + warm_up
-    left = _left_of(goal, steps, spent_s, player.exploration.slack if known.probes else 0.0)
-    predictions, front = offer(player, (*known.own, *known.shared), steps, link)
-    decision = player.policy(predictions, front, left, player.device.spec)
-    end_s = _deadline_s(goal, player.exploration.slack)
-    room_s = None if end_s is None else end_s - spent_s - front.link_s
-    return _View(predictions, front, left, decision, _tried(predictions, known), room_s)
+@dataclass(slots=True, eq=False)
+class _Course:
+    """A round as it goes on: the parts of the work done so far."""
+
+    player: Player
+    goal: Goal
+    link: LinkUse
+    training: Training
+    earlier: tuple[Measurement, ...]
+    shared: tuple[Measurement, ...]
+    parts: list[Measurement] = dataclasses.field(default_factory=list)
+    mixed: Measurement | None = None
+    stopped: bool = False
+    """Whether the round's end came before the work's."""
+    fitted: tuple[Predictions, int] | None = None
+
+    @property
+    def own(self) -> tuple[Measurement, ...]:
+        """All the board's own measurements."""
+        return (*self.earlier, *self.parts)
+
+    @property
+    def total(self) -> int:
+        """Minibatches of the whole round."""
+        return round(self.goal.steps)
+
+    @property
+    def left(self) -> int:
+        """Minibatches still to do."""
+        return self.total - sum(part.steps for part in self.parts)
+
+    @property
+    def spent_s(self) -> float:
+        return sum(part.work_s for part in self.parts)
+
+    @property
+    def slack(self) -> float:
+        """How much longer than planned the round may become: only when something is tried in it."""
+        return self.player.exploration.slack if self.parts else 0.0
+
+    @property
+    def allowed_s(self) -> float | None:
+        """Seconds per minibatch that the deadline allows."""
+        end_s = _deadline_s(self.goal, 0.0)
+        steps = self.goal.steps + warm_up_steps(self.earlier)
+        return None if end_s is None else (end_s - self.link.down_s - self.link.up_s) / steps
+
+    def view(self, *, refit: bool = True) -> _View:
+        """What is predicted and decided now; without ``refit`` only this round's own modes are corrected."""
+        player, own = self.player, self.own
+        if refit or self.fitted is None:
+            self.fitted = player.predictor.fit([*own, *self.shared]).predict(player.candidates), len(own)
+        predictions = with_measured(self.fitted[0], own)
+        known = _known(predictions, own, self.shared)
+        if player.exploration.modes is not None and known:
+            predictions = _only(predictions, known)
+        steps = self.left + (0.0 if self.parts else warm_up_steps(self.earlier))
+        front = _front(player, predictions, own, steps, self.link)
+        decision = player.policy(predictions, front, _left_of(self, steps), player.device.spec)
+        return _View(with_measured(self.fitted[0], own), self.fitted[1], front, decision, known, self._room(steps))
+
+    def _room(self, steps: float) -> improving.Room | None:
+        player, now_s = self.player, self.allowed_s
+        end_s = _deadline_s(self.goal, player.exploration.slack)
+        if end_s is None or now_s is None:
+            return None
+        left_s = end_s - self.spent_s - self.link.down_s - self.link.up_s
+        z = margin_z(self.goal.limits.get("confidence", CONFIDENCE), "policy.confidence")
+        allowed_s = (*player.allowed_s, now_s)
+        exploration = player.exploration
+        return improving.Room(steps, left_s, exploration.probe_s, z, allowed_s, exploration.foresight)
+
+    def try_out(self, mode: PowerMode, steps: int) -> None:
+        """Do some minibatches in a mode of which little is known."""
+        self._work(mode, steps)
+
+    def may_mix(self, mix: Mix) -> bool:
+        """Whether a part in a slower mode comes now: the first such part, or more of it right after it.
+
+        What it really took is known by then, so that more of it may fit than was safe before.
+        """
+        return mix.steps < self.left and (self.mixed is None or self.mixed.mode == mix.mode)
+
+    def work_slowly(self, mix: Mix) -> None:
+        """Do a part in the slower mode."""
+        self._work(mix.mode, mix.steps)
+        part = self.parts.pop()
+        if self.mixed is not None:
+            part = together(self.parts.pop(), part)
+        self.mixed = part
+        self.parts.append(part)
+
+    def finish(self, mode: PowerMode) -> None:
+        """Do all that is left."""
+        self._work(mode, self.left)
+
+    def _work(self, mode: PowerMode, steps: int) -> None:
+        """``steps`` minibatches in ``mode``, metered; fewer when the round has to end."""
+        device = self.player.device
+        with device.in_mode(mode):
+            _, measured = device.measure(self.player.workload, steps, self.training.advance, self._limit_s())
+        self.parts.append(measured)
+        self.stopped = measured.steps < steps or self.left == 0
+
+    def _limit_s(self) -> float | None:
+        """Seconds left for work before the upload must begin."""
+        stop_s = self.goal.stop_s
+        return None if stop_s is None else stop_s - self.link.down_s - self.link.up_s - self.spent_s
 
 
-def _tried(predictions: Predictions, known: _Known) -> frozenset[PowerMode]:
-    """The modes that need no probe: the board's own, and those of other boards whose prediction is sure."""
-    theirs = frozenset(measurement.mode for measurement in known.shared)
-    rows = ((mode, _row(predictions, mode)) for mode in theirs)
+def _known(predictions: Predictions, own: Sequence[Measurement], shared: Sequence[Measurement]) -> frozenset[PowerMode]:
+    """The modes that need no trial: the board's own, and those of other boards whose prediction is sure."""
+    rows = ((mode, _row(predictions, mode)) for mode in {measurement.mode for measurement in shared})
     sure = {mode for mode, row in rows if max(row.step_s_sd_log, row.power_w_sd_log) <= SURE_SD_LOG}
-    return frozenset(measurement.mode for measurement in known.own) | sure
+    return frozenset(measurement.mode for measurement in own) | sure
+
+
+def _only(predictions: Predictions, modes: Collection[PowerMode]) -> Predictions:
+    """The rows of ``modes`` alone."""
+    rows = sorted(rows_of(predictions.modes, modes).values())
+    return Predictions(
+        Modes(predictions.modes.knobs[rows]),
+        predictions.step_s[rows],
+        predictions.power_w[rows],
+        predictions.step_s_sd_log[rows],
+        predictions.power_w_sd_log[rows],
+    )
 
 
 def _deadline_s(goal: Goal, slack: float) -> float | None:
@@ -232,31 +382,42 @@ def _deadline_s(goal: Goal, slack: float) -> float | None:
     return min((d for d in (goal.limits.get("deadline_s"), planned_s) if d is not None), default=None)
 
 
-def _left_of(goal: Goal, steps: float, spent_s: float, slack: float) -> Goal:
-    """The goal for the rest of the round: fewer minibatches, and the deadline ``spent_s`` nearer."""
-    end_s = _deadline_s(goal, slack)
-    left_s = None if end_s is None else end_s - spent_s
+def _left_of(course: _Course, steps: float) -> Goal:
+    """The goal for the rest of the round: fewer minibatches, and the deadline nearer by what is spent."""
+    goal, spent_s = course.goal, course.spent_s
+    end_s = _deadline_s(goal, course.slack)
     limits = {name: value - spent_s if name == "deadline_s" else value for name, value in goal.limits.items()}
-    return Goal(goal.policy, steps, left_s, limits)
+    return Goal(goal.policy, steps, None if end_s is None else end_s - spent_s, limits)
 
 
-def _next_probe(player: Player, view: _View, total_steps: int, left: int) -> tuple[PowerMode, int] | None:
+def _next_probe(course: _Course, view: _View) -> tuple[PowerMode, int] | None:
     """The mode to try next and for how many minibatches; None when the round has no deadline or no room for it."""
-    if view.room_s is None:
+    exploration, room = course.player.exploration, view.room
+    if room is None or exploration.share == 0 or len(course.parts) >= exploration.probes:
         return None
-    room = optimistic.Room(view.goal.steps, view.room_s, player.exploration.probe_s)
-    mode = optimistic.propose(view.predictions, view.front.idle_w, view.decision.mode, view.tried, room)
+    mode = _worth_trying(course.player, view, course.own, room)
     if mode is None:
         return None
-    steps = int(optimistic.probe_steps(np.array([_row(view.predictions, mode).step_s]), room)[0])
-    return (mode, steps) if total_steps - left + steps <= player.exploration.share * total_steps else None
+    steps = int(improving.probe_steps(np.array([_row(view.predictions, mode).step_s]), room)[0])
+    tried = course.total - course.left + steps
+    if steps >= course.left or (view.known and tried > exploration.share * course.total):
+        return None
+    return mode, steps
 
 
-def _worked(player: Player, mode: PowerMode, steps: int, training: Training) -> Measurement:
-    """``steps`` minibatches in ``mode``, metered."""
-    with player.device.in_mode(mode):
-        _, measured = player.device.measure(player.workload, steps, lambda: training.advance(steps))
-    return measured
+def _worth_trying(player: Player, view: _View, own: Sequence[Measurement], room: improving.Room) -> PowerMode | None:
+    """The fastest mode first, then a few that teach much, then whatever may save most."""
+    if not view.known:
+        return player.maxn
+    if player.exploration.modes is not None and len({m.mode for m in own}) >= player.exploration.modes:
+        return None
+    telling = improving.telling(view.predictions, view.front.idle_w, view.known, room)
+    if len(telling) and player.explorer is not None:
+        explorer = player.explorer(telling)
+        explorer.tell(own)
+        if len(asked := explorer.ask(1)):
+            return asked[0]
+    return improving.saving(view.predictions, view.front.idle_w, view.known, room)
 
 
 def _row(predictions: Predictions, mode: PowerMode) -> Prediction:

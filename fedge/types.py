@@ -118,13 +118,15 @@ class Measurement:
     peak_c: float | None = None
     throttled: bool = False
     warm_up_s: float = 0.0
+    switch_s: float = 0.0
+    """What changing to the mode took, when it was changed in the middle of the work."""
     board: str | None = None
     """The board that saw it, when that is another one of the same kind; None for the board's own."""
 
     @property
     def work_s(self) -> float:
-        """Seconds for all the steps, warm-up included."""
-        return self.steps * self.step_s + self.warm_up_s
+        """Seconds for all the steps, with the warm-up and the change of mode."""
+        return self.steps * self.step_s + self.warm_up_s + self.switch_s
 
     @property
     def work_j(self) -> float:
@@ -209,6 +211,8 @@ class Front:
     idle_w: float
     link_s: float
     maxn_idle_w: float
+    switch_s: float = 0.0
+    """What a change of mode in the middle of the work takes, seconds."""
 
 
 @dataclass(frozen=True, slots=True)

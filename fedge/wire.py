@@ -24,6 +24,8 @@ class BoardState:
     temperature_c: float | None = None
     rested_at_s: float = 0.0
     """Fleet time at which the board last stopped working."""
+    allowed_s: tuple[float, ...] = ()
+    """Seconds per minibatch that the deadlines of its last rounds allowed."""
 
 
 @dataclass(frozen=True, slots=True)

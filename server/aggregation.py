@@ -24,7 +24,7 @@ STRATEGIES = {
     name: f"flwr.serverapp.strategy:{name}"
     for name, value in vars(flower_strategies).items()
     if inspect.isclass(value) and issubclass(value, Strategy) and value is not Strategy
-}
+} | {"FedAsync": "server.staleness:FedAsync", "FedBuff": "server.staleness:FedBuff"}
 WHOLE_SELECTION = {"fraction_train": 1.0, "min_train_nodes": 1, "min_available_nodes": 1}
 """The coordinator selects the clients; the strategy must not sample again, nor wait for more."""
 
@@ -35,13 +35,23 @@ class UnlikeArrays(FedgeError):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Contribution:
-    """One client's result: its arrays, and the samples that weigh them."""
+    """One client's result: its arrays, and the samples that weigh them.
+
+    ``steps`` minibatches made it; ``discount`` below 1 makes it weigh less than its samples (a late one).
+    """
 
     board: str
     arrays: NamedArrays
     samples: int
     loss: float
     accuracy: float
+    steps: int = 0
+    discount: float = 1.0
+
+    @property
+    def weight(self) -> float:
+        """What weighs it: its samples, discounted."""
+        return self.samples if self.discount == 1.0 else self.samples * self.discount
 
 
 class _Selected:
@@ -104,7 +114,10 @@ class Aggregator:
         return _like(arrays, arrays_of(sent)), numbers
 
     def aggregate(self, round_number: int, arrays: NamedArrays, contributions: Sequence[Contribution]) -> NamedArrays:
-        """The new global arrays, with the old ones' types; replies are taken in the order of board names."""
+        """The new global arrays, with the old ones' types; replies are taken in the order of board names.
+
+        Of several of one board, in the order given.
+        """
         ordered = sorted(contributions, key=lambda c: c.board)
         replies = [
             message(_content(c, self._learnt(c.arrays)), "train", node) for node, c in enumerate(ordered, start=1)
@@ -116,6 +129,10 @@ class Aggregator:
             raise FedgeError(f"the strategy gave no model for {len(ordered)} results")
         kept = {name: _averaged(name, ordered) for name in arrays.keys() - self._learnt(arrays).keys()}
         return _like(arrays, arrays_of(record) | kept)
+
+    def learnt(self, arrays: NamedArrays) -> frozenset[str]:
+        """The names of the arrays that a strategy averages or moves; the others are statistics and counters."""
+        return frozenset(self._learnt(arrays))
 
     def _learnt(self, arrays: NamedArrays) -> NamedArrays:
         """What a strategy may average or move, at least one-dimensional."""
@@ -151,8 +168,8 @@ def _averaged(name: str, contributions: Sequence[Contribution]) -> NDArray[np.ge
     values = [c.arrays[name] for c in contributions]
     if not np.issubdtype(values[0].dtype, np.floating):
         return np.asarray(np.max(values, axis=0))
-    weighted = [c.samples * np.asarray(value, dtype=np.float64) for c, value in zip(contributions, values, strict=True)]
-    return np.asarray(sum(weighted) / sum(c.samples for c in contributions))
+    weighted = [c.weight * np.asarray(value, dtype=np.float64) for c, value in zip(contributions, values, strict=True)]
+    return np.asarray(sum(weighted) / sum(c.weight for c in contributions))
 
 
 def _like(arrays: NamedArrays, new: NamedArrays) -> NamedArrays:
@@ -165,7 +182,7 @@ def _like(arrays: NamedArrays, new: NamedArrays) -> NamedArrays:
 
 def _content(contribution: Contribution, learnt: NamedArrays) -> RecordDict:
     metrics: dict[str, int | float | list[int] | list[float]] = {
-        "num-examples": contribution.samples,
+        "num-examples": contribution.weight,
         "train_loss": contribution.loss,
         "train_accuracy": contribution.accuracy,
     }

@@ -65,7 +65,7 @@ def contribution_of(board: str, reply: Reply) -> Contribution | None:
     report, trained = reply.answer.report, reply.trained
     if report is None or trained is None:
         return None
-    return Contribution(board, trained.arrays, report.samples, trained.loss, trained.accuracy)
+    return Contribution(board, trained.arrays, report.samples, trained.loss, trained.accuracy, report.steps)
 
 
 def bytes_of(arrays: NamedArrays) -> int:

@@ -41,7 +41,11 @@ class History:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pending:
-    """A result that has not reached the model yet: asked in ``round``, from ``start_s`` on, here at ``end_s``."""
+    """A result that has not reached the model yet: asked in ``round``, from ``start_s`` on, here at ``end_s``.
+
+    Of a late reply ``trained`` holds what training changed (``server.weighting.change``), since the model that it
+    started from is not kept.
+    """
 
     round: int
     start_s: float
@@ -54,8 +58,8 @@ class Pending:
 class Progress:
     """A run after ``round`` rounds: the fleet's clock, the global model, the strategy's memory, the boards' states.
 
-    ``selection`` is what the selector remembers, ``spent_j`` the fleet's joules so far, ``pending`` the results that
-    are under way: late ones, or all of an asynchronous run.
+    ``selection`` is what the selector remembers, ``spent_j`` the joules of the boards asked so far and ``last_j`` those
+    of the last round, ``pending`` the results that are under way: late ones, or all of an asynchronous run.
     """
 
     round: int
@@ -68,6 +72,7 @@ class Progress:
     selection: Mapping[str, float] = field(default_factory=dict)
     spent_j: float = 0.0
     pending: tuple[Pending, ...] = ()
+    last_j: float = 0.0
 
 
 def save(folder: Path, progress: Progress) -> Path:
@@ -124,6 +129,7 @@ def _metadata(progress: Progress) -> dict[str, str]:
         "histories": json.dumps({board: to_json(history) for board, history in progress.histories.items()}),
         "selection": json.dumps(dict(progress.selection)),
         "spent_j": repr(progress.spent_j),
+        "last_j": repr(progress.last_j),
         "pending": json.dumps([_about(pending) for pending in progress.pending]),
     }
 
@@ -165,6 +171,7 @@ def _load(path: Path) -> Progress:
             histories={board: from_json(History, text) for board, text in json.loads(about["histories"]).items()},
             selection=json.loads(about["selection"]),
             spent_j=float(about["spent_j"]),
+            last_j=float(about["last_j"]),
             pending=tuple(_pending(i, one, tensors) for i, one in enumerate(json.loads(about["pending"]))),
         )
     except (SafetensorError, OSError, KeyError, ValueError) as error:

@@ -1,29 +1,33 @@
-"""The round loop: plan, ask, settle, store, aggregate, checkpoint; the same on every backend."""
+"""The round loop: select, plan, ask, settle, store, aggregate, checkpoint; the same on every backend."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from fedge.errors import FedgeError, RunFailed
+from fedge.errors import RunFailed
 from fedge.experiment import Experiment, boards
 from fedge.interfaces import LearningTask
+from fedge.planning.deadline import least_energy_at, round_energy_j
 from fedge.telemetry.rows import EventRow
 from fedge.telemetry.store import Row
-from fedge.types import NamedArrays
+from fedge.types import FleetPlan, Goal
 from server import checkpoint
-from server.accounting import Opening, Settled, round_row, settle
+from server.accounting import Around, Opening, round_row, settle
 from server.aggregation import Aggregator, strategy_of
-from server.asking import Asking, Task, contribution_of
-from server.checkpoint import Progress
+from server.asking import Asking, Task
+from server.checkpoint import History, Progress
+from server.lateness import stop_of
+from server.merging import Merging, strategy_errors
 from server.plan import plan_round
-from server.port import ClientPort, Reply
-
-logger = logging.getLogger(__name__)
+from server.port import ClientPort
+from server.reach import Reach, reach_of
+from server.remembering import arrived, heard, remembered
+from server.resting import awake, rest
+from server.selecting import BUDGETED, Chosen, choose
 
 
 class Tables(Protocol):
@@ -48,8 +52,12 @@ class Coordinator:
         aggregator = Aggregator(strategy_of(self.experiment.strategy), self.experiment.seed, self.task.buffers)
         progress = self._opened() if progress is None else progress
         aggregator.remember(progress.memory)
+        reach = reach_of(self.experiment)
         while progress.round < self.experiment.rounds:
-            progress = self._round(progress, aggregator)
+            after = self._round(progress, reach, aggregator)
+            if after is None:
+                break
+            progress = after
             if self.checkpoints is not None:
                 checkpoint.save(self.checkpoints, progress)
             self.on_round(progress.round)
@@ -69,55 +77,92 @@ class Coordinator:
         if len(failed) == len(names):
             raise RunFailed(f"no board is ready: {names[0]} says {failed[names[0]]}")
         fronts = {name: front for name in names if (front := replies[name].answer.front) is not None}
-        return Progress(0, 0.0, arrays, fronts=fronts)
+        histories = {name: History(samples=replies[name].answer.samples) for name in names}
+        return Progress(0, 0.0, arrays, fronts=fronts, histories=histories)
 
-    def _round(self, progress: Progress, aggregator: Aggregator) -> Progress:
-        number = progress.round + 1
-        selected = [board.name for board in boards(self.experiment)]
-        plan = plan_round(self.experiment.policy, progress.fronts, selected)
-        with self._strategy_errors(number):
-            arrays, numbers = aggregator.configure(number, progress.arrays, len(selected))
+    def _round(self, before: Progress, reach: Reach, aggregator: Aggregator) -> Progress | None:
+        """The run after its next round; None when the energy budget does not allow one."""
+        number, late = before.round + 1, self.experiment.late
+        up = awake(reach, before)
+        progress = heard(up.progress, arrived(before.pending, before.clock_s, up.progress.clock_s))
+        self.tables.append(up.events)
+        chosen = choose(self.experiment, reach, progress)
+        plan = plan_round(
+            self.experiment.policy,
+            progress.fronts,
+            chosen.boards,
+            deadline_s=chosen.selected.deadline_s,
+            spent_j=progress.spent_j,
+        )
+        if spent := self._spent(progress, chosen, plan):
+            self.tables.append([spent])
+            return None
+        with strategy_errors(self.experiment, number):
+            arrays, numbers = aggregator.configure(number, progress.arrays, len(chosen.boards))
         task = Task(number, progress.clock_s, arrays, numbers.get("proximal-mu", 0.0))
-        replies = self._asking.train(task, plan.goals, progress.states)
+        replies = self._asking.train(task, self._goals(plan), progress.states)
         answers = {name: reply.answer for name, reply in replies.items()}
-        idle_w = {name: front.idle_w for name, front in progress.fronts.items()}
-        settled = settle(Opening(number, progress.clock_s, plan.deadline_s, idle_w), answers, self.experiment.late)
+        settled = settle(_opening(progress, reach, chosen, plan), answers, late)
         self.tables.append((*settled.clients, *settled.events))
-        new = self._aggregated(number, arrays, aggregator, settled, replies)
-        self.tables.append([round_row(settled, self.task.evaluate(new))])
-        return Progress(
-            number,
-            settled.end_s,
-            new,
-            aggregator.memory(),
-            {**progress.states, **{name: a.state for name, a in answers.items() if a.state is not None}},
-            {**progress.fronts, **{name: a.front for name, a in answers.items() if a.front is not None}},
+        merged = Merging(self.experiment, aggregator).merged(task, settled, replies, progress.pending)
+        told = remembered(progress, settled, answers)
+        told = heard(told, arrived(progress.pending, progress.clock_s, settled.end_s))
+        rested, resting_j = rest(reach, told, (name for name in reach.names if name not in answers), settled.end_s)
+        around = Around(chosen.available, merged.stale, up.waited_j + resting_j)
+        self.tables.append((*merged.events, round_row(settled, self.task.evaluate(merged.arrays), around)))
+        return dataclasses.replace(
+            rested,
+            round=number,
+            clock_s=settled.end_s,
+            arrays=merged.arrays,
+            memory=aggregator.memory(),
+            selection=chosen.selected.memory,
+            spent_j=progress.spent_j + settled.energy_j,
+            last_j=settled.energy_j,
+            pending=merged.pending,
         )
 
-    def _aggregated(
-        self,
-        number: int,
-        arrays: NamedArrays,
-        aggregator: Aggregator,
-        settled: Settled,
-        replies: Mapping[str, Reply],
-    ) -> NamedArrays:
-        contributions = [c for board in settled.accepted if (c := contribution_of(board, replies[board])) is not None]
-        if not contributions:
-            raise RunFailed(f"round {number}: no board gave a result to aggregate; {_reasons(settled)}")
-        with self._strategy_errors(number):
-            return aggregator.aggregate(number, arrays, contributions)
+    def _goals(self, plan: FleetPlan) -> Mapping[str, Goal]:
+        """The plan's goals; boards may stop by themselves only where partial work counts."""
+        late = self.experiment.late
+        if late.action != "partial" or plan.deadline_s is None:
+            return plan.goals
+        stop_s = stop_of(late, plan.deadline_s)
+        return {name: dataclasses.replace(goal, stop_s=stop_s) for name, goal in plan.goals.items()}
 
-    @contextmanager
-    def _strategy_errors(self, number: int) -> Iterator[None]:
-        """The strategy is the user's choice, and its errors are many: each ends the run with its name."""
-        try:
-            yield
-        except Exception as error:
-            reason = str(error) if isinstance(error, FedgeError) else f"{type(error).__name__}: {error}"
-            raise RunFailed(f"round {number}: strategy {self.experiment.strategy.name} failed: {reason}") from error
+    def _spent(self, progress: Progress, chosen: Chosen, plan: FleetPlan) -> EventRow | None:
+        """What there is to tell when the next round would exceed the run's energy budget; None when it would not."""
+        policy, number = self.experiment.policy, progress.round + 1
+        if policy.name != BUDGETED or policy.budget_j is None:
+            return None
+        next_j = _expected_j(progress, plan)
+        if chosen.boards and progress.spent_j + next_j <= policy.budget_j:
+            return None
+        spent = f"{progress.spent_j:.0f} J of {policy.budget_j:.0f} J are spent"
+        why = f"round {number} would take {next_j:.0f} J" if chosen.boards else "no board can work for the rest"
+        return EventRow(progress.clock_s, number, None, "budget", f"{spent}; {why}")
 
 
-def _reasons(settled: Settled) -> str:
-    errors: Sequence[str] = [f"{row.board}: {row.error}" for row in settled.clients if row.error]
-    return "; ".join(errors[:3]) or "no board replied"
+def _expected_j(progress: Progress, plan: FleetPlan) -> float:
+    """Joules of the planned round; where only its deadline is known, of the cheapest modes that keep it.
+
+    Where not even that is known, as many as the last round took.
+    """
+    fronts = [progress.fronts[name] for name in plan.goals if name in progress.fronts]
+    if plan.energy_j is not None:
+        return plan.energy_j
+    if plan.deadline_s is None or len(fronts) < len(plan.goals):
+        return progress.last_j
+    return sum(round_energy_j(front, least_energy_at(front, plan.deadline_s), plan.deadline_s) for front in fronts)
+
+
+def _opening(progress: Progress, reach: Reach, chosen: Chosen, plan: FleetPlan) -> Opening:
+    return Opening(
+        progress.round + 1,
+        progress.clock_s,
+        plan.deadline_s,
+        {name: front.idle_w for name, front in progress.fronts.items()},
+        chosen.wanted,
+        reach.leaves_s(progress.clock_s),
+        reach.charges(progress.histories),
+    )

@@ -1,36 +1,61 @@
-"""What the server asks of every client in a round: the goals, and the deadline planned from the clients' fronts."""
+"""What the server asks of every client in a round: the goals, and what the policy's planner makes of the fronts."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from fedge.experiment import PolicySpec
-from fedge.planning.deadline import plan_deadline
-from fedge.policies.balanced import TIME_WEIGHT
-from fedge.types import Front, Goal
-
-MAX_SLOWDOWN = 1.05
-"""The default of ``balanced``: a round is never planned more than 5 % longer than with every board at MAXN."""
+from fedge.planning import planner_for
+from fedge.types import FleetPlan, Front, Goal
 
 
-@dataclass(frozen=True, slots=True)
-class RoundPlan:
-    """Each selected board's goal, and the deadline that they share (None where the policy has none)."""
+def plan_round(
+    policy: PolicySpec,
+    fronts: Mapping[str, Front],
+    selected: Sequence[str],
+    *,
+    deadline_s: float | None = None,
+    spent_j: float = 0.0,
+) -> FleetPlan:
+    """The goals of a round; pure. Boards without a usable front take part without being planned for.
 
-    deadline_s: float | None
-    goals: Mapping[str, Goal]
+    ``deadline_s`` is the selector's, which wins over the planner's; ``spent_j`` is what the run has used so far, which
+    the goals carry where there is a budget.
+    """
+    limits = policy.limits if policy.budget_j is None else {**policy.limits, "spent_j": spent_j}
+    goal = Goal(policy.name, steps=0, deadline_s=None, limits=limits)
+    planner = planner_for(policy.name)
+    plan = _bare(goal, selected) if planner is None else planner(fronts, selected, goal)
+    if deadline_s is not None:
+        return _until(plan, deadline_s)
+    if plan.deadline_s is None:
+        return _until(plan, policy.deadline_s)
+    return _shared(plan, policy.deadline_s if plan.feasible else None)
 
 
-def plan_round(policy: PolicySpec, fronts: Mapping[str, Front], selected: Sequence[str]) -> RoundPlan:
-    """The goals of a round; pure. Boards without a front yet take part without being planned for."""
-    known = {board: fronts[board] for board in selected if board in fronts}
-    deadline_s = policy.deadline_s
-    if policy.name == "balanced" and known:
-        weight = TIME_WEIGHT if policy.time_weight is None else policy.time_weight
-        slowdown = MAX_SLOWDOWN if policy.max_slowdown is None else policy.max_slowdown
-        deadline_s = plan_deadline(known, weight, slowdown).deadline_s
-    goal = Goal(policy.name, steps=0, deadline_s=deadline_s, limits=policy.limits)
-    own_s = policy.deadline_s
-    shared_s = min((d for d in (deadline_s, own_s) if d is not None), default=None)
-    return RoundPlan(shared_s, dict.fromkeys(selected, goal))
+def _bare(goal: Goal, selected: Sequence[str]) -> FleetPlan:
+    return FleetPlan(dict.fromkeys(selected, goal), why="Every board decides for itself.")
+
+
+def _until(plan: FleetPlan, deadline_s: float | None) -> FleetPlan:
+    """The plan with a deadline that was not planned from the fronts, so that nothing is expected of the round."""
+    goals = {board: dataclasses.replace(goal, deadline_s=deadline_s) for board, goal in plan.goals.items()}
+    return FleetPlan(
+        goals,
+        deadline_s,
+        maxn_round_s=plan.maxn_round_s,
+        maxn_energy_j=plan.maxn_energy_j,
+        feasible=plan.feasible,
+        why=plan.why,
+    )
+
+
+def _shared(plan: FleetPlan, own_s: float | None) -> FleetPlan:
+    """The plan with its deadline in every goal; the round's is the shorter of it and the user's own."""
+    goals = {
+        board: goal if goal.deadline_s is not None else dataclasses.replace(goal, deadline_s=plan.deadline_s)
+        for board, goal in plan.goals.items()
+    }
+    shorter_s = min(d for d in (plan.deadline_s, own_s) if d is not None)
+    return dataclasses.replace(plan, goals=goals, deadline_s=shorter_s)

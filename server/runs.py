@@ -11,13 +11,21 @@ import numpy as np
 from fedge.errors import BadInput
 from fedge.experiment import Experiment
 from fedge.fleetsim.client import task_of
+from fedge.selection import selector_for
 from fedge.telemetry.rows import ClientRow, RoundRow
 from fedge.telemetry.run_folder import CHECKPOINTS, MODEL
 from fedge.telemetry.store import FILES, RunTables, read_rows
 from fedge.types import NamedArrays
 from server import checkpoint
+from server.aggregation import strategy_of
+from server.asynchronous import AsyncCoordinator
 from server.coordinator import Coordinator
 from server.port import ClientPort
+from server.reach import reach_of
+from server.staleness import Asynchronous
+
+NAMES = {"all": "random"}
+"""With fewer slots than boards, an asynchronous run cannot ask all; then which of the free ones is left to chance."""
 
 
 def play(
@@ -28,8 +36,20 @@ def play(
     tables = RunTables(folder)
     tables.forget_after(progress.round if progress else -1)
     _check_rows(folder, progress.round if progress else 0)
-    coordinator = Coordinator(experiment, port, task_of(experiment), tables, folder / CHECKPOINTS, on_round)
+    coordinator = _coordinator(experiment, port, tables, folder / CHECKPOINTS, on_round)
     save_model(folder / MODEL, coordinator.run(progress).arrays)
+
+
+def _coordinator(
+    experiment: Experiment, port: ClientPort, tables: RunTables, checkpoints: Path, on_round: Callable[[int], None]
+) -> Coordinator | AsyncCoordinator:
+    """The loop that the experiment's strategy asks for."""
+    task, strategy = task_of(experiment), strategy_of(experiment.strategy)
+    if not isinstance(strategy, Asynchronous):
+        return Coordinator(experiment, port, task, tables, checkpoints, on_round)
+    name = experiment.selection.name
+    selector, reach = selector_for(NAMES.get(name, name)), reach_of(experiment)
+    return AsyncCoordinator(experiment, strategy, port, task, tables, selector, reach, checkpoints, on_round)
 
 
 def _check_rows(folder: Path, rounds: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -21,6 +21,8 @@ T = TypeVar("T")
 
 WARM_UP_STEPS = 1.5
 """Extra steps' worth of time that a round's first minibatches cost (autotuning, caches; estimated)."""
+SWITCH_S = 0.05
+"""What a change of mode takes in the middle of the work: writing the clocks and their settling (estimated)."""
 NOISE_TIME_SD = 0.008
 NOISE_POWER_SD = 0.010
 """Run-to-run noise of a long measurement (the tables' smoothness residuals: 0.4-0.8 % time, 0.8-1.2 % power)."""
@@ -76,7 +78,8 @@ class EmulatedBoard:
         self.mode = top_mode(surface)
         """A board is found in its fastest mode."""
         self._rng = rng
-        self._warm = False
+        self._worked: PowerMode | None = None
+        """The mode of the round's work so far."""
 
     def idle_w(self, mode: PowerMode) -> float:
         return float(self.surface.idle_w[self.surface.row(mode)])
@@ -94,35 +97,66 @@ class EmulatedBoard:
         """Let the board idle, and cool, in ``mode``."""
         self.temperature_c = self.thermal.after(self.temperature_c, self.idle_w(mode), seconds)
 
-    def measure(self, workload: Workload, steps: int, work: Callable[[], T]) -> tuple[T, Measurement]:
-        result = work()
+    def measure(
+        self, workload: Workload, steps: int, work: Callable[[int], T], limit_s: float | None = None
+    ) -> tuple[T, Measurement]:
         row = self.surface.row(self.mode)
         jitter_sd = JITTER_SD / math.sqrt(steps)
         step_s = float(self.surface.step_s[row]) * self._noise(math.hypot(NOISE_TIME_SD, jitter_sd))
         power_w = float(self.surface.power_w[row]) * self._noise(math.hypot(NOISE_POWER_SD, jitter_sd))
         if self._rng.random() < OUTLIER_CHANCE:
             step_s *= self._rng.uniform(*OUTLIER_SLOWDOWN)
-        warm_up_s = 0.0 if self._warm else WARM_UP_STEPS * step_s
-        self._warm = True
-        return result, self._heated(steps, step_s, warm_up_s, power_w)
+        warm_up_s = WARM_UP_STEPS * step_s if self._worked is None else 0.0
+        switch_s = SWITCH_S if self._worked not in (None, self.mode) else 0.0
+        self._worked = self.mode
+        planned = Measurement(self.mode, steps, step_s, power_w, warm_up_s=warm_up_s, switch_s=switch_s)
+        done = self._cut(planned, limit_s)
+        result = work(done.steps)
+        return result, self._heated(done)
+
+    def _cut(self, planned: Measurement, limit_s: float | None) -> Measurement:
+        """As many of the minibatches as fit in ``limit_s``, heat considered, at least one."""
+        if limit_s is None:
+            return planned
+        few, many = 1, planned.steps + 1
+        while many - few > 1:
+            middle = (few + many) // 2
+            fits = self._hot_s(replace(planned, steps=middle)) <= limit_s
+            few, many = (middle, many) if fits else (few, middle)
+        return replace(planned, steps=few)
 
     def _noise(self, sd_log: float) -> float:
         return math.exp(sd_log * self._rng.standard_normal())
 
-    def _heated(self, steps: int, step_s: float, warm_up_s: float, power_w: float) -> Measurement:
+    def _cool_s(self, planned: Measurement) -> float:
+        """Seconds of the work before the trip point is reached."""
+        until_s = self.thermal.seconds_until(TRIP_C, self.temperature_c, planned.power_w)
+        return min(planned.work_s, until_s)
+
+    def _hot_s(self, planned: Measurement) -> float:
+        """Seconds of the work with what is throttled of it."""
+        cool_s = self._cool_s(planned)
+        return cool_s + (planned.work_s - cool_s) * THROTTLED_SLOWDOWN
+
+    def _heated(self, planned: Measurement) -> Measurement:
         """The measurement after heating; past the trip point the rest of the work runs throttled."""
-        work_s = steps * step_s + warm_up_s
-        cool_s = min(work_s, self.thermal.seconds_until(TRIP_C, self.temperature_c, power_w))
-        hot_s = (work_s - cool_s) * THROTTLED_SLOWDOWN
-        hot_w = power_w * THROTTLED_POWER
-        total_s = cool_s + hot_s
+        power_w, cool_s, total_s = planned.power_w, self._cool_s(planned), self._hot_s(planned)
+        hot_s, hot_w = total_s - cool_s, planned.power_w * THROTTLED_POWER
         mean_w = (cool_s * power_w + hot_s * hot_w) / total_s
         tripped_c = self.thermal.after(self.temperature_c, power_w, cool_s)
         end_c = min(self.thermal.after(tripped_c, hot_w, hot_s), TRIP_C) if hot_s > 0 else tripped_c
         peak_c = max(self.temperature_c, tripped_c)
         self.temperature_c = end_c
-        slowed = total_s / work_s
-        return Measurement(self.mode, steps, slowed * step_s, mean_w, peak_c, hot_s > 0, slowed * warm_up_s)
+        slowed = total_s / planned.work_s
+        return replace(
+            planned,
+            step_s=slowed * planned.step_s,
+            power_w=mean_w,
+            peak_c=peak_c,
+            throttled=hot_s > 0,
+            warm_up_s=slowed * planned.warm_up_s,
+            switch_s=slowed * planned.switch_s,
+        )
 
 
 def top_mode(surface: Surface) -> PowerMode:

@@ -11,16 +11,17 @@ import numpy as np
 from fedge import modes as mode_tables
 from fedge.costs.profiles import cost_of, priors_for
 from fedge.costs.record import CostProfile, load_calibrated
+from fedge.costs.workloads import load_workloads
 from fedge.devices import catalogue
 from fedge.devices.link import Link
 from fedge.devices.truth import IDLE_BELOW_WORK, Surface, own_surface
-from fedge.errors import BadInput
-from fedge.experiment import Board, LinkSpec, WorkloadSpec
+from fedge.errors import BadInput, UnknownName
+from fedge.experiment import Board, FleetEntry, LinkSpec, WorkloadSpec
 from fedge.physics import model
 from fedge.physics.knowledge import Knowledge
 from fedge.profiles import table as tables
 from fedge.seeds import generator
-from fedge.types import DeviceSpec, Floats, Label, Modes, ProfileTable
+from fedge.types import DeviceSpec, Floats, Label, Modes, ProfileTable, Workload
 
 TABLE = "table:"
 RIGHT_REFERENCE = "a table of another workload, measured on such a board"
@@ -41,7 +42,21 @@ class Kind:
 
 def kind_of(board: Board, workload: WorkloadSpec) -> Kind:
     """The kind behind a board's fleet entry; raises ``BadInput`` for an unknown device, workload or table."""
-    return _kind(board.entry.device, board.entry.truth, workload.cost, workload.batch_size)
+    return _kind(board.entry.device, board.entry.truth, work_of(board.entry, workload), board.entry.cost is None)
+
+
+def work_of(entry: FleetEntry, workload: WorkloadSpec) -> Workload:
+    """What a minibatch is on an entry's boards: of the entry's own ``cost``, at that workload's batch size, if given.
+
+    Such an entry's measured table is replayed at its one batch size, whatever that is. Raises ``UnknownName`` for a
+    cost of its own that nobody knows.
+    """
+    if entry.cost is None:
+        return Workload(workload.cost, workload.batch_size)
+    sizes = load_workloads()
+    if entry.cost not in sizes:
+        raise UnknownName("fleet.cost", entry.cost, tuple(sizes))
+    return Workload(entry.cost, sizes[entry.cost].batch_size)
 
 
 def references_of(board: Board, workload: WorkloadSpec) -> tuple[ProfileTable, ...]:
@@ -55,7 +70,7 @@ def reference_of(path: str, board: Board, workload: WorkloadSpec) -> ProfileTabl
     Raises ``BadInput`` for the table that is replayed as the board's truth and for any of the workload that the boards
     are given: what is to be predicted must not be known.
     """
-    return _reference(path, board.entry.truth, workload.cost, workload.batch_size)
+    return _reference(path, board.entry.truth, work_of(board.entry, workload), board.entry.cost is None)
 
 
 def knowledge_of(kind: Kind, references: tuple[ProfileTable, ...], idle_w: float | None) -> Knowledge:
@@ -64,28 +79,34 @@ def knowledge_of(kind: Kind, references: tuple[ProfileTable, ...], idle_w: float
 
 
 @lru_cache(maxsize=64)
-def _kind(device: str, truth: str, workload: str, batch_size: int) -> Kind:
+def _kind(device: str, truth: str, work: Workload, exact: bool) -> Kind:
     spec = catalogue.find(device, where="fleet.device")
     if truth.startswith(TABLE):
-        return _kind_from_table(spec, _truth_table(truth, batch_size), workload)
-    return _kind_from_model(spec, workload)
+        return _kind_from_table(spec, _truth_table(truth, work.batch_size, exact), work.name)
+    return _kind_from_model(spec, work.name)
 
 
 @lru_cache(maxsize=64)
-def _truth_table(truth: str, batch_size: int) -> ProfileTable:
-    return tables.read_table(Path(truth.removeprefix(TABLE)), batch_size=batch_size)
+def _truth_table(truth: str, batch_size: int, exact: bool) -> ProfileTable:
+    path = Path(truth.removeprefix(TABLE))
+    return tables.read_table(path, batch_size=batch_size) if exact else _table_at(path, batch_size)
 
 
-@lru_cache(maxsize=64)
-def _reference(path: str, truth: str, workload: str, batch_size: int) -> ProfileTable:
+def _table_at(path: Path, batch_size: int) -> ProfileTable:
+    """A table at its one batch size, or of several at ``batch_size``."""
     try:
-        table = tables.read_table(Path(path))
+        return tables.read_table(path)
     except BadInput:  # several batch sizes, or something wrong, which the second reading tells
-        table = tables.read_table(Path(path), batch_size=batch_size)
-    replayed = _truth_table(truth, batch_size) if truth.startswith(TABLE) else None
+        return tables.read_table(path, batch_size=batch_size)
+
+
+@lru_cache(maxsize=64)
+def _reference(path: str, truth: str, work: Workload, exact: bool) -> ProfileTable:
+    table = _table_at(Path(path), work.batch_size)
+    replayed = _truth_table(truth, work.batch_size, exact) if truth.startswith(TABLE) else None
     if replayed is not None and table.sha256 == replayed.sha256:
         raise BadInput(path, "the very table that is replayed as the board's truth", RIGHT_REFERENCE)
-    same = _names_of(workload, replayed) & _names_of(table.workload, table)
+    same = _names_of(work.name, replayed) & _names_of(table.workload, table)
     if same:
         raise BadInput(path, f"a table of {min(same)}, which is what the boards work on", RIGHT_REFERENCE)
     return table

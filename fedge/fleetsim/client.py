@@ -21,6 +21,7 @@ from fedge.devices.link import Link
 from fedge.devices.truth import Surface
 from fedge.errors import FedgeError
 from fedge.experiment import Board, Experiment, boards
+from fedge.explorers import explorer_for
 from fedge.fleetsim.boards import Kind, kind_of, knowledge_of, link_of, references_of, surface_of
 from fedge.interfaces import LearningTask, Training
 from fedge.modes import index_of
@@ -45,6 +46,10 @@ from fedge.wire import Answer, Ask, BoardState
 from fedge.workloads.partitions import split
 
 logger = logging.getLogger(__name__)
+EXPLORER = "active"
+"""What chooses the first modes that a board tries."""
+REMEMBERED = 30
+"""So many rounds' deadlines are remembered."""
 SEATS = 256
 """How many boards a process keeps in memory (about 1 MB each); others are made anew when they are asked."""
 
@@ -126,9 +131,10 @@ def answer(
 
 def _front(experiment: Experiment, seat: Seat, ask: Ask) -> Answer:
     player = _player(experiment, seat, ask, _board(experiment, seat, ask))
-    known = (*ask.state.measurements, *rounds.believed(player, ask.state.measurements, ask.shared))
-    steps = seat.steps + rounds.warm_up_steps(ask.state.measurements)
-    _, front = rounds.offer(player, known, steps, seat.link.transfer(ask.model_bytes))
+    own = ask.state.measurements
+    shared = rounds.believed(player, own, ask.shared)
+    steps = seat.steps + rounds.warm_up_steps(own)
+    _, front = rounds.offer(player, own, shared, steps, seat.link.transfer(ask.model_bytes))
     return Answer(seat.board.name, front=front, samples=len(seat.share))
 
 
@@ -164,10 +170,12 @@ def _round(experiment: Experiment, seat: Seat, ask: Ask, arrays: NamedArrays) ->
         power_ape=apes[1],
         own_samples=played.own_samples,
         shared_samples=played.shared_samples,
+        mixed=played.mixed,
         asked_steps=seat.steps,
     )
-    measurements = (*ask.state.measurements, *played.probes, played.measured)
-    state = BoardState(measurements, board.temperature_c, ask.start_s + report.busy_s)
+    measurements = (*ask.state.measurements, *report.parts)
+    allowed_s = (*ask.state.allowed_s, *(() if played.allowed_s is None else (played.allowed_s,)))[-REMEMBERED:]
+    state = BoardState(measurements, board.temperature_c, ask.start_s + report.busy_s, allowed_s)
     return Answer(seat.board.name, played.front, report, state), played.trained
 
 
@@ -227,16 +235,19 @@ class _Remembering:
 
 def _player(experiment: Experiment, seat: Seat, ask: Ask, board: EmulatedBoard) -> rounds.Player:
     maxn = top_mode(seat.surface)
+    knowledge = knowledge_of(seat.kind, seat.references, board.idle_w(maxn))
     return rounds.Player(
         seat.board.name,
         board,
         _Remembering(seat, experiment.predictor, board.idle_w(maxn)),
         policy_for(ask.policy),
-        Workload(experiment.workload.cost, experiment.workload.batch_size),
+        Workload(seat.board.entry.cost or experiment.workload.cost, experiment.workload.batch_size),
         seat.truth.modes,
         maxn,
         _waiting(seat, ask),
         experiment.exploration,
+        lambda modes: explorer_for(EXPLORER, modes, knowledge),
+        ask.state.allowed_s,
     )
 
 

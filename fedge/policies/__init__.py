@@ -13,6 +13,9 @@ POLICIES = {
     "fastest-within-power": "fedge.policies.power:fastest_within_power",
     "least-energy-within-deadline": "fedge.policies.energy:least_energy_within_deadline",
     "balanced": "fedge.policies.balanced:balanced",
+    "least-energy": "fedge.policies.fleet:least_energy",
+    "fastest": "fedge.policies.fleet:fastest",
+    "energy-budget": "fedge.policies.fleet:energy_budget",
 }
 """A policy's name in the configuration -> its function; ``preset`` is written ``preset:NAME``."""
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from fedge.errors import BadInput
-from fedge.policies.choice import above_idle_j, best_row, busy_s, deadline_of, figure, margin_z, within
-from fedge.types import Decision, DeviceSpec, Front, Goal, Predictions
+import numpy as np
 
-CONFIDENCE = 0.84
-"""One standard deviation: a choice of least energy always sits at its limit, so without a margin half would be late."""
+from fedge.errors import BadInput
+from fedge.planning.fleet import CONFIDENCE
+from fedge.policies.choice import above_idle_j, best_row, busy_s, deadline_of, figure, margin_z, within
+from fedge.policies.splitting import Figures, least_energy
+from fedge.types import Decision, DeviceSpec, Front, Goal, Predictions
 
 
 def least_energy_within_deadline(predictions: Predictions, offer: Front, goal: Goal, spec: DeviceSpec) -> Decision:
@@ -23,12 +24,11 @@ def least_energy_within_deadline(predictions: Predictions, offer: Front, goal: G
     confidence = goal.limits.get("confidence", CONFIDENCE)
     time_s, energy_j = busy_s(predictions, offer, goal), above_idle_j(predictions, offer, goal)
     cautious_s = busy_s(predictions, offer, goal, margin_z(confidence, "policy.confidence"))
-    allowed = within(cautious_s, deadline_s)
+    allowed = within(cautious_s, deadline_s) & np.isfinite(energy_j)
     if allowed.any():
-        row = best_row(energy_j, time_s, allowed)
-        found = f"{figure(time_s[row])} s and {figure(energy_j[row])} J above idling expected"
-        why = f"Least energy of {allowed.sum()} modes that end within {figure(deadline_s)} s: {found}."
-        return Decision(predictions.modes[row], why)
+        figures = Figures(predictions.modes, cautious_s, energy_j, time_s, energy_j)
+        usable = np.isfinite(cautious_s)
+        return least_energy(figures, offer, goal, deadline_s, usable, f"with {confidence:.0%} confidence")
     row = best_row(time_s, energy_j)
     ends = f"the fastest takes {figure(time_s[row])} s, {figure(cautious_s[row])} s at {confidence:.0%} confidence"
     return Decision(predictions.modes[row], f"No mode ends within {figure(deadline_s)} s; {ends}.", feasible=False)

@@ -17,7 +17,7 @@ class DeviceContract:
 
     def test_work_is_metered_in_the_mode_that_is_set(self, device: Device) -> None:
         with device.in_mode(self.modes[1]):
-            result, measured = device.measure(WORK, 7, lambda: "trained")
+            result, measured = device.measure(WORK, 7, lambda _: "trained")
 
         assert result == "trained"
         assert (measured.mode, measured.steps) == (self.modes[1], 7)
@@ -25,16 +25,16 @@ class DeviceContract:
         assert measured.power_w > 0
 
     def test_the_mode_found_is_restored_after_an_error(self, device: Device) -> None:
-        _, before = device.measure(WORK, 3, lambda: None)
+        _, before = device.measure(WORK, 3, lambda _: None)
         with pytest.raises(RuntimeError, match="boom"), device.in_mode(self.modes[1]):
             raise RuntimeError("boom")
 
-        _, after = device.measure(WORK, 3, lambda: None)
+        _, after = device.measure(WORK, 3, lambda _: None)
         assert after.mode == before.mode != self.modes[1]
 
     def test_idling_draws_less_than_working(self, device: Device) -> None:
         with device.in_mode(self.modes[0]):
-            _, measured = device.measure(WORK, 3, lambda: None)
+            _, measured = device.measure(WORK, 3, lambda _: None)
             assert 0 < device.idle_w(self.modes[0]) < measured.power_w
 
     def test_its_spec_has_its_modes(self, device: Device) -> None:

@@ -147,3 +147,22 @@ def test_an_offer_from_30_000_modes_takes_at_most_20_ms() -> None:
         offer(predictions, 480, 4.0, 1.0, predictions.modes[0])
         seconds.append(time.process_time() - start_s)
     assert min(seconds) <= 0.020
+
+
+@given(st.lists(st.tuples(st.integers(1, 8), st.integers(8, 40)), min_size=1, max_size=18))
+def test_with_power_the_offer_also_holds_every_mode_that_none_beats_in_time_and_watts(
+    rows: list[tuple[int, int]],
+) -> None:
+    predictions = table([t / 4 for t, _ in rows], [float(w) for _, w in rows])
+    plain, both = (offer(predictions, 8, 2.0, 1.0, predictions.modes[0], power=power) for power in (False, True))
+    watts = {(t / 4 * 8, w) for t, w in rows if not any((u <= t and v < w) or (u < t and v <= w) for u, v in rows)}
+    assert {(p.work_s, round(p.work_j / p.work_s, 9)) for p in both.points} >= watts
+    assert set(plain.points) <= set(both.points)
+    assert [p.work_s for p in both.points] == sorted(p.work_s for p in both.points)
+
+
+def test_with_power_each_of_the_two_fronts_keeps_the_limit() -> None:
+    predictions = random_table(500)
+    found = offer(predictions, 8, 2.0, 1.0, predictions.modes[0], power=True, limit=5)
+    assert min(p.work_j / p.work_s for p in found.points) == pytest.approx(predictions.power_w.min())
+    assert len(found.points) <= 10

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
-from contracts.reports import IDLE_W, LINK, MAXN_IDLE_W, answer, front
+from contracts.reports import IDLE_W, LINK, LOW, MAXN_IDLE_W, answer, front, report
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedge.experiment import LateSpec
 from fedge.wire import Answer
-from server.accounting import Opening, round_row, settle
+from server.accounting import Around, Opening, round_row, settle
 
 OPEN = Opening(round=1, start_s=100.0, deadline_s=30.0, idle_w={"a": IDLE_W, "b": IDLE_W})
 BUSY = LINK.down_s + LINK.up_s
@@ -87,3 +89,64 @@ def test_without_the_truth_there_is_no_oracle() -> None:
     row = round_row(settle(OPEN, answers, LateSpec()), (0.1, 0.9))
 
     assert (row.oracle_energy_j, row.maxn_energy_j, row.maxn_round_s) == (None, None, None)
+
+
+def test_a_cancelled_board_is_booked_until_enough_others_are_done() -> None:
+    answers = {"a": answer("a", 10.0, truth=front()), "b": answer("b", 25.0, truth=front(2.0))}
+    settled = settle(dataclasses.replace(OPEN, wanted=1), answers, LateSpec())
+    b = settled.clients[1]
+
+    assert (settled.end_s, settled.accepted) == (112.0, ("a",))
+    assert (b.status, b.end_s, b.loss, b.staleness) == ("cancelled", 112.0, None, None)
+    assert (b.work_s, b.up_s, b.wait_s) == (11.5, 0.0, 0.0)
+    assert b.steps == int(10 * 11.5 / 25.0)
+    assert b.energy_j == pytest.approx(11.5 * 9.0 + 0.25 * LINK.radio_j + 0.5 * IDLE_W)
+    # What MAXN would have taken for work that was not done is no comparison.
+    assert round_row(settled, (0.1, 0.9)).maxn_energy_j is None
+
+
+def test_a_late_reply_that_joins_later_is_booked_until_it_is_done() -> None:
+    answers = {"a": answer("a", 10.0), "b": answer("b", 60.0)}
+    settled = settle(OPEN, answers, LateSpec(action="discount", grace=0.1))
+    b = settled.clients[1]
+
+    assert (settled.end_s, settled.joining, settled.until_s["b"]) == (133.0, ("b",), 162.0)
+    assert (b.status, b.end_s, b.work_s, b.wait_s) == ("late", 162.0, 60.0, 0.0)
+    assert b.energy_j == pytest.approx(60.0 * 9.0 + LINK.radio_j + BUSY * IDLE_W)
+    assert b.error == "took 62.0 s; the cut-off was 33.0 s; its result joins a later round"
+
+
+def test_partial_work_says_how_much_was_asked_and_is_not_compared_with_maxn() -> None:
+    said = dataclasses.replace(report("a", 10.0, truth=front(), steps=6), asked_steps=10)
+    settled = settle(OPEN, {"a": Answer("a", report=said)}, LateSpec(action="partial"))
+
+    assert (settled.clients[0].steps, settled.clients[0].asked_steps) == (6, 10)
+    assert settled.clients[0].maxn_energy_j is None
+
+
+def test_a_second_mode_is_told_and_counted() -> None:
+    said = report("a", 10.0)
+    said = dataclasses.replace(said, mixed=dataclasses.replace(said.measured, mode=LOW, steps=4))
+    row = settle(OPEN, {"a": Answer("a", report=said)}, LateSpec()).clients[0]
+
+    assert (row.mix_mode, row.mix_steps, row.steps) == (str(LOW), 4, 14)
+    assert row.work_s == pytest.approx(10.0 + 4.0)
+
+
+def test_a_board_that_leaves_before_the_cut_off_failed_and_one_that_leaves_after_it_was_late() -> None:
+    late = LateSpec(action="drop", grace=0.1)
+    for leaves_s, status, error in ((120.0, "failed", "went away after 20.0 s"), (140.0, "late", "took 40.0 s")):
+        opening = dataclasses.replace(OPEN, leaves_s={"b": leaves_s})
+        settled = settle(opening, {"a": answer("a", 10.0), "b": answer("b", 60.0)}, late)
+        b = settled.clients[1]
+
+        assert b.status == status
+        assert str(b.error).startswith(error)
+        assert settled.joining == ()
+
+
+def test_the_rounds_row_tells_what_is_around_it() -> None:
+    settled = settle(OPEN, {"a": answer("a", 10.0)}, LateSpec())
+    row = round_row(settled, (0.1, 0.9), Around(available=4, stale=1, resting_j=12.5))
+
+    assert (row.available, row.stale, row.resting_energy_j, row.cancelled) == (4, 1, 12.5, 0)

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from contracts.reports import front, report
+from contracts.reports import answer, front, report
 
 from fedge.errors import BadInput
+from fedge.types import TrainResult
 from fedge.wire import BoardState
 from server import checkpoint
-from server.checkpoint import Progress
+from server.checkpoint import History, Pending, Progress
 
 
 def progress(number: int) -> Progress:
@@ -22,6 +23,11 @@ def progress(number: int) -> Progress:
         {"m_t/dict/000000/b": np.ones(3)},
         {"nano-1": BoardState((report("nano-1", 3.0).measured,), 41.5, 9.0)},
         {"nano-1": front()},
+        {"nano-1": History(100, 0.5, 0.8, 12.0, number, 2, 34.5, 1_234.5)},
+        {"pacer_s": 7.25},
+        89.0625,
+        (Pending(number, 3.0, 45.0, answer("nano-1", 40.0), TrainResult({"b": np.ones(2, np.float32)}, 0.4, 0.9)),),
+        12.5,
     )
 
 
@@ -37,6 +43,19 @@ def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
     assert loaded.memory["m_t/dict/000000/b"].tolist() == [1.0, 1.0, 1.0]
     assert loaded.states == progress(3).states
     assert loaded.fronts == progress(3).fronts
+    assert loaded.histories == progress(3).histories
+    assert (loaded.selection, loaded.spent_j, loaded.last_j) == ({"pacer_s": 7.25}, 89.0625, 12.5)
+
+
+def test_a_result_under_way_is_kept_with_its_arrays(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path, progress(3))
+    loaded, want = checkpoint.latest(tmp_path), progress(3).pending[0]
+
+    assert loaded is not None
+    (got,) = loaded.pending
+    assert (got.round, got.start_s, got.end_s, got.answer) == (want.round, want.start_s, want.end_s, want.answer)
+    assert (got.trained.loss, got.trained.accuracy) == (0.4, 0.9)
+    assert got.trained.arrays["b"].tolist() == [1.0, 1.0]
 
 
 def test_the_newest_counts_and_old_ones_go(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def test_over_many_measurements_the_mean_is_the_truth_without_warm_up() -> None:
     times, powers = [], []
     for _ in range(400):
         device.temperature_c = 25.0
-        _, measured = device.measure(WORK, steps, lambda: None)
+        _, measured = device.measure(WORK, steps, lambda _: None)
         times.append(measured.step_s)
         powers.append(measured.power_w)
 
@@ -64,7 +64,7 @@ def test_over_many_measurements_the_mean_is_the_truth_without_warm_up() -> None:
 
 def test_only_a_board_s_first_work_warms_up_and_it_counts_as_time_and_energy() -> None:
     device = board()
-    first, second = (device.measure(WORK, 20, lambda: None)[1] for _ in range(2))
+    first, second = (device.measure(WORK, 20, lambda _: None)[1] for _ in range(2))
 
     assert first.warm_up_s == pytest.approx(WARM_UP_STEPS * first.step_s)
     assert first.work_s == pytest.approx((20 + WARM_UP_STEPS) * first.step_s)
@@ -74,14 +74,14 @@ def test_only_a_board_s_first_work_warms_up_and_it_counts_as_time_and_energy() -
 
 def test_heating_counts_the_warm_up() -> None:
     device = board()
-    _, first = device.measure(WORK, 20, lambda: None)
+    _, first = device.measure(WORK, 20, lambda _: None)
 
     assert device.temperature_c == pytest.approx(COOL.after(25.0, first.power_w, first.work_s))
 
 
 def test_throttling_slows_the_warm_up_as_much_as_the_steps() -> None:
     hot = board(thermal=Thermal(9.0, 40.0), temperature_c=TRIP_C)
-    _, measured = hot.measure(WORK, 20, lambda: None)
+    _, measured = hot.measure(WORK, 20, lambda _: None)
 
     assert measured.throttled
     assert measured.warm_up_s == pytest.approx(WARM_UP_STEPS * measured.step_s)
@@ -92,18 +92,18 @@ def test_outliers_are_rare_and_slow() -> None:
     slow = 0
     for _ in range(2000):
         device.temperature_c = 25.0
-        slow += device.measure(WORK, 100, lambda: None)[1].step_s > 1.1
+        slow += device.measure(WORK, 100, lambda _: None)[1].step_s > 1.1
 
     assert 5 <= slow <= 45
 
 
 def test_the_same_seed_measures_the_same() -> None:
-    assert board(4).measure(WORK, 9, lambda: None)[1] == board(4).measure(WORK, 9, lambda: None)[1]
+    assert board(4).measure(WORK, 9, lambda _: None)[1] == board(4).measure(WORK, 9, lambda: None)[1]
 
 
 def test_work_heats_towards_the_settled_temperature_and_rest_cools() -> None:
     device = board()
-    device.measure(WORK, 5000, lambda: None)
+    device.measure(WORK, 5000, lambda _: None)
     assert device.temperature_c == pytest.approx(25.0 + 4.5 * 9.0, abs=1.5)
 
     device.rest(1e6, FAST)
@@ -112,8 +112,8 @@ def test_work_heats_towards_the_settled_temperature_and_rest_cools() -> None:
 
 def test_past_the_trip_point_it_throttles_and_says_so() -> None:
     hot = board(thermal=Thermal(9.0, 40.0), temperature_c=90.0)
-    _, measured = hot.measure(WORK, 2000, lambda: None)
-    _, cool = board(thermal=COOL).measure(WORK, 2000, lambda: None)
+    _, measured = hot.measure(WORK, 2000, lambda _: None)
+    _, cool = board(thermal=COOL).measure(WORK, 2000, lambda _: None)
 
     assert measured.throttled
     assert not cool.throttled

@@ -14,7 +14,7 @@ from fedge.devices import catalogue
 from fedge.devices.emulated import top_mode
 from fedge.errors import BadInput, UnknownName
 from fedge.experiment import Board, Experiment, FleetEntry, LinkSpec, WorkloadSpec, boards
-from fedge.fleetsim.boards import kind_of, link_of, surface_of
+from fedge.fleetsim.boards import kind_of, link_of, references_of, surface_of
 from fedge.physics.knowledge import Knowledge
 from fedge.predictors.physical import PhysicalPredictor
 from fedge.types import Floats
@@ -157,3 +157,41 @@ def test_a_link_carries_the_model_both_ways_at_its_rates() -> None:
     link = link_of(LinkSpec(down_mbps=8.0, up_mbps=4.0, latency_s=0.25, radio_w=2.0))
     used = link.transfer(1_000_000)
     assert (used.down_s, used.up_s, used.radio_j) == pytest.approx((1.25, 2.25, 7.0))
+
+
+def test_an_entry_of_its_own_cost_is_what_a_fleet_of_that_cost_would_be() -> None:
+    own = FleetEntry(device="agx-orin-64gb", cost="vit-b16-cifar10")
+    plain = FleetEntry(device="agx-orin-64gb")
+
+    mixed = kind_of(board_of(own), WorkloadSpec(cost="resnet18-imagenet", batch_size=16))
+
+    alone = kind_of(board_of(plain), WorkloadSpec(cost="vit-b16-cifar10", batch_size=32))
+    np.testing.assert_array_equal(mixed.average.step_s, alone.average.step_s)
+    assert [prior.source for prior in mixed.priors] == [prior.source for prior in alone.priors]
+    assert all("vit-b16-cifar10" not in prior.source for prior in mixed.priors)
+    assert any("resnet18-imagenet" in prior.source for prior in mixed.priors)
+
+
+def test_an_entry_of_its_own_cost_replays_a_table_at_the_tables_batch_size(tmp_path: Path) -> None:
+    path = tmp_path / "made-up.csv"
+    path.write_text("\n".join(line for line in TABLE.splitlines() if ",16," not in line))
+    entry = FleetEntry(device="nano", cost="vit-b16-cifar10", truth=f"table:{path}")
+
+    assert kind_of(board_of(entry), WorkloadSpec()).average.step_s.tolist() == [4.0]
+    with pytest.raises(BadInput, match="batch size: got 16; known: 32"):
+        kind_of(board_of(entry.model_copy(update={"cost": None})), WorkloadSpec())
+
+
+def test_a_table_of_the_entrys_own_workload_is_no_reference(tmp_path: Path) -> None:
+    path = tmp_path / "vit-b16-cifar10.csv"
+    path.write_text("\n".join(line for line in TABLE.splitlines() if ",32," not in line))
+    entry = FleetEntry(device="nano", cost="vit-b16-cifar10", references=(str(path),))
+
+    with pytest.raises(BadInput, match="which is what the boards work on"):
+        references_of(board_of(entry), WorkloadSpec())
+    assert references_of(board_of(entry.model_copy(update={"cost": None})), WorkloadSpec())
+
+
+def test_an_entrys_unknown_cost_is_bad_input_that_lists_the_known_ones() -> None:
+    with pytest.raises(UnknownName, match=r"fleet\.cost: got 'digits'; known: .*vit-b16-cifar10"):
+        kind_of(board_of(FleetEntry(device="nano", cost="digits")), WorkloadSpec())

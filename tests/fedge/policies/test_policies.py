@@ -214,6 +214,38 @@ class TestBalanced(PolicyContract):
         return ends_s(predictions)[row] <= longest
 
 
+class TestLeastEnergy(PolicyContract):
+    name = "least-energy"
+    goals = (
+        *(goal_of("least-energy", d) for d in (1.0, 5.5, 99.0)),
+        goal_of("least-energy", None, deadline_s=6.0),
+        goal_of("least-energy"),
+        goal_of("least-energy", None, max_slowdown=2.0, confidence=0.5),
+    )
+
+    def kept(self, predictions: Predictions, goal: Goal, row: int) -> bool:
+        own_s = goal.limits.get("max_slowdown", 1.05) * (LINK_S + front_of(predictions).maxn.work_s)
+        given = [d for d in (goal.deadline_s, goal.limits.get("deadline_s")) if d is not None]
+        return ends_s(predictions)[row] <= min(given, default=own_s) * (1 + 1e-9)
+
+
+class TestEnergyBudget(PolicyContract):
+    name = "energy-budget"
+    goals = (*(goal_of("energy-budget", d) for d in (1.0, 9.5)), goal_of("energy-budget", None, budget_j=100.0))
+
+    def kept(self, predictions: Predictions, goal: Goal, row: int) -> bool:
+        return goal.deadline_s is None or ends_s(predictions)[row] <= goal.deadline_s
+
+
+class TestFastest(PolicyContract):
+    name = "fastest"
+    goals = tuple(goal_of("fastest", d, power_w=w) for d in (None, 1.0, 9.5) for w in (2.0, 6.0, 12.5, 99.0))
+
+    def kept(self, predictions: Predictions, goal: Goal, row: int) -> bool:
+        in_time = goal.deadline_s is None or ends_s(predictions)[row] <= goal.deadline_s
+        return bool(in_time and predictions.power_w[row] <= goal.limits["power_w"])
+
+
 def test_every_policy_of_the_table_runs_the_contract() -> None:
     assert {contract.name.partition(":")[0] for contract in PolicyContract.__subclasses__()} == set(POLICIES)
 
@@ -422,7 +454,7 @@ def test_an_unknown_preset_s_error_lists_the_board_s_presets() -> None:
 
 def test_an_unknown_policy_s_error_lists_the_known_ones() -> None:
     with pytest.raises(UnknownName, match="least-energy-within-deadline"):
-        policy_for("fastest")
+        policy_for("quickest")
 
 
 def test_a_policy_of_the_user_s_own_is_loaded_by_module_and_function() -> None:
@@ -457,3 +489,61 @@ def test_the_best_row_skips_what_is_not_finite_and_takes_the_first_of_equals() -
 @pytest.mark.parametrize(("value", "text"), [(5.0, "5"), (0.0412, "0.0412"), (9.876, "9.88"), (1234.56, "1234.6")])
 def test_a_figure_in_a_sentence_is_short(value: float, text: str) -> None:
     assert figure(value) == text
+
+
+@given(some_table(), st.integers(8, 60), st.integers(8, 40), st.sampled_from([0.5, 0.84, 0.99]))
+@settings(deadline=None)
+def test_fastest_takes_the_least_energy_within_its_deadline_and_its_watts(
+    predictions: Predictions, quarters: int, halves: int, confidence: float
+) -> None:
+    deadline_s, cap_w, z = quarters / 4, halves / 2, margin_z(confidence)
+    row = row_of(predictions, decide("fastest", predictions, deadline_s, power_w=cap_w, confidence=confidence).mode)
+    allowed = [i for i, w in enumerate(predictions.power_w) if w <= cap_w]
+    if not allowed:
+        assert predictions.power_w[row] == predictions.power_w.min()
+        return
+    assert row in allowed
+    latest_s = deadline_s * (1 + 1e-9)
+    safe = [i for i in allowed if ends_s(predictions, z)[i] <= latest_s]
+    known = [i for i in allowed if ends_s(predictions)[i] <= latest_s and predictions.step_s_sd_log[i] <= KNOWN_SD_LOG]
+    careful_j = above_j(predictions, CAUTION * z)
+    if safe or known:
+        assert careful_j[row] <= min(careful_j[i] for i in safe or known) + 1e-9
+    else:
+        assert ends_s(predictions)[row] == min(ends_s(predictions)[i] for i in allowed)
+
+
+@given(some_table(), st.integers(8, 60), st.sampled_from([0.5, 0.84, 0.99]))
+@settings(deadline=None)
+def test_with_a_planned_deadline_least_energy_and_energy_budget_choose_like_balanced(
+    predictions: Predictions, quarters: int, confidence: float
+) -> None:
+    rows = {decide(p, predictions, quarters / 4, confidence=confidence) for p in ("least-energy", "energy-budget")}
+    assert rows == {decide("balanced", predictions, quarters / 4, confidence=confidence)}
+
+
+def test_without_a_deadline_least_energy_is_hardly_slower_than_maxn() -> None:
+    predictions = table([1.0, 0.52, 0.5], [3.0, 8.0, 20.0])
+    maxn_s = LINK_S + STEPS * 0.5
+    assert row_of(predictions, decide("least-energy", predictions).mode) == 1
+    assert row_of(predictions, decide("least-energy", predictions, max_slowdown=1.0).mode) == 2
+    assert row_of(predictions, decide("least-energy", predictions, deadline_s=3 * maxn_s).mode) == 0
+
+
+def test_without_a_deadline_a_budget_is_spent_as_slowly_as_possible() -> None:
+    predictions = table([1.0, 0.52, 0.5], [3.0, 8.0, 20.0])
+    assert row_of(predictions, decide("energy-budget", predictions, budget_j=1e6).mode) == 0
+    assert row_of(predictions, decide("energy-budget", predictions, budget_j=1e6, time_weight=1.0).mode) == 2
+
+
+def test_fastest_without_a_deadline_or_a_share_is_the_fastest_mode() -> None:
+    predictions = table([1.0, 0.52, 0.5], [3.0, 8.0, 20.0])
+    assert row_of(predictions, decide("fastest", predictions).mode) == 2
+    assert row_of(predictions, decide("fastest", predictions, power_w=9.0).mode) == 1
+
+
+def test_a_share_below_every_mode_is_the_lowest_mode_and_not_feasible() -> None:
+    predictions = table([1.0, 0.52, 0.5], [3.0, 8.0, 20.0])
+    decision = decide("fastest", predictions, 99.0, power_w=0.0)
+    assert row_of(predictions, decision.mode) == int(np.argmin(predictions.power_w))
+    assert not decision.feasible

@@ -1,0 +1,115 @@
+"""How near a fleet of forty boards, planned as one, comes to an oracle that knows every board, tables as truth.
+
+    FEDGE_PROFILES=folder/of/tables python benchmarks/fleet_plan.py [SEEDS] [ROUNDS] [KEY=VALUE ...]
+
+The fleet of ``experiments/configs/fleet40.yaml``, each entry replaying ``<board>/train/<its cost>.csv``, under
+``balanced`` and ``least-energy``; nothing is trained. Per policy: mean and worst seed of the gap to the oracle, of the
+share of its saving against all boards at MAXN, and rounds and energy beside those of the best preset per board, MAXN
+among the presets and not. All rounds, and those from the tenth on. The formulas: docs/studies.md.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from experiments.commands.study_fleet import Asked, jobs_of, play
+from experiments.commands.study_jobs import play_all
+from experiments.schema import read_yaml
+from fedge.evaluation.knowledge import board_of
+
+CONFIG = Path(__file__).resolve().parents[1] / "experiments" / "configs" / "fleet40.yaml"
+POLICIES = "balanced,least-energy"
+
+Row = dict[str, str | int | float | None]
+
+
+def main(seeds: int, rounds: int, overrides: Sequence[str]) -> None:
+    """Play everything and print it."""
+    asked = Asked(CONFIG, POLICIES, rounds, seeds, None, (*tables(), *overrides))
+    jobs = jobs_of(asked)
+    runs = play_all(play, jobs, lambda name: print(f"done: {name}", file=sys.stderr, flush=True))
+    for policy in dict.fromkeys(run.policy for run in runs):
+        rows = [run.row for run in runs if run.policy == policy]
+        print(f"\n{policy}: {seeds} seeds, {rounds} rounds")
+        report(rows, "all rounds", "")
+        if rounds >= 10:
+            report(rows, "rounds 10 on", "_settled")
+
+
+def tables() -> list[str]:
+    """The fleet's entries, each with its measured table as truth."""
+    root = os.environ.get("FEDGE_PROFILES")
+    if not root:
+        sys.exit("FEDGE_PROFILES: got nothing; the folder of measured tables")
+    found = {
+        (board.name, path.stem): path.resolve()
+        for path in sorted(Path(root).glob("*/train/*.csv"))
+        if (board := board_of(path.parents[1].name)) is not None
+    }
+    entries = read_yaml(CONFIG)["fleet"]
+    missing = [f"{e['device']} {e['cost']}" for e in entries if (e["device"], e["cost"]) not in found]
+    if missing:
+        sys.exit(f"FEDGE_PROFILES: got {root}; a folder with tables of {', '.join(missing)}")
+    return [f"fleet.{i}.truth=table:{found[e['device'], e['cost']]}" for i, e in enumerate(entries)]
+
+
+def report(rows: Sequence[Row], title: str, suffix: str) -> None:
+    """One block: the fleet, the oracle, and everything that it is held against."""
+    print(f"  {title}")
+    ways = {
+        "fedge": "",
+        "oracle": "oracle_",
+        "oracle, implausible rows too": "oracle_all_rows_",
+        "MAXN": "maxn_",
+        "MAXN, waiting low": "maxn_low_",
+        "best presets": "preset_",
+        "best presets but MAXN": "preset_but_maxn_",
+        "fedge, as measured": "played_",
+    }
+    for name, prefix in ways.items():
+        times, joules = (values(rows, f"{prefix}{what}{suffix}") for what in ("round_s", "energy_j"))
+        print(f"    {name:28s} {spread(times, 's')}   {spread([j / 1e3 for j in joules], 'kJ')}")
+    lines: dict[str, tuple[str, Callable[[Sequence[float]], float]]] = {
+        "gap to the oracle, %": ("objective_gap_pct", max),
+        "gap, implausible rows too, %": ("objective_gap_all_rows_pct", max),
+        "oracle's saving, %": ("oracle_saving_pct", min),
+        "saving, %": ("saving_pct", min),
+        "share of the oracle's, %": ("saving_share_pct", min),
+        "deadlines missed": ("deadlines_missed", max),
+        "missed as measured": ("deadlines_missed_played", max),
+    }
+    for name, (field, worst) in lines.items():
+        found = values(rows, field + suffix)
+        print(f"    {name:28s} mean {statistics.mean(found):8.2f}   worst {worst(found):8.2f}")
+    if not suffix:
+        print(f"    {'modes tried per board':28s} mean {statistics.mean(values(rows, 'modes_explored_mean')):8.1f}")
+    for prefix, name in (("preset_", "best presets"), ("preset_but_maxn_", "best presets but MAXN")):
+        better = [
+            all(beats(row, prefix + what + suffix, what + suffix) for what in ("round_s", "energy_j")) for row in rows
+        ]
+        print(f"    better than {name} in time and energy: {sum(better)} of {len(better)} seeds")
+
+
+def values(rows: Sequence[Row], field: str) -> list[float]:
+    """A field of all seeds."""
+    return [float(row[field] or 0.0) for row in rows]
+
+
+def spread(found: Sequence[float], unit: str) -> str:
+    """Mean, least and largest."""
+    return f"{statistics.mean(found):8.2f} {unit} ({min(found):.2f} to {max(found):.2f})"
+
+
+def beats(row: Row, other: str, own: str) -> bool:
+    """Whether the fleet's figure is below another's."""
+    return float(row[own] or 0.0) < float(row[other] or 0.0)
+
+
+if __name__ == "__main__":
+    given = sys.argv[1:]
+    numbers = [int(word) for word in given if word.isdigit()]
+    main(numbers[0] if numbers else 10, numbers[1] if len(numbers) > 1 else 20, [w for w in given if "=" in w])

@@ -1,0 +1,167 @@
+"""How long planning a round takes, and how much memory: every planner on random fronts, beside what one would use else.
+
+Prints per planner the seconds (best of three) and the process's peak memory so far; then, on a small fleet, scipy's
+mixed-integer programme for the least energy under a deadline and a plain loop over all deadlines, the loop's time
+also carried to the large fleet by its operations. One thread. The fronts are random: see ``random_columns``.
+
+    OMP_NUM_THREADS=1 python benchmarks/planner_speed.py [BOARDS] [POINTS]
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from fedge.planning.capped import quickest
+from fedge.planning.columns import Columns, columns_of
+from fedge.planning.deadlines import weighed
+from fedge.planning.gain import best_of
+from fedge.types import Front, FrontPoint, PowerMode
+
+MODE = PowerMode(4, 1000.0, 500.0, 1600.0)
+SMALL = 20
+OBJECTS = 10_000
+
+
+def random_columns(boards: int, points: int, seed: int = 1) -> Columns:
+    """Fronts like those of boards of four kinds: work of 20 to 80 s at MAXN, up to four times as long in slow modes.
+
+    Power falls with speed as p = idle + a speed^2, with noise, so that a margin changes the order of ends, and spreads
+    are 1 to 8 %. A point for MAXN is among each board's.
+    """
+    rng = np.random.default_rng(seed)
+    fastest_s = np.repeat(rng.choice([20.0, 30.0, 45.0, 80.0], boards), points).reshape(boards, points)
+    fastest_s *= rng.lognormal(0.0, 0.05, (boards, 1))
+    slowdown = np.concatenate([np.ones((boards, 1)), np.sort(rng.uniform(1.0, 4.0, (boards, points - 1)))], axis=1)
+    idle_w = rng.uniform(1.0, 6.0, boards)
+    work_s = fastest_s * slowdown
+    power_w = idle_w[:, None] + rng.uniform(8.0, 30.0, (boards, 1)) / slowdown**2 * rng.lognormal(0, 0.02, work_s.shape)
+    link_s = rng.uniform(0.5, 5.0, (boards, 1))
+    held_s = link_s + work_s * np.exp(rng.uniform(0.01, 0.08, work_s.shape))
+    order = np.argsort(held_s, axis=1)
+    flat = [np.take_along_axis(c, order, 1).ravel() for c in (link_s + work_s, held_s, power_w, work_s)]
+    ends_s, held, watts, work = flat
+    maxn = (ends_s[::points].copy(), held[::points].copy(), work_s[:, 0].copy(), (work_s * power_w)[:, 0].copy())
+    above_j = work * (watts - np.repeat(idle_w, points))
+    names = tuple(f"board-{i:06}" for i in range(boards))
+    offsets = np.arange(0, boards * points + 1, points)
+    return Columns(names, offsets, ends_s, held, above_j, watts, idle_w, *maxn, 1.2 * idle_w)
+
+
+def planners(columns: Columns) -> dict[str, Callable[[], object]]:
+    """Every planner's core with limits that bind."""
+    maxn_s, maxn_j = columns.maxn_round_s, columns.maxn_energy_j
+    maxn_w = float((columns.maxn_work_j / columns.maxn_work_s).sum())
+    gains = np.random.default_rng(2).uniform(0.1, 2.0, len(columns))
+    prices = (0.5 / maxn_s, 0.5 / maxn_j)
+    tenth = max(1, len(columns) // 10)
+    return {
+        "balanced": lambda: weighed(columns, 0.5, 1.05 * maxn_s),
+        "balanced, any slowdown": lambda: weighed(columns, 0.5),
+        "least-energy": lambda: weighed(columns, 0.0, 1.5 * maxn_s),
+        "energy-budget": lambda: weighed(columns, 0.0),
+        "fastest, joules": lambda: quickest(columns, 0.6 * maxn_j, None),
+        "fastest, watts": lambda: quickest(columns, None, 0.3 * maxn_w),
+        "fastest, both": lambda: quickest(columns, 0.55 * maxn_j, 0.3 * maxn_w),
+        "gain, any count": lambda: best_of(columns, gains, None, *prices),
+        "gain, a tenth of the boards": lambda: best_of(columns, gains, tenth, *prices),
+    }
+
+
+def best_of_three(run: Callable[[], object]) -> float:
+    """Seconds of the quickest of three runs; of one when it takes long."""
+    taken_s: list[float] = []
+    while len(taken_s) < 3 and sum(taken_s) < 15.0:
+        start_s = time.perf_counter()
+        run()
+        taken_s.append(time.perf_counter() - start_s)
+    return min(taken_s)
+
+
+def peak_gb() -> float:
+    """Most memory of this process so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+def plain_loop(columns: Columns, cap_s: float) -> float:
+    """Least energy the plain way: for every deadline, every board, every point."""
+    best_j = np.inf
+    rows = [range(int(a), int(b)) for a, b in zip(columns.offsets[:-1], columns.offsets[1:], strict=True)]
+    for deadline_s in columns.held_s.tolist():
+        if deadline_s <= cap_s:
+            reached = [[columns.above_j[k] for k in row if columns.held_s[k] <= deadline_s] for row in rows]
+            if all(reached):
+                best_j = min(best_j, sum(min(some) for some in reached) + columns.idle_w.sum() * deadline_s)
+    return float(best_j)
+
+
+def mixed_integer(columns: Columns, cap_s: float) -> float:
+    """The same as a mixed-integer programme: one binary per point, the round's length as the last variable."""
+    from scipy.optimize import Bounds, LinearConstraint, milp
+
+    boards, points = len(columns), len(columns.held_s)
+    board_of = np.repeat(np.arange(boards), columns.counts)
+    one_each = np.zeros((boards, points + 1))
+    one_each[board_of, np.arange(points)] = 1.0
+    in_time = np.zeros((boards, points + 1))
+    in_time[board_of, np.arange(points)] = columns.held_s
+    in_time[:, -1] = -1.0
+    solved = milp(
+        np.append(columns.above_j, columns.idle_w.sum()),
+        integrality=np.append(np.ones(points), 0.0),
+        bounds=Bounds(np.zeros(points + 1), np.append(np.ones(points), cap_s)),
+        constraints=[LinearConstraint(one_each, 1.0, 1.0), LinearConstraint(in_time, ub=0.0)],
+        options={"time_limit": 60.0},
+    )
+    return float(solved.fun) if solved.fun is not None else np.nan
+
+
+def objects(columns: Columns) -> dict[str, Front]:
+    """The first boards as fronts, as they come from the boards."""
+    fronts = {}
+    for i, board in enumerate(columns.boards[:OBJECTS]):
+        rows, idle_w = range(int(columns.offsets[i]), int(columns.offsets[i + 1])), float(columns.idle_w[i])
+        work_s = [float(columns.above_j[k] / (columns.power_w[k] - idle_w)) for k in rows]
+        listed = [FrontPoint(MODE, t, t * float(columns.power_w[k]), 0.05) for k, t in zip(rows, work_s, strict=True)]
+        fronts[board] = Front(tuple(listed), listed[0], idle_w, 1.0, idle_w)
+    return fronts
+
+
+def compare(large: int, points: int) -> None:
+    """On a small fleet: the planner, scipy's programme and the plain loop, which must agree."""
+    columns = random_columns(SMALL, points)
+    cap_s = 1.5 * float(columns.held_s[columns.offsets[:-1]].max())
+    found = weighed(columns, 0.0, cap_s)
+    print(f"\nleast energy within {cap_s:.0f} s, {SMALL} boards: {found.energy_j:.1f} J at {found.deadline_s:.1f} s")
+    times_s = {
+        name: best_of_three(lambda run=run: run(columns, cap_s))
+        for name, run in (  # type: ignore[misc]
+            ("planner", lambda c, cap: weighed(c, 0.0, cap)),
+            ("scipy milp", mixed_integer),
+            ("plain loop", plain_loop),
+        )
+    }
+    print(f"scipy milp {mixed_integer(columns, cap_s):.1f} J, plain loop {plain_loop(columns, cap_s):.1f} J")
+    for name, taken_s in times_s.items():
+        print(f"{name:<28}{taken_s:10.4f} s")
+    carried_h = times_s["plain loop"] * (large / SMALL) ** 2 / 3600
+    print(f"plain loop, {large} boards         {carried_h:10.0f} h (carried: deadlines and boards both grow)")
+
+
+def main(boards: int, points: int) -> None:
+    columns = random_columns(boards, points)
+    print(f"{boards} boards x {points} points; the columns themselves: peak {peak_gb():.2f} GB")
+    for name, run in planners(columns).items():
+        print(f"{name:<28}{best_of_three(run):10.3f} s   peak {peak_gb():.2f} GB", flush=True)
+    fronts = objects(columns)
+    taken_s = best_of_three(lambda: columns_of(fronts, 1.0))
+    print(f"columns of {len(fronts)} fronts   {taken_s:10.3f} s   (once per round, before a planner)")
+    compare(boards, points)
+
+
+if __name__ == "__main__":
+    main(*[int(argument) for argument in sys.argv[1:3]] or [100_000, 64])

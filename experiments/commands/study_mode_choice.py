@@ -1,0 +1,128 @@
+"""``fedge study mode-choice``: one board under deadlines, a measured table as its truth; prints and writes regret."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from experiments.commands.study_jobs import play_all
+from experiments.commands.study_output import check_outputs, console, names_of, progress, write_rows, written
+from fedge.errors import BadInput
+from fedge.evaluation.knowledge import board_of
+from fedge.profiles.table import read_table
+from fedge.types import ProfileTable
+
+if TYPE_CHECKING:
+    from experiments.report.choices.summary import Choice
+
+STEPS = {
+    "agx-xavier": {"cifar10": 200, "imagenet": 180, "imdb": 160},
+    "tx2": {"cifar10": 75, "imagenet": 60, "imdb": 80},
+}
+"""Minibatches a round by board and data set, as BoFL (Middleware 2022) plays them."""
+USUAL_SET = "cifar10"
+USUAL_STEPS = 200
+"""For boards that were not played there; chosen by us, as on the AGX Xavier."""
+FEWEST_MODES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The options as they were typed."""
+
+    table: Path
+    ratios: tuple[float, ...] = (2.0,)
+    rounds: int = 100
+    policies: str = "fedge"
+    """Separated by commas."""
+    seeds: int = 10
+    steps: int | None = None
+    device: str | None = None
+    workload: str | None = None
+    batch_size: int | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Job:
+    """One run: a board with its table, a deadline ratio, a policy and a seed."""
+
+    table: ProfileTable
+    ratio: float
+    rounds: int
+    steps: int
+    policy: str
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.policy}, ratio {self.ratio:g}, seed {self.seed}"
+
+
+def mode_choice(asked: Asked, json_file: Path | None, html: Path | None) -> None:
+    """Play, print the table, write ``json_file`` and ``html`` where given; raises ``BadInput`` before anything else."""
+    check_outputs(json_file, html)
+    jobs = jobs_of(asked)
+    with progress(len(jobs)) as told:
+        choices = play_all(play, jobs, told)
+    from experiments.report.choices.terminal import mode_choice_table
+
+    console().print(mode_choice_table(jobs[0].table, jobs[0].steps, choices))
+    write_rows(json_file, [choice.row for choice in choices])
+    if html is not None:
+        written("--html", html, lambda path: _draw(jobs[0], choices, path))
+
+
+def jobs_of(asked: Asked) -> list[Job]:
+    """Every policy at every ratio with every seed; raises ``BadInput`` for what is wrong with table or options."""
+    policies = names_of(asked.policies)
+    _check_policies(policies)
+    for ratio in asked.ratios:
+        if not (math.isfinite(ratio) and ratio >= 1.0):
+            raise BadInput("--deadline-ratio", f"{ratio:g}", "a finite number of at least 1, e.g. 2")
+    if len(set(asked.ratios)) < len(asked.ratios):
+        raise BadInput("--deadline-ratio", ", ".join(f"{ratio:g}" for ratio in asked.ratios), "each ratio once")
+    table = read_table(asked.table, asked.device, asked.workload, asked.batch_size)
+    if len(table.modes) < FEWEST_MODES:
+        raise BadInput(str(asked.table), "one power mode", "a table of several: there is nothing to choose")
+    steps = steps_of(table) if asked.steps is None else asked.steps
+    return [
+        Job(table, ratio, asked.rounds, steps, policy, seed)
+        for policy in policies
+        for ratio in asked.ratios
+        for seed in range(1, asked.seeds + 1)
+    ]
+
+
+def steps_of(table: ProfileTable) -> int:
+    """The published number of minibatches for the board and the data set that the table's workload is named after."""
+    spec = board_of(table.device)
+    known = STEPS.get(spec.name if spec is not None else table.device)
+    if known is None:
+        return USUAL_STEPS
+    named = [name for name in known if name in table.workload.lower()]
+    return known[named[0] if named else USUAL_SET]
+
+
+def play(job: Job) -> Choice:
+    """One run, whatever process it is in."""
+    from experiments.report.choices.summary import Choice
+    from fedge.studies.mode_choice import study
+
+    played = study(job.table, job.ratio, job.rounds, job.steps, job.policy, job.seed)
+    return Choice(job.policy, job.ratio, job.seed, played)
+
+
+def _check_policies(names: Sequence[str]) -> None:
+    """Every policy is one that the study knows, before any run."""
+    from fedge.studies.mode_choice import check_policy
+
+    for name in names:
+        check_policy(name, "--policy")
+
+
+def _draw(job: Job, choices: Sequence[Choice], path: Path) -> None:
+    from experiments.report.choices.mode_choice import write_mode_choice
+
+    write_mode_choice(job.table, job.steps, choices, path)

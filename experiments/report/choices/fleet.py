@@ -1,0 +1,211 @@
+"""Writes the study of a fleet as one HTML file: the plane of time and energy, rounds, and every board's energy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+
+from experiments.report.chart import LEGEND, Chart, Section, Trace, axis
+from experiments.report.choices.summary import BASELINES, FLEET, SAVINGS, WAYS, Figures, baseline, grouped
+from experiments.report.page import html_page
+from experiments.report.palette import ALARM, COLOURS, GREY, colours, symbols
+from experiments.report.tables import badge, figure, swatch, table, text
+from fedge.experiment import Experiment, boards
+from fedge.studies.fleet import SETTLED_FROM, FleetRun, Judged, Spent
+from fedge.telemetry import run_folder
+
+MARKS = {
+    "oracle_": "star",
+    "oracle_all_rows_": "star-open",
+    "maxn_": "x",
+    "maxn_low_": "triangle-down",
+    "preset_": "square-open",
+    "preset_but_maxn_": "diamond-open",
+}
+"""How a baseline is marked in the plane."""
+MOST_BOARDS = 120
+
+
+def write_fleet(experiment: Experiment, runs: Sequence[FleetRun], out: Path) -> None:
+    """Write the page, replacing ``out`` as a whole."""
+    by_policy = {policy: [run for run in runs if run.policy == policy] for policy in _policies(runs)}
+    sections = [
+        Section(
+            "Time and energy", "Left is faster, low is cheaper.", (_plane(runs),), _figures(runs) + _baselines(runs)
+        ),
+        Section("Over rounds", "How soon do the boards know their modes?", (_gaps(by_policy), _explored(by_policy))),
+        *(_of_boards(place, policy, group[0]) for place, (policy, group) in enumerate(by_policy.items())),
+    ]
+    foot = escape(", ".join(f"{entry.count} x {entry.name or entry.device}" for entry in experiment.fleet))
+    run_folder.write_text(out, html_page("A fleet planned as one", _head(experiment, runs), sections, foot))
+
+
+def _head(experiment: Experiment, runs: Sequence[FleetRun]) -> str:
+    seeds = len({run.seed for run in runs})
+    facts = (
+        f"<b>{escape(experiment.name)}</b>",
+        f"{len(boards(experiment))} boards",
+        f"{len(runs[0].rounds)} rounds",
+        f"{seeds} seed{'s' * (seeds > 1)}",
+    )
+    return (
+        f"<h1>A fleet planned as one</h1><p class='soft'>{' · '.join(facts)}</p>"
+        f"<p>{badge('predicted')} is what boards choose and the server plans from; {badge('measured')} or "
+        f"{badge('calibrated')} is what they are judged by: every mode's true seconds and watts, without the noise of "
+        "single measurements. The oracle plans in the same way from the truth. Nothing is trained; all else is as in a "
+        "run.</p>"
+    )
+
+
+def _policies(runs: Sequence[FleetRun]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(run.policy for run in runs))
+
+
+def _rows(runs: Sequence[FleetRun]) -> list[Figures]:
+    return [run.row for run in runs]
+
+
+def _figures(runs: Sequence[FleetRun]) -> str:
+    colour = colours(_policies(runs))
+    cells = [
+        (swatch(colour[str(policy)], str(policy)), *(figure(column.text(group)) for column in (*FLEET, *SAVINGS)))
+        for (policy,), group in grouped(_rows(runs), "policy").items()
+    ]
+    return table(("policy", *(column.heading.replace("\n", " ") for column in (*FLEET, *SAVINGS))), cells)
+
+
+def _baselines(runs: Sequence[FleetRun]) -> str:
+    cells = [
+        (text(policy), text(name), *(figure(column.text(baseline(group, prefix))) for column in BASELINES))
+        for (policy,), group in grouped(_rows(runs), "policy").items()
+        for prefix, name in WAYS.items()
+    ]
+    return table(("policy", "against", *(column.heading.replace("\n", " ") for column in BASELINES)), cells)
+
+
+def _plane(runs: Sequence[FleetRun]) -> Chart:
+    """Mean round and energy of every policy, and of what it is held against, in percent of MAXN's."""
+    policies = _policies(runs)
+    colour, symbol = colours(policies), symbols(policies)
+    data: list[Trace] = []
+    for policy in policies:
+        group = [run.row for run in runs if run.policy == policy]
+        data.append(_points(policy, group, "", {"color": colour[policy], "symbol": symbol[policy], "size": 11}))
+        for prefix, name in WAYS.items():
+            marker = {"color": colour[policy] if len(policies) > 1 else GREY, "symbol": MARKS[prefix], "size": 11}
+            label = f"{name} ({policy})" if len(policies) > 1 else name
+            data.append(_points(label, group, prefix, marker))
+    layout = {
+        "xaxis": axis("mean round (% of MAXN's)", rangemode="normal"),
+        "yaxis": axis("mean energy (% of MAXN's)", rangemode="normal"),
+        "legend": {"orientation": "v", "x": 1.02, "y": 1.0, "xanchor": "left"},
+        "hovermode": "closest",
+    }
+    caption = f"One mark per seed, which has boards and shares of its own. All {len(runs[0].rounds)} rounds."
+    return Chart("plane", "Round and energy", caption, data, layout, 380)
+
+
+def _points(name: str, rows: Sequence[Figures], prefix: str, marker: Mapping[str, object]) -> Trace:
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": escape(name),
+        "x": [_of_maxn(row, prefix, "round_s") for row in rows],
+        "y": [_of_maxn(row, prefix, "energy_j") for row in rows],
+        "marker": dict(marker),
+        "hovertemplate": f"%{{x:.2f}} % of the time, %{{y:.2f}} % of the energy<extra>{escape(name)}</extra>",
+    }
+
+
+def _of_maxn(row: Figures, prefix: str, what: str) -> float:
+    return 100.0 * float(row[prefix + what] or 0.0) / float(row[f"maxn_{what}"] or 1.0)
+
+
+def _gaps(by_policy: Mapping[str, Sequence[FleetRun]]) -> Chart:
+    """Energy and time of every round against the oracle's, mean of the seeds."""
+    colour = colours(tuple(by_policy))
+    data: list[Trace] = []
+    for policy, runs in by_policy.items():
+        for what, dash, of in (("energy", "solid", _energy_gap), ("time", "dot", _time_gap)):
+            each = [[of(one) for one in run.rounds] for run in runs]
+            data.append(
+                {
+                    "type": "scatter",
+                    "mode": "lines",
+                    "name": f"{escape(policy)}: {what}",
+                    "x": [one.round for one in runs[0].rounds],
+                    "y": [sum(of_round) / len(of_round) for of_round in zip(*each, strict=True)],
+                    "line": {"color": colour[policy], "width": 2, "dash": dash},
+                }
+            )
+    layout = {"xaxis": axis("round"), "yaxis": axis("beyond the oracle (%)", rangemode="normal"), "legend": LEGEND}
+    caption = f"Mean of the seeds. Rounds 1 to {SETTLED_FROM - 1} count as learning."
+    return Chart("gaps", "Against the oracle", caption, data, layout, 320)
+
+
+def _energy_gap(one: Judged) -> float:
+    return 100.0 * (one.chosen.energy_j / one.oracle.energy_j - 1.0)
+
+
+def _time_gap(one: Judged) -> float:
+    return 100.0 * (one.chosen.round_s / one.oracle.round_s - 1.0)
+
+
+def _explored(by_policy: Mapping[str, Sequence[FleetRun]]) -> Chart:
+    colour = colours(tuple(by_policy))
+    data: list[Trace] = [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "name": escape(policy),
+            "x": [one.round for one in runs[0].rounds],
+            "y": [sum(means) / len(means) for means in zip(*(run.explored for run in runs), strict=True)],
+            "line": {"color": colour[policy], "width": 2},
+        }
+        for policy, runs in by_policy.items()
+    ]
+    layout = {
+        "xaxis": axis("round"),
+        "yaxis": axis("different modes tried", rangemode="tozero"),
+        "legend": LEGEND,
+        "showlegend": True,
+    }
+    return Chart("explored", "Modes tried", "Mean of the boards and seeds.", data, layout, 320)
+
+
+def _of_boards(place: int, policy: str, run: FleetRun) -> Section:
+    """Every board's mean energy over the rounds that are not learning, one seed."""
+    rounds = [one for one in run.rounds if one.round >= SETTLED_FROM] or list(run.rounds)
+    names = list(rounds[0].chosen.energies_j)[:MOST_BOARDS]
+    ways = (
+        (policy, COLOURS[0], "circle", [one.chosen for one in rounds]),
+        ("oracle", ALARM, "star", [one.oracle for one in rounds]),
+        ("best preset within the limit", GREY, "square-open", [one.preset for one in rounds]),
+    )
+    maxn_j = {board: _mean_of([one.maxn for one in rounds], board) for board in names}
+    data: list[Trace] = [
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "name": escape(name),
+            "x": names,
+            "y": [100.0 * _mean_of(spent, board) / maxn_j[board] for board in names],
+            "marker": {"color": colour, "symbol": symbol, "size": 8},
+        }
+        for name, colour, symbol, spent in ways
+    ]
+    layout = {
+        "xaxis": axis("", type="category", tickangle=-60),
+        "yaxis": axis("mean energy (% of its own at MAXN)", rangemode="normal"),
+        "legend": LEGEND,
+        "hovermode": "x",
+    }
+    shown = f"Rounds {rounds[0].round} to {rounds[-1].round}, seed {run.seed}."
+    chart = Chart(f"boards-{place}", "Energy of every board", shown, data, layout, 420)
+    return Section(f"Boards under {escape(policy)}", "Whose mode is far from the oracle's?", (chart,))
+
+
+def _mean_of(spent: Sequence[Spent], board: str) -> float:
+    energies = [one.energies_j[board] for one in spent if board in one.energies_j]
+    return sum(energies) / len(energies) if energies else 0.0

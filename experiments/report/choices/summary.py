@@ -1,0 +1,111 @@
+"""The figures of a study's runs over their seeds: one run of one board, columns, the mean and the worst seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from experiments.report.quantities import UNKNOWN
+
+if TYPE_CHECKING:
+    from fedge.studies.mode_choice import ModeChoice
+
+Figures = Mapping[str, str | int | float | None]
+"""A row of JSON."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Choice:
+    """One run of one board: under which policy, deadline ratio and seed, and its rounds."""
+
+    policy: str
+    ratio: float
+    seed: int
+    played: ModeChoice
+
+    @property
+    def row(self) -> dict[str, str | int | float]:
+        """The run's figures, as JSON has them."""
+        return {
+            "policy": self.policy,
+            "ratio": self.ratio,
+            "seed": self.seed,
+            "regret_pct": self.played.regret_pct,
+            "regret_after10_pct": self.played.regret_after10_pct,
+            "energy_saved_pct": self.played.energy_saved_pct,
+            "deadlines_missed": self.played.deadlines_missed,
+            "modes_explored": self.played.modes_explored,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One figure of a table; ``worst`` picks the worst seed's, where that is worth showing."""
+
+    heading: str
+    field: str
+    digits: int = 2
+    worst: Callable[[Sequence[float]], float] | None = max
+    factor: float = 1.0
+    """From the field's unit to the heading's."""
+
+    def text(self, rows: Sequence[Figures]) -> str:
+        """The mean, and the worst in brackets; a dash where no seed has the figure."""
+        values = [self.factor * float(value) for row in rows if (value := row.get(self.field)) is not None]
+        if not values:
+            return UNKNOWN
+        mean = self._figure(sum(values) / len(values))
+        return mean if self.worst is None or len(values) == 1 else f"{mean} ({self._figure(self.worst(values))})"
+
+    def _figure(self, value: float) -> str:
+        return f"{value:,.{self.digits}f}"
+
+
+MODE_CHOICE = (
+    Column("regret\n%", "regret_pct"),
+    Column("regret,\nround 10 on %", "regret_after10_pct"),
+    Column("saved against\nMAXN %", "energy_saved_pct", 1, min),
+    Column("deadlines\nmissed", "deadlines_missed", 1),
+    Column("modes\ntried", "modes_explored", 1),
+)
+FLEET = (
+    Column("round\ns", "round_s", 1, None),
+    Column("energy\nkJ", "energy_j", 2, None, 1e-3),
+    Column("gap to the\noracle %", "objective_gap_pct"),
+    Column("gap, from\nround 10 %", "objective_gap_pct_settled"),
+    Column("deadlines\nmissed", "deadlines_missed", 1, None),
+    Column("modes\ntried", "modes_explored_mean", 1, None),
+)
+SAVINGS = (
+    Column("saved against\nMAXN %", "saving_pct", 1, min),
+    Column("oracle\nsaves %", "oracle_saving_pct", 1, None),
+    Column("share of the\noracle's %", "saving_share_pct", 1, min),
+    Column("share, from\nround 10 %", "saving_share_pct_settled", 1, min),
+)
+BASELINES = (
+    Column("round\ns", "round_s", 1, None),
+    Column("energy\nkJ", "energy_j", 2, None, 1e-3),
+)
+WAYS = {
+    "oracle_": "oracle: the same plan from the truth",
+    "oracle_all_rows_": "oracle that may take implausible modes",
+    "maxn_": "MAXN",
+    "maxn_low_": "MAXN, waiting low",
+    "preset_": "each board's best preset within the limit",
+    "preset_but_maxn_": "each board's best preset but MAXN",
+}
+"""A baseline's prefix in the rows -> what it is called."""
+
+
+def baseline(rows: Sequence[Figures], prefix: str) -> list[Figures]:
+    """The round and energy of a baseline, under the plain names."""
+    return [{name: row[prefix + name] for name in ("round_s", "energy_j")} for row in rows]
+
+
+def grouped(rows: Sequence[Figures], *keys: str) -> dict[tuple[object, ...], list[Figures]]:
+    """The rows of all seeds together, in the order of the rows."""
+    found: dict[tuple[object, ...], list[Figures]] = {}
+    for row in rows:
+        found.setdefault(tuple(row[key] for key in keys), []).append(row)
+    return found

@@ -1,0 +1,137 @@
+"""Proposes the mode whose trial is expected to save most, as long as trying it leaves time for the rest of the round.
+
+Symbols: t, p step time and power with log-spreads s_t, s_p; i idle power; e = t (p - i) joules above idling per step;
+n steps left, k steps of the trial, L seconds left. Rounds allow a_r seconds per step; with the modes known now the best
+mix of two costs b_r per step, with mode m among them c_rm. A trial of m is worth sum_r w_r E max(0, 1 - c_rm / b_r),
+the expected improvement of Bayesian optimisation (Mockus 1975), over the rounds seen and some that may come. It is safe
+when k t exp(z s_t) + (n - k) min(t exp(z s_t)) <= L.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedge.choice.measured import rows_of
+from fedge.choice.mixing import least_energy_per_step
+from fedge.pareto import front_mask
+from fedge.types import Floats, Modes, PowerMode, Predictions
+
+WORTHWHILE = 0.001
+"""A mode is tried when that is expected to save this share of a round's joules above idling; chosen by us."""
+STRETCH = 1.5
+"""How much wider than predicted the spread is taken: the best of thousands lies further off than most. Chosen by us."""
+FIRST = 2
+"""So many modes beside the first are tried for what they teach rather than for what they save; chosen by us."""
+TEACHING_SLOWDOWN = 1.5
+"""They are no slower than this multiple of the fastest; chosen by us."""
+TEACHING_BAND = 0.1
+"""And could cost as little as the predicted front if they were this much cheaper, log units; chosen by us."""
+SLOWEST = 1.6
+"""Rounds that may come allow from once to this often the fastest mode's time: slower modes save nothing more."""
+LEVELS = 9
+"""How many of them are looked at."""
+POOL = 150
+"""Modes whose trial is worked out in full, those that could save most; chosen by us."""
+QUANTILES = tuple(NormalDist().inv_cdf((2 * i + 1) / 8) for i in range(4))
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What is left of a round, and what is known of others.
+
+    Minibatches, seconds until the deadline, how long a trial lasts at least, standard deviations of margin, the seconds
+    per minibatch that this and earlier rounds allowed, and how many rounds unlike them to prepare for.
+    """
+
+    steps: float
+    left_s: float
+    probe_s: float
+    margin_z: float
+    allowed_s: tuple[float, ...] = ()
+    foresight: float = 0.0
+
+
+def probe_steps(step_s: Floats, room: Room) -> Floats:
+    """How many minibatches a trial takes in each mode, shape (modes,)."""
+    steps: Floats = np.maximum(1.0, np.ceil(room.probe_s / step_s))
+    return steps
+
+
+def telling(predictions: Predictions, idle_w: float, known: Collection[PowerMode], room: Room) -> Modes:
+    """The modes near the predicted front among which the first few trials are chosen for what they teach.
+
+    Near is what would cost as little as the front's modes if it were a little cheaper than predicted. None once more
+    than ``FIRST`` modes are known, or where none is safe.
+    """
+    rows = sorted(rows_of(predictions.modes, known).values())
+    safe = _safe(predictions, room, rows) if len(rows) <= FIRST else np.zeros(len(predictions.modes), dtype=np.bool_)
+    step_j = predictions.step_s * (predictions.power_w - idle_w)
+    front = np.flatnonzero(front_mask(predictions.step_s, step_j))
+    front = front[np.argsort(predictions.step_s[front], kind="stable")]
+    least_j = np.interp(predictions.step_s, predictions.step_s[front], step_j[front])
+    unsure = np.hypot(predictions.step_s_sd_log, predictions.power_w_sd_log)
+    near = step_j * np.exp(-np.minimum(unsure, TEACHING_BAND)) <= least_j
+    quick = predictions.step_s <= TEACHING_SLOWDOWN * predictions.step_s.min()
+    return Modes(predictions.modes.knobs[safe & near & quick])
+
+
+def saving(predictions: Predictions, idle_w: float, known: Collection[PowerMode], room: Room) -> PowerMode | None:
+    """The mode whose trial is expected to save most; None when none is both worthwhile and safe.
+
+    ``known`` are modes whose rows of ``predictions`` can be relied on, at least one.
+    """
+    rows = sorted(rows_of(predictions.modes, known).values())
+    safe = _safe(predictions, room, rows)
+    row = _most_saving(predictions, idle_w, rows, safe, room) if safe.any() else None
+    return None if row is None else predictions.modes[row]
+
+
+def _safe(predictions: Predictions, room: Room, known: Sequence[int]) -> NDArray[np.bool_]:
+    """Marks the modes that are not known yet and leave time for the rest at full speed, and half of the steps."""
+    careful_s = predictions.step_s * np.exp(room.margin_z * predictions.step_s_sd_log)
+    steps = probe_steps(predictions.step_s, room)
+    rest_s = (room.steps - steps) * careful_s.min()
+    safe: NDArray[np.bool_] = (2 * steps <= room.steps) & (steps * careful_s + rest_s <= room.left_s)
+    safe &= np.isfinite(careful_s)
+    safe[list(known)] = False
+    return safe
+
+
+def _most_saving(
+    predictions: Predictions, idle_w: float, known: Sequence[int], safe: NDArray[np.bool_], room: Room
+) -> int | None:
+    """The row of largest expected improvement; None when that is not worthwhile."""
+    known_s = predictions.step_s[known]
+    known_j = known_s * (predictions.power_w[known] - idle_w)
+    allowed_s, weights = _rounds(float(known_s.min()), room)
+    now_j = least_energy_per_step(known_s, known_j, known_s, known_j, allowed_s).min(axis=0)
+
+    def saved(rows: NDArray[np.intp], time_z: float, power_z: float, some: slice = slice(None)) -> Floats:
+        step_s = predictions.step_s[rows] * np.exp(time_z * predictions.step_s_sd_log[rows])
+        power_w = predictions.power_w[rows] * np.exp(power_z * predictions.power_w_sd_log[rows])
+        new_j = least_energy_per_step(step_s, step_s * (power_w - idle_w), known_s, known_j, allowed_s[some])
+        share: Floats = np.maximum(0.0, 1.0 - new_j / now_j[some]) @ weights[some]
+        return share
+
+    rows = np.flatnonzero(safe)
+    at_best = saved(rows, -1.0, -1.0, slice(None, None, 2))
+    rows = rows[np.argsort(-at_best, kind="stable")[:POOL]]
+    worth = np.mean([saved(rows, STRETCH * a, STRETCH * b) for a in QUANTILES for b in QUANTILES], axis=0)
+    best = int(np.argmax(worth))
+    return int(rows[best]) if worth[best] > WORTHWHILE else None
+
+
+def _rounds(fastest_s: float, room: Room) -> tuple[Floats, Floats]:
+    """Seconds per minibatch that rounds allow, and how much each of them counts; never below the fastest known."""
+    coming_s = fastest_s * np.linspace(1.0, SLOWEST, LEVELS)
+    coming_s[0] = 1.005 * fastest_s
+    seen_s = np.maximum(np.array(room.allowed_s, dtype=np.float64), fastest_s)
+    weights = np.concatenate([np.full(LEVELS, room.foresight / LEVELS), np.ones(len(seen_s))])
+    kept = weights > 0
+    allowed_s = np.concatenate([coming_s, seen_s])[kept]
+    return allowed_s, weights[kept] / weights.sum()

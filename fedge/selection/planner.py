@@ -1,0 +1,108 @@
+"""``planner``: the clients of most expected gain per price of the round's time and energy, from their fronts.
+
+The rule is ours. Symbols: R = the round, N = clients offered, K = ``call.count``, B_i = samples, F_i = last loss,
+w_i = rounds since client i was asked, g_i = its gain, D and E = length and joules of a round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from fedge.choice.picking import margin_z
+from fedge.planning.columns import Columns, columns_of
+from fedge.planning.gain import GainPlan, best_of
+from fedge.selection.drawing import rounded
+from fedge.selection.knowing import by_name, loss_of, samples_of, seats
+from fedge.selection.options import numbers_of
+from fedge.types import Call, Client, Floats, Front, Selected
+
+BUDGETED = "energy-budget"
+"""The policy that has an allowance of joules instead of prices, and leaves the deadline to the selection."""
+PINNED = ("maxn", "preset")
+"""Policies under which a board does not choose its mode: it is planned as at MAXN."""
+TIME_WEIGHT = 0.5
+"""The default of ``balanced``, which holds for the other policies too."""
+CONFIDENCE = 0.84
+"""One spread of margin on every time, the default of the policies that keep a deadline."""
+LEAST_GAIN = 1e-9
+"""Everybody's part is worth something, so that somebody is always chosen."""
+
+
+def planner(clients: Sequence[Client], call: Call, rng: np.random.Generator) -> Selected:
+    """At most ``call.count`` clients: those of the plan of most gain, and now and then some without a front.
+
+    ``unknown_share`` of the seats, rounded at random, and any that no known client could fill, go to clients without a
+    usable front, the longest waiting first. Under ``energy-budget`` the plan's deadline comes with the answer.
+    """
+    named, size = by_name(clients), seats(call.count, clients)
+    numbers = numbers_of("planner", call.options)
+    z = margin_z(call.limits.get("confidence", CONFIDENCE), "policy.confidence")
+    columns = columns_of({c.board: _planned(c.front, call.policy) for c in named if c.front is not None}, z)
+    known = frozenset(columns.boards)
+    unknown = sorted((c for c in named if c.board not in known), key=lambda c: (c.last_round or 0, c.board))
+    wanted = max(rounded(size * numbers["unknown_share"], rng), size - len(known))
+    trying = [client.board for client in unknown[: min(size, wanted)]]
+    if len(trying) == size:
+        return Selected(tuple(sorted(trying)))
+    worth = dict(zip((c.board for c in named), gains(named, call, numbers["uncertainty"]).tolist(), strict=True))
+    plan = _plan(columns, worth, call, size - len(trying))
+    deadline_s = plan.deadline_s if call.policy == BUDGETED else None
+    return Selected(tuple(sorted([*trying, *plan.boards])), deadline_s=deadline_s, why=_why(plan, len(trying)))
+
+
+def gains(clients: Sequence[Client], call: Call, uncertainty: float) -> Floats:
+    """g_i = B_i F_i / max(B F) + a (w_i K / N)^2, shape (n,), with a = option ``uncertainty``.
+
+    The first term is Oort's statistical utility (Lai et al., OSDI 2021) with the mean loss; an unknown F_i is the
+    highest known. The second has the part of its temporal uncertainty, but grows without end, in units of the N / K
+    rounds after which everybody would have had a turn: small for who is asked often, and decisive in the end, so that a
+    client of p times the price of others waits some sqrt(p / a) turns, not for ever.
+    """
+    losses = [loss_of(client) for client in clients]
+    highest = max((loss for loss in losses if loss is not None), default=1.0)
+    useful = samples_of(clients) * np.array([highest if loss is None else loss for loss in losses])
+    waited = np.array([max(0, call.round - (client.last_round or 0)) for client in clients], dtype=np.float64)
+    turns = waited * seats(call.count, clients) / max(1, len(clients))
+    gain: Floats = useful / max(useful.max(initial=0.0), 1e-12) + uncertainty * turns**2
+    return np.maximum(gain, LEAST_GAIN)
+
+
+def prices(columns: Columns, call: Call) -> tuple[float, float]:
+    """The price of a second and that of a joule: w / D_maxn and (1 - w) / E_maxn, 0 and 1 under ``energy-budget``.
+
+    D_maxn and E_maxn are of a round of all the clients at MAXN; w is the policy's ``time_weight``.
+    """
+    if call.policy == BUDGETED:
+        return 0.0, 1.0
+    weight = call.limits.get("time_weight", TIME_WEIGHT)
+    energy_price = (1.0 - weight) / max(columns.maxn_energy_j, 1e-12)
+    return weight / columns.maxn_round_s, energy_price
+
+
+def allowance_j(limits: Mapping[str, float]) -> float | None:
+    """Joules for this round: ``budget_j`` less ``spent_j``, at least 0, by ``rounds_left``; None without a budget."""
+    if "budget_j" not in limits:
+        return None
+    return max(0.0, limits["budget_j"] - limits.get("spent_j", 0.0)) / max(1.0, limits.get("rounds_left", 1.0))
+
+
+def _plan(columns: Columns, worth: Mapping[str, float], call: Call, count: int) -> GainPlan:
+    gain = np.array([worth[board] for board in columns.boards], dtype=np.float64)
+    allowed_j = allowance_j(call.limits) if call.policy == BUDGETED else None
+    time_price, energy_price = prices(columns, call)
+    return best_of(columns, gain, count, time_price, energy_price, allowed_j)
+
+
+def _planned(front: Front, policy: str) -> Front:
+    """What a client is planned by: its front, or MAXN alone where there is nothing else or the policy pins the mode."""
+    if policy.partition(":")[0] in PINNED:
+        return replace(front, points=(front.maxn,), idle_w=front.maxn_idle_w)
+    return front if front.points else replace(front, points=(front.maxn,))
+
+
+def _why(plan: GainPlan, trying: int) -> str:
+    planned = f"{len(plan.boards)} of most gain per cost until {plan.deadline_s:.1f} s for {plan.energy_j:.0f} J"
+    return f"{planned}, {trying} to get to know" if trying else planned

@@ -1,0 +1,176 @@
+"""The asynchronous loop: whoever is done gets the newest model, and enough results make a new one; virtual clock.
+
+A board's answer comes back at once in real time, and counts when its task ends on the fleet's clock. So dispatch and
+merging follow virtual completion, with ties by board name, on every backend.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedge.errors import RunFailed
+from fedge.experiment import Experiment
+from fedge.interfaces import LearningTask, Selector
+from fedge.seeds import generator
+from fedge.telemetry.rows import EventRow
+from fedge.types import Call, NamedArrays, TrainResult
+from fedge.wire import Answer
+from server import checkpoint
+from server.aggregation import Aggregator
+from server.asking import Asking, Task
+from server.async_books import ends_s, model_row
+from server.checkpoint import History, Pending, Progress
+from server.coordinator import Tables
+from server.course import Course, course_of
+from server.merging import strategy_errors
+from server.plan import plan_round
+from server.port import ClientPort, Reply
+from server.reach import Reach
+from server.staleness import Asynchronous, Result, merge, upload
+
+RETRY_S = 60.0
+"""After a failure a board is left alone for as long as the task would have taken at MAXN by its last front; for so long
+where it never told one. Chosen by us."""
+FAILURES = 10
+"""The run ends when every board has failed since the last result, or this many times as many tasks as there are boards:
+a selector may leave some out. Chosen by us."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AsyncCoordinator:
+    """One asynchronous run's parts, like ``server.coordinator.Coordinator``; ``experiment.rounds`` counts models.
+
+    ``selector`` chooses who gets the next task among the boards that are free and within ``reach``.
+    """
+
+    experiment: Experiment
+    strategy: Asynchronous
+    port: ClientPort
+    task: LearningTask
+    tables: Tables
+    selector: Selector
+    reach: Reach
+    checkpoints: Path | None = None
+    on_round: Callable[[int], None] = lambda _: None
+
+    def run(self, progress: Progress | None = None) -> Progress:
+        """Make every model that is left; raises ``RunFailed`` when nothing more can come."""
+        aggregator = Aggregator(self.strategy, self.experiment.seed, self.task.buffers)
+        progress = self._opened() if progress is None else progress
+        aggregator.remember(progress.memory)
+        course = course_of(self.reach, progress)
+        while course.version < self.experiment.rounds:
+            if course.next_s > course.clock_s and self._dispatched(course, aggregator):
+                continue
+            self._go_on(course)
+            if len(course.waiting) >= self.strategy.buffer_size:
+                self._publish(course, aggregator)
+        return course.progress(aggregator.memory())
+
+    def _opened(self) -> Progress:
+        """Before the first task: the initial model, and every board's front as far as its prior knows it."""
+        arrays, names = self.task.initial_arrays(self.experiment.seed), self.reach.names
+        told = {name: reply.answer for name, reply in Asking(self.experiment, self.port).fronts(names, arrays).items()}
+        failed = {name: told[name].error for name in names if told[name].front is None}
+        self.tables.append(EventRow(0.0, 0, name, "failed", error or "no front") for name, error in failed.items())
+        if len(failed) == len(names):
+            raise RunFailed(f"no board is ready: {names[0]} says {failed[names[0]]}")
+        fronts = {name: front for name in names if (front := told[name].front) is not None}
+        histories = {name: History(samples=told[name].samples) for name in names}
+        return Progress(0, 0.0, arrays, fronts=fronts, histories=histories)
+
+    @property
+    def _slots(self) -> int:
+        """How many boards train at a time."""
+        fleet, wanted = len(self.reach.boards), self.strategy.concurrency
+        return fleet if wanted is None else min(wanted, fleet)
+
+    def _go_on(self, course: Course) -> None:
+        """To the next moment at which something happens: a task's end, or a board's return while a slot is free."""
+        ready_s = course.next_ready_s() if len(course.flying) < self._slots else None
+        if ready_s is not None and ready_s < course.next_s:
+            course.clock_s = ready_s
+        elif not course.flying:
+            raise RunFailed(f"model {course.version + 1}: no board can be asked, nor will one come")
+        elif course.land():
+            course.failed.clear()
+        else:
+            self._count_failure(course)
+
+    def _count_failure(self, course: Course) -> None:
+        """Raise ``RunFailed`` when nobody gives a result any more."""
+        course.failed.append(course.rows[-1].board)
+        names = self.reach.names
+        if set(course.failed) >= set(names) or len(course.failed) >= FAILURES * len(names):
+            self.tables.append((*course.rows, *course.events))
+            reasons = [f"{row.board}: {row.error}" for row in course.rows if row.error]
+            raise RunFailed(f"model {course.version + 1}: no board gives a result; {'; '.join(reasons[-3:])}")
+
+    def _dispatched(self, course: Course, aggregator: Aggregator) -> bool:
+        """Give the newest model to as many boards as there are free slots; whether there was one."""
+        chosen = self._chosen(course)
+        if not chosen:
+            return False
+        with strategy_errors(self.experiment, course.version + 1):
+            arrays, numbers = aggregator.configure(course.version + 1, course.arrays, len(chosen))
+        number = course.asked + 1
+        goals = {name: plan_round(self.experiment.policy, course.fronts, [name]).goals[name] for name in chosen}
+        task = Task(number, course.clock_s, arrays, numbers.get("proximal-mu", 0.0))
+        replies = Asking(self.experiment, self.port).train(task, goals, course.states)
+        for name in chosen:
+            history = course.histories[name]
+            course.histories[name] = dataclasses.replace(history, last_round=number, rounds=history.rounds + 1)
+            course.take_off(self._pending(course, name, replies[name], arrays))
+        return True
+
+    def _chosen(self, course: Course) -> tuple[str, ...]:
+        """Who is asked now; to the selector, every time that boards are asked is a round."""
+        count = self._slots - len(course.flying)
+        offered = course.available() if count > 0 else ()
+        if not offered:
+            return ()
+        spec, policy, number = self.experiment.selection, self.experiment.policy, course.asked + 1
+        call = Call(number, min(count, len(offered)), spec.options, course.selection, policy.name, policy.limits)
+        selected = self.selector(course.clients(offered), call, generator(self.experiment.seed, number, "select"))
+        unknown = sorted(set(selected.boards) - set(offered))
+        if unknown:
+            raise RunFailed(f"selection {spec.name} chose {unknown[0]}, which could not be asked")
+        course.selection = dict(selected.memory)
+        taken = set(selected.boards[:count])
+        return tuple(name for name in offered if name in taken)
+
+    def _pending(self, course: Course, board: str, reply: Reply, base: NamedArrays) -> Pending:
+        """The task as it will end, with what is kept of its result; nothing when it ends without one."""
+        start, front = course.start(board, course.clock_s), course.fronts.get(board)
+        answer = reply.answer if reply.trained is not None else Answer(board, error=reply.answer.error or "no answer")
+        end_s = ends_s(start, answer, RETRY_S if front is None else front.link_s + front.maxn.work_s)
+        trained = TrainResult({}, 0.0, 0.0)
+        if reply.trained is not None and answer.report is not None and end_s >= start.at_s + answer.report.busy_s:
+            arrays = upload(self.strategy, base, reply.trained.arrays, self.task.buffers)
+            trained = dataclasses.replace(reply.trained, arrays=arrays)
+        return Pending(course.version, start.at_s, end_s, answer, trained)
+
+    def _publish(self, course: Course, aggregator: Aggregator) -> None:
+        """A new model from the buffer, with the rows of all tasks that ended since the last one."""
+        version = course.version + 1
+        resting_j = course.close() if version == self.experiment.rounds else 0.0
+        self.tables.append((*course.rows, *course.events))
+        results = [_result(pending, course.version) for pending in course.waiting]
+        with strategy_errors(self.experiment, version):
+            arrays = merge(self.strategy, version, course.arrays, results, self.task.buffers)
+        row = model_row(course.rows, course.opened_s, course.clock_s, self.task.evaluate(arrays), resting_j)
+        self.tables.append([row])
+        course.publish(arrays, row.energy_j)
+        if self.checkpoints is not None:
+            checkpoint.save(self.checkpoints, course.progress(aggregator.memory()))
+        self.on_round(version)
+
+
+def _result(pending: Pending, version: int) -> Result:
+    """What a task gives to the model after ``version``; it was trained from that of ``pending.round``."""
+    report, trained = pending.answer.report, pending.trained
+    samples = 0 if report is None else report.samples
+    return Result(trained.arrays, version - pending.round, samples, trained.loss, trained.accuracy)

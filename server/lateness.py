@@ -1,0 +1,61 @@
+"""Who counts in a round: done, late, cancelled or failed, by the fleet's clock and never by arrival; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fedge.experiment import LateSpec
+from fedge.telemetry.rows import Status
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """When a board's part is over, seconds from the round's start: its reply is there, or it failed with ``error``."""
+
+    at_s: float
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How long a round lasted, and what became of every board in it."""
+
+    round_s: float
+    status: Mapping[str, Status]
+
+
+def cut_of(late: LateSpec, deadline_s: float | None) -> float | None:
+    """Seconds after which a round goes on without the boards that are not done; None when it waits for them."""
+    waits = late.action in ("accept", "partial")
+    return None if deadline_s is None or waits else stop_of(late, deadline_s)
+
+
+def stop_of(late: LateSpec, deadline_s: float) -> float:
+    """The deadline with its grace."""
+    return deadline_s * (1 + late.grace)
+
+
+def judge(endings: Mapping[str, Ending], cut_s: float | None, wanted: int | None, empty_s: float) -> Verdict:
+    """What became of each board.
+
+    With ``wanted`` the first so many replies count, by their time and then by name, and the round is over with the last
+    of them: boards that are still at it are cancelled. Otherwise it lasts until every board has replied or failed, at
+    most until ``cut_s``: boards that are not done by then are late. ``empty_s`` is the length of a round of no board.
+    """
+    in_order = sorted(endings, key=lambda board: (endings[board].at_s, board))
+    in_time = [b for b in in_order if cut_s is None or endings[b].at_s <= cut_s]
+    counted = [b for b in in_time if endings[b].error is None][:wanted]
+    if wanted is not None and len(counted) == wanted:
+        round_s = endings[counted[-1]].at_s
+        return Verdict(round_s, {b: _status(b in counted, endings[b], round_s, "cancelled") for b in in_order})
+    if cut_s is not None and len(in_time) < len(in_order):
+        return Verdict(cut_s, {b: _status(b in counted, endings[b], cut_s, "late") for b in in_order})
+    round_s = max((ending.at_s for ending in endings.values()), default=empty_s)
+    return Verdict(round_s, {b: _status(b in counted, endings[b], round_s, "late") for b in in_order})
+
+
+def _status(counted: bool, ending: Ending, round_s: float, otherwise: Status) -> Status:
+    if counted:
+        return "done"
+    return "failed" if ending.error is not None and ending.at_s <= round_s else otherwise

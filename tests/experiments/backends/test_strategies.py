@@ -1,0 +1,48 @@
+"""What an asynchronous strategy cannot be combined with is said before the run, with the field that mends it."""
+
+from __future__ import annotations
+
+import pytest
+
+from experiments.backends.strategies import check
+from fedge.errors import BadInput
+from fedge.experiment import Experiment, FleetEntry, LateSpec, PolicySpec, SelectionSpec, StrategySpec
+
+FEDBUFF = StrategySpec(name="FedBuff", options={"buffer_size": 2})
+
+
+def experiment(**changes: object) -> Experiment:
+    return Experiment(fleet=(FleetEntry(device="nano", count=2),), **{"strategy": FEDBUFF} | changes)  # type: ignore[arg-type]
+
+
+def test_an_asynchronous_strategy_goes_with_the_defaults() -> None:
+    check(experiment())
+    check(experiment(strategy=StrategySpec(name="FedAsync")))
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"late": LateSpec(action="drop")}, r"late.action: got 'drop'; accept"),
+        ({"late": LateSpec(action="partial")}, r"late.action: got 'partial'"),
+        ({"selection": SelectionSpec(over_commit=1.5)}, r"selection.over_commit: got 1.5; 1"),
+        ({"selection": SelectionSpec(name="random", count=4)}, r"selection.count: got 4; strategy.options.concurrency"),
+        ({"policy": PolicySpec(fleet_power_w=30.0)}, r"policy.fleet_power_w: got 30; no such limit"),
+        ({"policy": PolicySpec(budget_j=30.0)}, r"policy.budget_j: got 30; no such limit"),
+    ],
+)
+def test_what_it_cannot_be_combined_with(changes: dict[str, object], complaint: str) -> None:
+    with pytest.raises(BadInput, match=complaint):
+        check(experiment(**changes))
+
+
+def test_a_privacy_wrapper_does_not_take_it() -> None:
+    options = {"noise_multiplier": 0.1, "clipping_norm": 1.0, "num_sampled_clients": 2}
+    wrapper = StrategySpec(name="DifferentialPrivacyServerSideFixedClipping", options=options, wraps=FEDBUFF)
+
+    with pytest.raises(BadInput, match=r"strategy.wraps.name: got 'FedBuff'; a strategy of synchronous rounds"):
+        check(experiment(strategy=wrapper))
+
+
+def test_the_same_settings_are_fine_for_synchronous_rounds() -> None:
+    check(experiment(strategy=StrategySpec(), late=LateSpec(action="drop"), selection=SelectionSpec(count=1)))

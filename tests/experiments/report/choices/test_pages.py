@@ -1,0 +1,155 @@
+"""The pages and tables of both studies show every run, draw valid charts, escape names, and fit a terminal."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+import pytest
+from rich.console import Console
+
+from experiments.report.choices.fleet import write_fleet
+from experiments.report.choices.mode_choice import write_mode_choice
+from experiments.report.choices.summary import Choice, Column
+from experiments.report.choices.terminal import fleet_table, mode_choice_table
+from fedge.experiment import Experiment, FleetEntry
+from fedge.modes import modes_of
+from fedge.studies.fleet import FleetRun, Judged, Spent
+from fedge.types import PowerMode, ProfileTable
+
+TABLE = ProfileTable(
+    "board<1>", "net", 32, modes_of([PowerMode(4, 1000.0, 900.0, 800.0)]), np.ones(1), np.ones(1), "0" * 64, "b/net.csv"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One round of a board, as the study tells it."""
+
+    round: int
+    deadline_s: float
+    time_s: float
+    energy_j: float
+    oracle_j: float
+    maxn_j: float
+    explored: int
+    missed: bool
+    modes: str
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """One run of a board, as the study tells it."""
+
+    rounds: tuple[Round, ...]
+    regret_pct: float
+    regret_after10_pct: float
+    energy_saved_pct: float
+    deadlines_missed: int
+    modes_explored: int
+
+
+def choice_of(policy: str, ratio: float, seed: int) -> Choice:
+    rounds = tuple(
+        Round(i, 30.0 + i % 7, 30.0, 105.0, 100.0, 140.0, min(i, 9), False, "<4 cores>") for i in range(1, 13)
+    )
+    return Choice(policy, ratio, seed, Played(rounds, 5.0 + seed, 1.0, 25.0 - seed, 0, 9))  # type: ignore[arg-type]
+
+
+CHOICES = [choice_of(policy, ratio, seed) for policy in ("fedge", "maxn") for ratio in (1.5, 4.0) for seed in (1, 2)]
+
+
+def run_of(policy: str, seed: int, rounds: int = 12) -> FleetRun:
+    def spent(value_j: float) -> Spent:
+        return Spent(30.0, {"nano-1": value_j, "nano-2": 2 * value_j}, {"nano-1": 30.0, "nano-2": 29.0})
+
+    judged = tuple(
+        Judged(
+            number, 30.0, 31.0, 310.0, spent(105.0), spent(100.0), spent(95.0), spent(99.0), spent(140.0), spent(130.0),
+            spent(120.0), spent(110.0), 0, 1, 315.0, 300.0, 290.0,
+        )
+        for number in range(1, rounds + 1)
+    )  # fmt: skip
+    return FleetRun(policy, seed, judged, tuple(float(number) for number in range(1, rounds + 1)))
+
+
+RUNS = [run_of(policy, seed) for policy in ("least-energy-within-deadline", "<b>mine</b>") for seed in (1, 2)]
+FLEET = Experiment(name="demo", fleet=(FleetEntry(device="nano", count=2),))
+
+
+def charts_of(page: str) -> dict[str, dict[str, Any]]:
+    found = re.search(r'<script type="application/json" id="charts">(.*?)</script>', page, re.DOTALL)
+    assert found is not None
+    return {chart["key"]: chart for chart in json.loads(found.group(1))}
+
+
+def test_the_page_of_one_board_has_energy_regret_and_modes_per_ratio(tmp_path: Path) -> None:
+    write_mode_choice(TABLE, 200, CHOICES, tmp_path / "page.html")
+
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    charts = charts_of(page)
+    assert list(charts) == [f"r{place}-{what}" for place in (0, 1) for what in ("energy", "regret", "explored")]
+    for chart in charts.values():
+        go.Figure(data=chart["data"], layout=chart["layout"])
+    assert [trace["name"] for trace in charts["r0-energy"]["data"]] == ["MAXN", "oracle", "fedge", "maxn"]
+    assert charts["r0-regret"]["data"][0]["y"] == [pytest.approx(5.0)] * 12
+    assert "board&lt;1&gt;" in page
+    assert "board<1>" not in page
+    assert "http://" not in re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
+
+
+def test_the_page_of_a_fleet_has_the_plane_the_rounds_and_every_board(tmp_path: Path) -> None:
+    write_fleet(FLEET, RUNS, tmp_path / "page.html")
+
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    charts = charts_of(page)
+    assert list(charts) == ["plane", "gaps", "explored", "boards-0", "boards-1"]
+    for chart in charts.values():
+        go.Figure(data=chart["data"], layout=chart["layout"])
+    assert len(charts["plane"]["data"]) == 2 * 7
+    assert charts["boards-0"]["data"][0]["x"] == ["nano-1", "nano-2"]
+    assert charts["gaps"]["data"][0]["y"] == [pytest.approx(5.0)] * 12
+    assert "<b>mine</b>" not in page.split("<script", 1)[0]
+
+
+def test_a_run_of_learning_only_is_shown_as_far_as_it_goes(tmp_path: Path) -> None:
+    write_fleet(FLEET, [run_of("balanced", 1, 2)], tmp_path / "page.html")
+
+    assert "Rounds 1 to 2, seed 1" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def shown(table: object, tmp_path: Path) -> str:
+    console = Console(record=True, width=80, file=(tmp_path / "log").open("w"))
+    console.print(table)
+    return console.export_text()
+
+
+def test_the_terminals_tables_fit_eighty_columns_uncut(tmp_path: Path) -> None:
+    fleet = shown(fleet_table(RUNS), tmp_path)
+    board = shown(mode_choice_table(TABLE, 200, CHOICES), tmp_path)
+
+    assert "…" not in fleet + board
+    assert "5.00 (5.00)" in fleet
+    assert "0.32" in fleet
+    assert "102.4" not in fleet
+    assert "6.50 (7.00)" in board
+    assert "23.5 (23.0)" in board, "the worst saving is the least"
+
+
+def test_a_row_of_one_board_has_the_published_keys() -> None:
+    row = CHOICES[0].row
+
+    assert list(row) == [
+        "policy", "ratio", "seed", "regret_pct", "regret_after10_pct", "energy_saved_pct", "deadlines_missed",
+        "modes_explored",
+    ]  # fmt: skip
+
+
+def test_a_figure_that_no_seed_has_is_a_dash() -> None:
+    assert Column("x", "x").text([{"x": None}]) == "–"
+    assert Column("x", "x").text([{"x": 1.0}, {"x": None}]) == "1.00"

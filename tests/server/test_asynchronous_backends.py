@@ -1,0 +1,87 @@
+"""An asynchronous run writes the same rows and model on both backends, and when it was stopped in between."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from fedge.experiment import DataSpec, Experiment, FleetEntry, StrategySpec, WorkloadSpec, boards
+from fedge.fleetsim.client import answer
+from fedge.telemetry.rows import ClientRow, EventRow, RoundRow
+from fedge.telemetry.store import read_rows
+from server.port import LocalPort, Question, Reply
+from server.runs import play
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("flower")]
+OPTIONS = ["rounds=5", "workload.local_epochs=1", "strategy.name=FedBuff", "strategy.options.buffer_size=2"]
+
+
+def rows(folder: Path) -> list:
+    return [row for kind in (RoundRow, ClientRow, EventRow) for row in read_rows(folder, kind)]
+
+
+def test_local_and_sim_write_the_same_rows_and_model(tmp_path: Path, project_root: Path) -> None:
+    config = project_root / "experiments/configs/quickstart.yaml"
+    environment = os.environ | {"PYTHONPATH": str(project_root), "PYTHONSAFEPATH": "1"}
+    sets = [part for option in (*OPTIONS, "strategy.options.concurrency=5") for part in ("--set", option)]
+    for backend in ("local", "sim"):
+        command = [sys.executable, "-m", "experiments.cli", "run", str(config), "--backend", backend]
+        done = subprocess.run(
+            [*command, "--out", str(tmp_path / backend), *sets],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+            env=environment,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    assert len(read_rows(tmp_path / "local", RoundRow)) == 5
+    assert rows(tmp_path / "local") == rows(tmp_path / "sim")
+    local, sim = ((tmp_path / run / "model.safetensors").read_bytes() for run in ("local", "sim"))
+    assert local == sim
+
+
+class _Stopped(Exception):
+    pass
+
+
+@pytest.mark.parametrize("name", ["FedBuff", "FedAsync"])
+def test_a_run_of_emulated_boards_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path: Path, name: str) -> None:
+    strategy = StrategySpec(name=name, options={"concurrency": 3} | ({"buffer_size": 2} if name == "FedBuff" else {}))
+    experiment = Experiment(
+        fleet=(FleetEntry(device="nano", count=2), FleetEntry(device="agx-orin-64gb", count=2)),
+        rounds=5,
+        workload=WorkloadSpec(local_epochs=0.5),
+        data=DataSpec(partition="iid"),
+        strategy=strategy,
+    )
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    whole.mkdir()
+    parts.mkdir()
+    play(experiment, _port(experiment), whole)
+    for stop in (1, 2, 4):
+        with pytest.raises(_Stopped):
+            play(experiment, _port(experiment), parts, partial(_stop_at, stop))
+    play(experiment, _port(experiment), parts)
+
+    assert rows(parts) == rows(whole)
+    assert (parts / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+
+
+def _stop_at(version: int, made: int) -> None:
+    if made == version:
+        raise _Stopped
+
+
+def _port(experiment: Experiment) -> LocalPort:
+    def respond(index: int, question: Question) -> Reply:
+        return Reply(*answer(experiment, index, question.ask, question.arrays))
+
+    return LocalPort({board.name: partial(respond, board.index) for board in boards(experiment)})

@@ -1,0 +1,72 @@
+"""Who counts in a round follows from when boards end, and from nothing else."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedge.experiment import LateSpec
+from server.lateness import Ending, cut_of, judge
+
+ENDINGS = st.dictionaries(
+    st.sampled_from("abcdefgh"),
+    st.builds(Ending, st.integers(1, 12).map(float), st.sampled_from([None, None, None, "went away"])),
+    min_size=1,
+)
+
+
+def test_without_a_deadline_nobody_is_late() -> None:
+    assert all(cut_of(LateSpec(action=action), None) is None for action in ("accept", "drop", "discount", "partial"))
+
+
+def test_only_drop_and_discount_go_on_without_those_who_are_late() -> None:
+    cuts = {a: cut_of(LateSpec(action=a, grace=0.5), 10.0) for a in ("accept", "drop", "discount", "partial")}
+
+    assert cuts == {"accept": None, "drop": 15.0, "discount": 15.0, "partial": None}
+
+
+@given(ENDINGS, st.sampled_from([None, 3.0, 6.5, 20.0]), st.sampled_from([None, 1, 2, 3]))
+def test_everybody_is_judged_by_when_the_round_ends(
+    endings: dict[str, Ending], cut_s: float | None, wanted: int | None
+) -> None:
+    verdict = judge(endings, cut_s, wanted, 0.0)
+    done = {board for board, status in verdict.status.items() if status == "done"}
+
+    assert verdict.status.keys() == endings.keys()
+    assert cut_s is None or verdict.round_s <= cut_s
+    for board, status in verdict.status.items():
+        ending = endings[board]
+        if status in ("done", "failed"):
+            assert ending.at_s <= verdict.round_s
+            assert (ending.error is None) == (status == "done")
+        elif status == "late":
+            assert verdict.round_s == cut_s < ending.at_s
+        else:
+            assert len(done) == wanted
+            assert all((endings[other].at_s, other) < (ending.at_s, board) for other in done)
+
+
+@given(ENDINGS, st.sampled_from([None, 3.0, 6.5]), st.sampled_from([None, 1, 2]))
+def test_the_order_in_which_boards_are_told_changes_nothing(
+    endings: dict[str, Ending], cut_s: float | None, wanted: int | None
+) -> None:
+    turned = dict(reversed(endings.items()))
+
+    assert judge(endings, cut_s, wanted, 0.0) == judge(turned, cut_s, wanted, 0.0)
+
+
+def test_of_equally_fast_boards_the_first_by_name_counts() -> None:
+    verdict = judge({"b": Ending(5.0), "a": Ending(5.0)}, None, 1, 0.0)
+
+    assert (verdict.round_s, verdict.status) == (5.0, {"a": "done", "b": "cancelled"})
+
+
+def test_the_round_waits_for_a_board_until_it_is_known_to_have_failed() -> None:
+    verdict = judge({"a": Ending(5.0), "b": Ending(9.0, "went away")}, None, None, 0.0)
+
+    assert (verdict.round_s, verdict.status["b"]) == (9.0, "failed")
+
+
+def test_a_round_of_no_board_is_as_long_as_planned() -> None:
+    assert judge({}, None, None, 7.0).round_s == pytest.approx(7.0)

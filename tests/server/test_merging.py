@@ -1,0 +1,89 @@
+"""A round's model comes of what is in by its end; what is not waits, and nothing at all leaves the model alone."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+from contracts.reports import answer
+
+from fedge.errors import RunFailed
+from fedge.experiment import Experiment, FleetEntry, LateSpec, StrategySpec
+from fedge.types import TrainResult
+from fedge.wire import Answer
+from server.accounting import Opening, Settled, settle
+from server.aggregation import Aggregator, strategy_of
+from server.asking import Task
+from server.checkpoint import Pending
+from server.merging import Merging
+from server.port import Reply
+
+logging.getLogger("flwr").setLevel(logging.ERROR)
+TASK = Task(3, 100.0, {"w": np.full(2, 5.0, np.float32)})
+DISCOUNT = LateSpec(action="discount", grace=0.0, staleness_exponent=1.0)
+
+
+def reply(board: str, work_s: float, change: float) -> Reply:
+    return Reply(answer(board, work_s), TrainResult({"w": np.full(2, 5.0 + change, np.float32)}, 0.5, 0.8))
+
+
+def merging(late: LateSpec, strategy: str = "FedAvg") -> Merging:
+    spec = StrategySpec(name=strategy)
+    made = Merging(
+        Experiment(fleet=(FleetEntry(device="nano"),), late=late, strategy=spec), Aggregator(strategy_of(spec), 1)
+    )
+    made.aggregator.configure(TASK.round, TASK.arrays, 2)
+    return made
+
+
+def settled(replies: dict[str, Reply], late: LateSpec) -> Settled:
+    return settle(Opening(3, 100.0, 20.0, {}), {name: one.answer for name, one in replies.items()}, late)
+
+
+def test_a_late_result_waits_as_the_change_that_it_learnt() -> None:
+    replies = {"a": reply("a", 10.0, 1.0), "b": reply("b", 40.0, 3.0)}
+    merged = merging(DISCOUNT).merged(TASK, settled(replies, DISCOUNT), replies, ())
+    (kept,) = merged.pending
+
+    assert merged.arrays["w"].tolist() == [6.0, 6.0]
+    assert (kept.round, kept.start_s, kept.end_s, kept.answer.board) == (3, 100.0, 142.0, "b")
+    assert kept.trained.arrays["w"].tolist() == [3.0, 3.0]
+
+
+def test_it_joins_by_its_samples_and_its_rounds_and_those_still_under_way_wait_on() -> None:
+    replies = {"a": reply("a", 10.0, 1.0)}
+    earlier = [
+        Pending(2, 80.0, end_s, answer(board, 30.0), TrainResult({"w": np.full(2, 4.0, np.float32)}, 0.5, 0.8))
+        for board, end_s in (("b", 111.0), ("c", 113.0))
+    ]
+    merged = merging(DISCOUNT).merged(TASK, settled(replies, DISCOUNT), replies, earlier)
+
+    # The round ends at 112 s: a moves the model by 1 at weight 1, b by 4 at weight 1/2.
+    assert merged.arrays["w"].tolist() == pytest.approx([7.0, 7.0])
+    assert (merged.stale, merged.pending) == (1, (earlier[1],))
+    assert merged.events[0].message == "its result of round 2 joined, 1 round late, weighed by 0.50"
+
+
+def test_without_a_result_the_model_stays_and_an_event_says_so() -> None:
+    drop = LateSpec(action="drop", grace=0.0)
+    replies = {"a": reply("a", 40.0, 1.0)}
+    merged = merging(drop).merged(TASK, settled(replies, drop), replies, ())
+
+    assert merged.arrays is TASK.arrays
+    assert [event.kind for event in merged.events] == ["empty"]
+
+
+def test_when_every_board_failed_by_itself_the_run_fails() -> None:
+    replies = {"a": Reply(Answer("a", error="boom"))}
+    with pytest.raises(RunFailed, match="round 3: no board gave a result to aggregate; a: boom"):
+        merging(LateSpec()).merged(TASK, settled(replies, LateSpec()), replies, ())
+
+
+def test_a_strategy_that_fails_is_named() -> None:
+    replies = {"a": reply("a", 10.0, 1.0)}
+    spec = StrategySpec(name="QFedAvg", options={"client_learning_rate": 0.1})
+    fleet = (FleetEntry(device="nano"),)
+    unready = Merging(Experiment(fleet=fleet, strategy=spec), Aggregator(strategy_of(spec), 1))
+    with pytest.raises(RunFailed, match="round 3: strategy QFedAvg failed"):
+        unready.merged(TASK, settled(replies, LateSpec()), replies, ())

@@ -1,0 +1,94 @@
+"""After a round the server knows what the boards have told by then: all, a part, or nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from contracts.reports import LOW, answer, front
+
+from fedge.experiment import LateSpec
+from fedge.types import Measurement, TrainResult
+from fedge.wire import Answer, BoardState
+from server.accounting import Opening, settle
+from server.checkpoint import Pending, Progress
+from server.remembering import arrived, heard, remembered
+
+EARLIER = Measurement(LOW, 10, 2.0, 4.0)
+OPEN = Opening(round=2, start_s=100.0, deadline_s=30.0, idle_w={})
+BEFORE = Progress(
+    1, 100.0, {"w": np.zeros(1)}, states={"a": BoardState((EARLIER,), 30.0, 90.0)}, fronts={"a": front(3.0)}
+)
+
+
+def said(board: str, work_s: float, probe_s: float = 0.0) -> Answer:
+    """An answer whose state holds the earlier measurement too; with a probe of 4 minibatches before."""
+    told = answer(board, work_s)
+    assert told.report is not None
+    report = told.report
+    if probe_s:
+        report = dataclasses.replace(report, probes=(Measurement(LOW, 4, probe_s / 4, 4.0),))
+    state = BoardState((EARLIER, *report.parts), 40.0, 100.0 + report.busy_s)
+    return dataclasses.replace(told, report=report, state=state)
+
+
+def after(one: Answer, late: LateSpec | None = None, **opening: object) -> Progress:
+    answers = {"a": one, "b": answer("b", 10.0)}
+    return remembered(BEFORE, settle(dataclasses.replace(OPEN, **opening), answers, late or LateSpec()), answers)
+
+
+def test_a_board_that_is_done_has_told_everything() -> None:
+    told = after(said("a", 20.0))
+
+    assert told.states["a"] == said("a", 20.0).state
+    assert told.fronts["a"] == front()
+    history = told.histories["a"]
+    assert (history.samples, history.loss, history.accuracy, history.busy_s) == (100, 0.5, 0.8, 22.0)
+    assert (history.last_round, history.rounds, history.free_at_s) == (2, 1, 122.0)
+
+
+def test_a_board_that_was_stopped_keeps_what_it_had_measured() -> None:
+    told = after(said("a", 20.0), wanted=1)  # b is done after 12 s, of which a works 11.5 s
+    kept = told.states["a"]
+
+    assert [measurement.steps for measurement in kept.measurements] == [10, 5]
+    assert kept.rested_at_s == pytest.approx(112.0)
+    assert told.fronts["a"] == front()
+    assert (told.histories["a"].busy_s, told.histories["a"].loss, told.histories["a"].free_at_s) == (12.0, None, 112.0)
+
+
+def test_a_board_stopped_in_its_probe_keeps_its_old_front() -> None:
+    told = after(said("a", 20.0, probe_s=16.0), wanted=1)
+
+    assert [measurement.steps for measurement in told.states["a"].measurements] == [10, 2]
+    assert told.fronts["a"] == front(3.0)
+
+
+@pytest.mark.parametrize("opening", [{"leaves_s": {"a": 104.0}}, {}])
+def test_of_a_board_that_failed_nothing_new_is_known(opening: dict[str, object]) -> None:
+    one = said("a", 20.0) if opening else Answer("a", error="out of memory")
+    told = after(one, **opening)
+
+    assert told.states["a"] == BEFORE.states["a"]
+    assert told.fronts["a"] == BEFORE.fronts["a"]
+    assert (told.histories["a"].rounds, told.histories["a"].loss) == (1, None)
+
+
+def test_a_late_board_is_busy_until_its_reply_is_in_and_tells_only_then() -> None:
+    one = said("a", 60.0)
+    told = after(one, LateSpec(action="discount", grace=0.0))
+
+    assert told.states["a"] == BEFORE.states["a"]
+    assert told.histories["a"].free_at_s == 162.0
+    pending = Pending(2, 100.0, 162.0, one, TrainResult({"w": np.zeros(1)}, 0.5, 0.8))
+    assert heard(told, [pending]).states["a"] == one.state
+    assert heard(told, [pending]).histories["a"].busy_s == 62.0
+    assert heard(told, [pending]).histories["a"].rounds == 1
+
+
+def test_results_are_heard_once() -> None:
+    results = tuple(Pending(1, 0.0, end_s, Answer("a"), TrainResult({}, 0.0, 0.0)) for end_s in (5.0, 10.0, 15.0, 20.0))
+    parts = [arrived(results, after_s, until_s) for after_s, until_s in ((0.0, 10.0), (10.0, 12.0), (12.0, 20.0))]
+
+    assert [[one.end_s for one in part] for part in parts] == [[5.0, 10.0], [], [15.0, 20.0]]

@@ -1,0 +1,65 @@
+"""Boards that rest draw idle power from mains or battery; the clock moves on to the first time somebody is there."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from contracts.reports import IDLE_W, front
+
+from fedge.errors import RunFailed
+from fedge.experiment import BatterySpec, Experiment, FleetEntry
+from server.checkpoint import History, Progress
+from server.reach import reach_of
+from server.resting import awake, rest
+
+BATTERY = BatterySpec(capacity_wh=1.0, floor=0.5, charging_w=0.5)
+REACH = reach_of(Experiment(fleet=(FleetEntry(device="nano", battery=BATTERY), FleetEntry(device="tx2"))))
+MAINS = reach_of(Experiment(fleet=(FleetEntry(device="nano"), FleetEntry(device="tx2"))))
+NEW = History()
+
+
+def progress(clock_s: float, nano: History = NEW, tx2: History = NEW) -> Progress:
+    fronts = dict.fromkeys(("nano-1", "tx2-1"), front())
+    return Progress(3, clock_s, {"w": np.zeros(1)}, fronts=fronts, histories={"nano-1": nano, "tx2-1": tx2})
+
+
+def test_rest_costs_idle_power_and_batteries_give_it() -> None:
+    rested, joules = rest(REACH, progress(10.0), REACH.names, 110.0)
+
+    assert joules == pytest.approx(2 * IDLE_W * 100.0)
+    assert rested.histories["nano-1"].charge_j == pytest.approx(3_600.0 - (IDLE_W - 0.5) * 100.0)
+    assert rested.histories["tx2-1"].charge_j is None
+
+
+def test_a_board_rests_from_when_it_is_free() -> None:
+    _, joules = rest(MAINS, progress(10.0, History(free_at_s=60.0), History(free_at_s=500.0)), MAINS.names, 110.0)
+
+    assert joules == pytest.approx(IDLE_W * 50.0)
+
+
+def test_an_empty_battery_gives_what_charges_it_and_no_more() -> None:
+    rested, joules = rest(REACH, progress(0.0, History(charge_j=0.0)), ["nano-1"], 100.0)
+
+    assert joules == pytest.approx(0.5 * 100.0)
+    assert rested.histories["nano-1"].charge_j == 0.0
+
+
+def test_nothing_happens_while_somebody_can_be_asked() -> None:
+    before = progress(10.0)
+    up = awake(MAINS, before)
+
+    assert (up.progress, up.waited_j, up.events) == (before, 0.0, ())
+
+
+def test_the_clock_moves_to_when_the_first_board_is_free() -> None:
+    up = awake(MAINS, progress(10.0, History(free_at_s=60.0), History(free_at_s=30.0)))
+
+    assert up.progress.clock_s == 30.0
+    assert up.waited_j == 0.0
+    assert [(event.at_s, event.round, event.kind) for event in up.events] == [(30.0, 4, "waited")]
+
+
+def test_when_no_board_ever_can_the_run_fails() -> None:
+    alone = reach_of(Experiment(fleet=(FleetEntry(device="nano", battery=BatterySpec(capacity_wh=1.0, floor=0.5)),)))
+    with pytest.raises(RunFailed, match="round 4: no board can be asked"):
+        awake(alone, progress(10.0, History(charge_j=10.0)))
