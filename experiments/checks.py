@@ -122,7 +122,7 @@ def _check_strategy(strategy: StrategySpec, where: str) -> None:
         _check_callable(f"{where}.name", strategy.name, {})
     for option, value in strategy.options.items():
         if option in SELECTION:
-            right = "no such option: every board takes part in every round"
+            right = "no such option: `selection` says who takes part in a round"
             raise BadInput(f"{where}.options.{option}", shown(value), right)
     if strategy.wraps is not None:
         _check_strategy(strategy.wraps, f"{where}.wraps")

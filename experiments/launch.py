@@ -13,11 +13,11 @@ import yaml
 
 from experiments import checks
 from experiments.schema import load_experiment
-from experiments.summary import summarise
-from fedge.errors import BadInput
+from experiments.summary import ended_by_budget, summarise
+from fedge.errors import BadInput, RunFailed
 from fedge.experiment import Experiment
 from fedge.telemetry import run_folder
-from fedge.telemetry.rows import ClientRow, RoundRow
+from fedge.telemetry.rows import ClientRow, EventRow, RoundRow
 from fedge.telemetry.store import read_rows
 
 Refresh = Callable[[], None]
@@ -63,7 +63,11 @@ def go_on(experiment: Experiment, folder: Path, refresh: Refresh) -> dict[str, A
     if not _finished(experiment, folder):
         _backend(experiment.backend)(experiment, folder, refresh)
         earlier_s += time.monotonic() - started_s
-    summary = summarise(experiment, read_rows(folder, RoundRow), read_rows(folder, ClientRow), earlier_s)
+    rounds, events = read_rows(folder, RoundRow), read_rows(folder, EventRow)
+    ended = ended_by_budget(rounds, events)
+    if ended and not rounds:
+        raise RunFailed(f"no round was played: {ended}; raise policy.budget_j in {run_folder.RUN_YAML}")
+    summary = summarise(experiment, rounds, read_rows(folder, ClientRow), earlier_s, events)
     summary["labels"] = checks.labels(experiment)
     run_folder.write_json(folder / run_folder.SUMMARY, summary)
     from experiments.report.page import write_report
@@ -82,16 +86,29 @@ def saved(folder: Path) -> Experiment:
 
 
 def _finished(experiment: Experiment, folder: Path) -> bool:
-    """Every round was played; the model is the last thing that a backend writes."""
-    return (folder / run_folder.MODEL).is_file() and len(read_rows(folder, RoundRow)) >= experiment.rounds
+    """Every round was played, or as many as this energy budget allowed; a backend writes the model last of all."""
+    if not (folder / run_folder.MODEL).is_file():
+        return False
+    rounds = read_rows(folder, RoundRow)
+    spent = ended_by_budget(rounds, read_rows(folder, EventRow)) is not None
+    return len(rounds) >= experiment.rounds or (spent and _told(folder).get("budget_j") == experiment.policy.budget_j)
 
 
 def _wall_s(folder: Path) -> float:
     """Real seconds that the run took until now, as far as a summary knows."""
     try:
-        return float(json.loads((folder / run_folder.SUMMARY).read_text(encoding="utf-8"))["wall_s"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return float(_told(folder)["wall_s"])
+    except (ValueError, KeyError, TypeError):
         return 0.0
+
+
+def _told(folder: Path) -> dict[str, Any]:
+    """The summary as it was written last; empty where there is none that can be read."""
+    try:
+        told = json.loads((folder / run_folder.SUMMARY).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return told if isinstance(told, dict) else {}
 
 
 def _backend(name: str) -> Callable[[Experiment, Path, Refresh], None]:

@@ -20,6 +20,7 @@ from fedge.experiment import Experiment, boards
 from fedge.telemetry.rows import ClientRow, RoundRow
 from fedge.telemetry.store import FILES, read_rows
 
+MARKS = {"late": " [red]late[/red]", "cancelled": " [yellow]cancelled[/yellow]"}
 MAX_ROWS = 20
 """Boards listed one by one; a larger fleet is shown by kind."""
 
@@ -107,12 +108,18 @@ def _clients_of(folder: Path, number_: int) -> list[ClientRow]:
 def _line(row: RoundRow, rounds: int, spent_j: float) -> Text:
     """One round in one line, for logs."""
     deadline = "" if row.deadline_s is None else f" of {duration(row.deadline_s)}"
-    trouble = "".join(f"  {count} {word}" for count, word in ((row.late, "late"), (row.failed, "failed")) if count)
+    trouble = "".join(f"  {count} {word}" for count, word in _lost(row))
     return Text(
         f"round {row.round}/{rounds}  accuracy {percent(row.accuracy)}  took {duration(row.round_s)}{deadline}"
         f"  energy {energy(row.energy_j)} (sum {energy(spent_j)})  clock {duration(row.end_s)}"
         f"  straggler {row.straggler or UNKNOWN}{trouble}"
     )
+
+
+def _lost(row: RoundRow) -> tuple[tuple[int, str], ...]:
+    """How many boards were late, failed or cancelled, where there were any."""
+    counts = ((row.late, "late"), (row.failed, "failed"), (row.cancelled, "cancelled"))
+    return tuple((count, word) for count, word in counts if count)
 
 
 def view(
@@ -143,9 +150,10 @@ def _fleet(rounds: Sequence[RoundRow]) -> RenderableType:
         ("straggler", last.straggler or UNKNOWN),
     )
     line = Text("  ").join(Text.assemble((f"{name} ", "dim"), value) for name, value in facts)
-    for count, word in ((last.late, "late"), (last.failed, "failed")):
-        if count:
-            line.append(f"  {count} {word}", style="bold red")
+    if last.available is not None and last.available > last.selected:
+        line.append(f"  {last.selected} of {last.available} boards", style="dim")
+    for count, word in _lost(last):
+        line.append(f"  {count} {word}", style="yellow" if word == "cancelled" else "bold red")
     return line
 
 
@@ -160,7 +168,7 @@ def _board_table(experiment: Experiment, clients: Sequence[ClientRow]) -> Table:
         if row.status == "failed":
             table.add_row(escape(row.board), kind, f"[red]failed: {escape(row.error or '')}[/red]")
             continue
-        name = escape(row.board) + (" [red]late[/red]" if row.status == "late" else "")
+        name = escape(row.board) + MARKS.get(row.status, "")
         table.add_row(name, kind, _mode(row), *_figures([row]))
     return table
 
@@ -171,8 +179,10 @@ def _kind_table(kinds: dict[str, str], clients: Sequence[ClientRow]) -> Table:
     for kind in dict.fromkeys(kinds.values()):
         rows = [row for row in clients if (row.device or kinds.get(row.board)) == kind]
         if rows:
-            lost = sum(row.status != "done" for row in rows)
+            lost = sum(row.status in {"late", "failed"} for row in rows)
             count = f"{len(rows)}" + (f" [red]({lost} late or failed)[/red]" if lost else "")
+            stopped = sum(row.status == "cancelled" for row in rows)
+            count += f" [yellow]({stopped} cancelled)[/yellow]" if stopped else ""
             table.add_row(escape(kind), count, *_figures([row for row in rows if row.status != "failed"]))
     return table
 
@@ -207,7 +217,7 @@ def _error(predicted: float | None, measured: float | None) -> float | None:
 
 def summary_table(summary: dict[str, Any]) -> RenderableType:
     """A finished run's headline figures, as in its report."""
-    length = ratio(summary.get("mean_round_s"), summary.get("maxn_mean_round_s"))
+    length = summary.get("round_vs_maxn")
     against_maxn = "" if length is None else f", {length:.2f} × MAXN's"
     facts = {
         "accuracy": percent(summary.get("final_accuracy")),
@@ -217,7 +227,7 @@ def summary_table(summary: dict[str, Any]) -> RenderableType:
         "mean round": duration(summary.get("mean_round_s")) + against_maxn,
         "makespan": f"{duration(summary.get('makespan_s'))} on the fleet's clock",
         "played in": duration(summary.get("wall_s")),
-        "late, failed": f"{summary.get('late', 0)}, {summary.get('failed', 0)}",
+        **_told(summary),
         "report": summary.get("report"),
     }
     table = Table.grid(padding=(0, 2))
@@ -226,9 +236,23 @@ def summary_table(summary: dict[str, Any]) -> RenderableType:
     )
     table.title_justify = "left"
     for name, value in facts.items():
-        if value is not None and (name != "late, failed" or value != "0, 0"):
+        if value is not None:
             table.add_row(Text(name, style="dim"), Text(str(value)))
     return table
+
+
+def _told(summary: dict[str, Any]) -> dict[str, str]:
+    """What only some runs have: boards lost, stale results, boards at rest, an energy budget."""
+    lost = [str(summary.get(key) or 0) for key in ("late", "failed", "cancelled")]
+    staleness, budget_j = summary.get("mean_staleness"), summary.get("budget_j")
+    facts = {
+        "late, failed, cancelled": ", ".join(lost) if set(lost) != {"0"} else None,
+        "mean staleness": f"{number(staleness, 3)} models" if staleness else None,
+        "boards at rest": energy(summary["resting_energy_j"]) if summary.get("resting_energy_j") else None,
+        "energy budget": f"{percent(summary.get('budget_spent'))} of {energy(budget_j)} spent" if budget_j else None,
+        "ended": summary.get("ended"),
+    }
+    return {name: value for name, value in facts.items() if value is not None}
 
 
 def _saving(summary: dict[str, Any], baseline: str) -> str:

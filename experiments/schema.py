@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, FleetEntry
 
-SHORT_FORMS = ("policy", "strategy")
+SHORT_FORMS = ("policy", "strategy", "selection")
 """Keys that take a bare name instead of a mapping with ``name``."""
 LONGEST_VALUE = 60
 """Characters of a wrong value that a message repeats."""
@@ -233,13 +233,16 @@ def _with_absolute_paths(experiment: Experiment, folder: Path) -> Experiment:
 
 
 def _entry_with_absolute_paths(entry: FleetEntry, absolute: Callable[[str], str]) -> FleetEntry:
-    """Of its tables and of a board's own data sheet, after which its boards are called unless they have a name."""
+    """Of its tables, its trace and a board's own data sheet, which names its boards unless they have a name."""
     changes: dict[str, Any] = {}
     table = entry.truth.removeprefix("table:")
     if table not in {"", entry.truth}:
         changes["truth"] = f"table:{absolute(table)}"
     if entry.references:
         changes["references"] = tuple(absolute(path) for path in entry.references)
+    availability = entry.availability
+    if availability is not None and availability.trace is not None:
+        changes["availability"] = availability.model_copy(update={"trace": absolute(availability.trace)})
     if entry.device.endswith((".yaml", ".yml")):
         changes |= {"device": absolute(entry.device), "name": entry.name or Path(entry.device).stem}
     return entry.model_copy(update=changes)

@@ -6,56 +6,106 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedge.experiment import Experiment
-from fedge.telemetry.rows import ClientRow, RoundRow
+from fedge.telemetry.rows import ClientRow, EventRow, RoundRow
+
+BUDGET = "budget"
+"""The event of a run that its energy budget ended; it has the number of the round that was not played."""
+
+
+def ended_by_budget(rounds: Sequence[RoundRow], events: Sequence[EventRow]) -> str | None:
+    """How the energy budget ended the run after ``rounds``; None when it did not."""
+    played = max((row.round for row in rounds), default=0)
+    return next((event.message for event in events if event.kind == BUDGET and event.round == played + 1), None)
+
+
+def compared_of(rounds: Sequence[RoundRow]) -> tuple[RoundRow, ...]:
+    """The rounds that can be held against MAXN: every board did all of its work by the end, and its truth is known."""
+    return tuple(row for row in rounds if row.maxn_energy_j is not None and not row.late)
 
 
 def summarise(
-    experiment: Experiment, rounds: Sequence[RoundRow], clients: Sequence[ClientRow], wall_s: float
+    experiment: Experiment,
+    rounds: Sequence[RoundRow],
+    clients: Sequence[ClientRow],
+    wall_s: float,
+    events: Sequence[EventRow] = (),
 ) -> dict[str, Any]:
     """The summary of a run; seconds on the fleet's clock except ``wall_s``, None where a figure is not known."""
-    compared = [row for row in rounds if row.maxn_energy_j is not None]
-    energy_j = sum(row.energy_j for row in rounds)
-    return {
+    figures = {
         "name": experiment.name,
         "policy": experiment.policy.name,
         "backend": experiment.backend,
         "seed": experiment.seed,
         "rounds": len(rounds),
+        "ended": ended_by_budget(rounds, events),
         "clients": len({row.board for row in clients}),
         "final_accuracy": rounds[-1].accuracy if rounds else None,
         "final_loss": rounds[-1].loss if rounds else None,
         "makespan_s": rounds[-1].end_s if rounds else 0.0,
         "mean_round_s": sum(row.round_s for row in rounds) / max(1, len(rounds)),
+    }
+    return {**figures, **_joules(experiment, rounds), **_errors(clients), **_counts(rounds, clients), "wall_s": wall_s}
+
+
+def _joules(experiment: Experiment, rounds: Sequence[RoundRow]) -> dict[str, Any]:
+    """What was spent, and what the same rounds would have taken otherwise."""
+    compared = compared_of(rounds)
+    energy_j = sum(row.energy_j for row in rounds)
+    return {
         "energy_j": energy_j,
         "train_energy_j": sum(row.train_energy_j for row in rounds),
         "oracle_energy_j": _total([row.oracle_energy_j for row in rounds]),
         "maxn_energy_j": _total([row.maxn_energy_j for row in rounds]),
         "maxn_parked_energy_j": _total([row.maxn_parked_energy_j for row in rounds]),
-        "maxn_mean_round_s": _mean([row.maxn_round_s for row in rounds]),
+        "maxn_mean_round_s": _mean([row.maxn_round_s for row in compared]),
+        "round_vs_maxn": _round_vs_maxn(compared),
+        "resting_energy_j": sum(row.resting_energy_j or 0.0 for row in rounds),
+        "budget_j": experiment.policy.budget_j,
+        "budget_spent": None if experiment.policy.budget_j is None else energy_j / experiment.policy.budget_j,
         "compared_rounds": len(compared),
         "saving_vs_maxn": _saving(compared, "energy_j", "maxn_energy_j"),
         "saving_vs_maxn_parked": _saving(compared, "energy_j", "maxn_parked_energy_j"),
         "oracle_saving_vs_maxn": _saving(compared, "oracle_energy_j", "maxn_energy_j"),
         "oracle_saving_vs_maxn_parked": _saving(compared, "oracle_energy_j", "maxn_parked_energy_j"),
+    }
+
+
+def _errors(clients: Sequence[ClientRow]) -> dict[str, float | None]:
+    """How far predictions were off, before anything was measured and at the end."""
+    return {
         "prior_time_mape": _mean([row.prior_time_ape for row in clients if row.prior_time_ape is not None]),
         "prior_power_mape": _mean([row.prior_power_ape for row in clients if row.prior_power_ape is not None]),
         "last_time_mape": _last_mape(clients, "time_ape"),
         "last_power_mape": _last_mape(clients, "power_ape"),
         "last_time_ape": _last_error(clients, "step_s"),
         "last_power_ape": _last_error(clients, "power_w"),
+    }
+
+
+def _counts(rounds: Sequence[RoundRow], clients: Sequence[ClientRow]) -> dict[str, Any]:
+    """What became of the boards' rounds."""
+    return {
         "late": sum(row.late for row in rounds),
         "failed": sum(row.failed for row in rounds),
+        "cancelled": sum(row.cancelled for row in rounds),
+        "stale": sum(row.stale for row in rounds),
+        "mean_staleness": _mean([row.staleness for row in clients if row.staleness is not None]),
         "infeasible": sum(row.feasible is False for row in clients),
-        "wall_s": wall_s,
     }
+
+
+def _round_vs_maxn(compared: Sequence[RoundRow]) -> float | None:
+    """The length of the rounds in which all did their whole work, as a multiple of what MAXN would have taken."""
+    maxn_s = _total([row.maxn_round_s for row in compared])
+    return None if not maxn_s else sum(row.round_s for row in compared) / maxn_s
 
 
 def _saving(rounds: Sequence[RoundRow], spent: str, baseline: str) -> float | None:
     """The share of the baseline's joules that was not spent, over rounds in which every board's truth is known."""
     if not rounds:
         return None
-    spent_j, baseline_j = (float(sum(getattr(row, name) for row in rounds)) for name in (spent, baseline))
-    return 1.0 - spent_j / baseline_j
+    spent_j, baseline_j = (_total([getattr(row, name) for row in rounds]) for name in (spent, baseline))
+    return None if spent_j is None or not baseline_j else 1.0 - spent_j / baseline_j
 
 
 def _total(values: Sequence[float | None]) -> float | None:

@@ -116,13 +116,14 @@ class ExplorationSpec(_Record):
     probe_s: Annotated[float, Field(ge=0)] = 0.5
     """How long a probe lasts at least: a power sensor needs a moment."""
     slack: Annotated[float, Field(ge=0, le=1)] = 0.02
-    """How much longer than its deadline a round may become for it."""
+    """How much longer than its planned deadline a round may become for it, in a board's first ``slack_rounds``."""
+    slack_rounds: Annotated[int, Field(ge=0)] = 5
     probes: Annotated[int, Field(ge=0)] = 3
     """How many modes are tried in one round at most."""
     foresight: Annotated[float, Field(ge=0)] = 0.5
     """How many rounds' worth of other deadlines a board prepares for, beside those that it had."""
-    modes: Annotated[int, Field(ge=1)] | None = None
-    """The largest number of different modes that a board ever tries; no limit by default."""
+    modes: Annotated[int, Field(ge=1)] | None = 15
+    """The largest number of different modes that a board ever tries; null for no limit."""
 
 
 class StrategySpec(_Record):

@@ -69,6 +69,8 @@ class Player:
     exploration: ExplorationSpec
     explorer: Callable[[Modes], Explorer] | None = None
     allowed_s: tuple[float, ...] = ()
+    power: bool = False
+    """Whether its fronts also hold the modes that draw least for their speed: some plans limit the watts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,7 @@ def offer(
 def _front(player: Player, predictions: Predictions, own: Sequence[Measurement], steps: float, link: LinkUse) -> Front:
     idle_w, maxn_idle_w = (player.device.idle_w(mode) for mode in (player.waiting, player.maxn))
     link_s = link.down_s + link.up_s
-    front = pareto.offer(predictions, steps, idle_w, link_s, player.maxn, maxn_idle_w=maxn_idle_w)
+    front = pareto.offer(predictions, steps, idle_w, link_s, player.maxn, maxn_idle_w=maxn_idle_w, power=player.power)
     return dataclasses.replace(front, switch_s=switch_s(own))
 
 
@@ -148,7 +150,9 @@ def together(first: Measurement, more: Measurement) -> Measurement:
         power_w=(first.work_j + more.work_j) / work_s,
         throttled=first.throttled or more.throttled,
         warm_up_s=first.warm_up_s + more.warm_up_s,
-        switch_s=first.switch_s + more.switch_s,
+        switch_s=first.switch_s,
+        time_se_log=math.hypot(first.steps * first.time_se_log, more.steps * more.time_se_log) / steps,
+        power_se_log=math.hypot(first.steps * first.power_se_log, more.steps * more.power_se_log) / steps,
     )
 
 
@@ -160,7 +164,7 @@ def warm_up_steps(measurements: Sequence[Measurement]) -> float:
 
 def switch_s(measurements: Sequence[Measurement]) -> float:
     """What a change of mode in the middle of the work took so far; ``SWITCH_S`` before it was seen."""
-    seen = [m.switch_s for m in measurements if m.switch_s > 0]
+    seen = [m.switch_s for m in measurements if m.switch_s is not None]
     return float(np.median(seen)) if seen else SWITCH_S
 
 
@@ -242,6 +246,8 @@ class _View:
     """How many of its own measurements the predictions were fitted to."""
     front: Front
     decision: Decision
+    wished: tuple[PowerMode, ...]
+    """The modes it would work in if it took every prediction as it is."""
     known: frozenset[PowerMode]
     room: improving.Room | None
     """What is left of the round, exploration's slack included; None when there is no deadline."""
@@ -262,6 +268,8 @@ class _Course:
     stopped: bool = False
     """Whether the round's end came before the work's."""
     fitted: tuple[Predictions, int] | None = None
+    guessed_s: float | None = None
+    """Seconds per minibatch in the fastest mode as guessed before anything was measured."""
 
     @property
     def own(self) -> tuple[Measurement, ...]:
@@ -285,12 +293,18 @@ class _Course:
     @property
     def slack(self) -> float:
         """How much longer than planned the round may become: only when something is tried in it."""
-        return self.player.exploration.slack if self.parts else 0.0
+        return self.slack_for_trials if self.parts else 0.0
+
+    @property
+    def slack_for_trials(self) -> float:
+        """What it may become longer for trials, in the board's first rounds."""
+        exploration = self.player.exploration
+        return exploration.slack if len(self.player.allowed_s) < exploration.slack_rounds else 0.0
 
     @property
     def allowed_s(self) -> float | None:
         """Seconds per minibatch that the deadline allows."""
-        end_s = _deadline_s(self.goal, 0.0)
+        end_s = self._end_s(0.0)
         steps = self.goal.steps + warm_up_steps(self.earlier)
         return None if end_s is None else (end_s - self.link.down_s - self.link.up_s) / steps
 
@@ -300,24 +314,57 @@ class _Course:
         if refit or self.fitted is None:
             self.fitted = player.predictor.fit([*own, *self.shared]).predict(player.candidates), len(own)
         predictions = with_measured(self.fitted[0], own)
+        if not own:
+            self.guessed_s = _row(predictions, player.maxn).step_s
         known = _known(predictions, own, self.shared)
-        if player.exploration.modes is not None and known:
-            predictions = _only(predictions, known)
         steps = self.left + (0.0 if self.parts else warm_up_steps(self.earlier))
-        front = _front(player, predictions, own, steps, self.link)
-        decision = player.policy(predictions, front, _left_of(self, steps), player.device.spec)
-        return _View(with_measured(self.fitted[0], own), self.fitted[1], front, decision, known, self._room(steps))
+        front, goal = _front(player, predictions, own, steps, self.link), self._left_goal(steps)
+        usable = _only(predictions, known) if player.exploration.modes is not None and known else predictions
+        decision = player.policy(usable, front, goal, player.device.spec)
+        plain = dataclasses.replace(goal, limits={**goal.limits, "confidence": 0.5})
+        wish = player.policy(predictions, front, plain, player.device.spec) if known else decision
+        wished = (wish.mode,) if wish.mix is None else (wish.mix.mode, wish.mode)
+        return _View(predictions, self.fitted[1], front, decision, wished, known, self._room(steps, front))
 
-    def _room(self, steps: float) -> improving.Room | None:
+    def _end_s(self, slack: float) -> float | None:
+        """When the round must end: by the user's own deadline as it is, by a planned one with ``slack``.
+
+        One that was planned from guesses counts as a multiple of the board's own fastest round: a board that is faster
+        than guessed would else slow down to what only seemed to be needed.
+        """
+        goal, link_s = self.goal, self.link.down_s + self.link.up_s
+        planned_s = goal.deadline_s
+        if planned_s is not None and self.guessed_s is not None:
+            seen = [part.step_s for part in self.parts if part.mode == self.player.maxn]
+            planned_s = link_s + (planned_s - link_s) * min(1.0, seen[0] / self.guessed_s if seen else 1.0)
+        planned_s = None if planned_s is None else planned_s * (1.0 + slack)
+        return min((d for d in (goal.limits.get("deadline_s"), planned_s) if d is not None), default=None)
+
+    def _left_goal(self, steps: float) -> Goal:
+        """The goal for the rest of the round: fewer minibatches, and the deadline nearer by what is spent."""
+        end_s, spent_s = self._end_s(self.slack), self.spent_s
+        limits = {name: value - spent_s if name == "deadline_s" else value for name, value in self.goal.limits.items()}
+        return Goal(self.goal.policy, steps, None if end_s is None else end_s - spent_s, limits)
+
+    def _room(self, steps: float, front: Front) -> improving.Room | None:
         player, now_s = self.player, self.allowed_s
-        end_s = _deadline_s(self.goal, player.exploration.slack)
+        end_s = self._end_s(self.slack_for_trials)
         if end_s is None or now_s is None:
             return None
         left_s = end_s - self.spent_s - self.link.down_s - self.link.up_s
         z = margin_z(self.goal.limits.get("confidence", CONFIDENCE), "policy.confidence")
         allowed_s = (*player.allowed_s, now_s)
-        exploration = player.exploration
-        return improving.Room(steps, left_s, exploration.probe_s, z, allowed_s, exploration.foresight)
+        maxn_w = front.maxn.work_j / front.maxn.work_s
+        return improving.Room(
+            steps,
+            left_s,
+            player.exploration.probe_s,
+            z,
+            allowed_s,
+            player.exploration.foresight,
+            self.goal.rounds_left,
+            front.switch_s * (maxn_w - front.idle_w),
+        )
 
     def try_out(self, mode: PowerMode, steps: int) -> None:
         """Do some minibatches in a mode of which little is known."""
@@ -376,20 +423,6 @@ def _only(predictions: Predictions, modes: Collection[PowerMode]) -> Predictions
     )
 
 
-def _deadline_s(goal: Goal, slack: float) -> float | None:
-    """When the round must end: by the user's own deadline as it is, by a planned one with ``slack``."""
-    planned_s = None if goal.deadline_s is None else goal.deadline_s * (1.0 + slack)
-    return min((d for d in (goal.limits.get("deadline_s"), planned_s) if d is not None), default=None)
-
-
-def _left_of(course: _Course, steps: float) -> Goal:
-    """The goal for the rest of the round: fewer minibatches, and the deadline nearer by what is spent."""
-    goal, spent_s = course.goal, course.spent_s
-    end_s = _deadline_s(goal, course.slack)
-    limits = {name: value - spent_s if name == "deadline_s" else value for name, value in goal.limits.items()}
-    return Goal(goal.policy, steps, None if end_s is None else end_s - spent_s, limits)
-
-
 def _next_probe(course: _Course, view: _View) -> tuple[PowerMode, int] | None:
     """The mode to try next and for how many minibatches; None when the round has no deadline or no room for it."""
     exploration, room = course.player.exploration, view.room
@@ -406,7 +439,7 @@ def _next_probe(course: _Course, view: _View) -> tuple[PowerMode, int] | None:
 
 
 def _worth_trying(player: Player, view: _View, own: Sequence[Measurement], room: improving.Room) -> PowerMode | None:
-    """The fastest mode first, then a few that teach much, then whatever may save most."""
+    """The fastest mode first, then a few that teach much, then what it would work in, then what may save most."""
     if not view.known:
         return player.maxn
     if player.exploration.modes is not None and len({m.mode for m in own}) >= player.exploration.modes:
@@ -417,6 +450,9 @@ def _worth_trying(player: Player, view: _View, own: Sequence[Measurement], room:
         explorer.tell(own)
         if len(asked := explorer.ask(1)):
             return asked[0]
+    for mode in view.wished:
+        if mode not in view.known and improving.is_safe(view.predictions, mode, room):
+            return mode
     return improving.saving(view.predictions, view.front.idle_w, view.known, room)
 
 

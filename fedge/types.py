@@ -118,15 +118,18 @@ class Measurement:
     peak_c: float | None = None
     throttled: bool = False
     warm_up_s: float = 0.0
-    switch_s: float = 0.0
-    """What changing to the mode took, when it was changed in the middle of the work."""
+    switch_s: float | None = None
+    """What changing to the mode took; None when it was not changed in the middle of the work."""
+    time_se_log: float = 0.0
+    power_se_log: float = 0.0
+    """Standard errors of ``step_s`` and ``power_w``, log units, as far as its own minibatches and samples scatter."""
     board: str | None = None
     """The board that saw it, when that is another one of the same kind; None for the board's own."""
 
     @property
     def work_s(self) -> float:
         """Seconds for all the steps, with the warm-up and the change of mode."""
-        return self.steps * self.step_s + self.warm_up_s + self.switch_s
+        return self.steps * self.step_s + self.warm_up_s + (self.switch_s or 0.0)
 
     @property
     def work_j(self) -> float:
@@ -222,6 +225,7 @@ class Goal:
     ``steps`` are minibatches' worth of work: those of the round, and the warm-up as far as it is known.
     ``deadline_s`` counts from the round's start and includes the link; None means that no deadline was planned.
     ``stop_s`` is when the board stops whatever it has done, so that its upload ends by then; None means never.
+    ``rounds_left`` are those after this one: what is learnt now can serve in them.
     ``limits`` holds the policy's own numbers (``power_w``, ``time_weight`` ...).
     """
 
@@ -230,6 +234,7 @@ class Goal:
     deadline_s: float | None = None
     limits: Mapping[str, float] = field(default_factory=dict)
     stop_s: float | None = None
+    rounds_left: int = 10
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from fedge.experiment import Experiment, boards
-from fedge.types import Goal, NamedArrays
+from fedge.types import Goal, Measurement, NamedArrays
 from fedge.wire import Answer, Ask, BoardState
 from server.aggregation import Contribution, UnlikeArrays, check_arrays
 from server.port import ClientPort, Question, Reply
@@ -53,7 +53,10 @@ class Asking:
 
     def _to_each(self, ask: Ask, goals: Mapping[str, Goal], states: Mapping[str, BoardState]) -> dict[str, Ask]:
         """The question as every board gets it: its goal, its state, and what others of its kind measured."""
-        told = shared(kinds_of(boards(self.experiment)), states) if self.experiment.share_samples else {}
+        told: Mapping[str, tuple[Measurement, ...]] = {}
+        if self.experiment.share_samples:
+            kinds = kinds_of(boards(self.experiment), self.experiment.workload.cost)
+            told = shared(kinds, states, goals.keys())
         return {
             name: dataclasses.replace(ask, goal=goal, state=states.get(name, BoardState()), shared=told.get(name, ()))
             for name, goal in goals.items()

@@ -15,17 +15,16 @@ from fedge.errors import RunFailed
 from fedge.experiment import Experiment
 from fedge.interfaces import LearningTask, Selector
 from fedge.seeds import generator
-from fedge.telemetry.rows import EventRow
 from fedge.types import Call, NamedArrays, TrainResult
 from fedge.wire import Answer
 from server import checkpoint
 from server.aggregation import Aggregator
 from server.asking import Asking, Task
 from server.async_books import ends_s, model_row
-from server.checkpoint import History, Pending, Progress
-from server.coordinator import Tables
+from server.checkpoint import Pending, Progress
 from server.course import Course, course_of
 from server.merging import strategy_errors
+from server.opening import Tables, opened
 from server.plan import plan_round
 from server.port import ClientPort, Reply
 from server.reach import Reach
@@ -37,6 +36,9 @@ where it never told one. Chosen by us."""
 FAILURES = 10
 """The run ends when every board has failed since the last result, or this many times as many tasks as there are boards:
 a selector may leave some out. Chosen by us."""
+REFUSALS = 10
+"""It ends too when the selector has left out whoever it was offered, this many times as often in a row as there are
+boards, while no task was under way. Chosen by us."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,7 +61,8 @@ class AsyncCoordinator:
     def run(self, progress: Progress | None = None) -> Progress:
         """Make every model that is left; raises ``RunFailed`` when nothing more can come."""
         aggregator = Aggregator(self.strategy, self.experiment.seed, self.task.buffers)
-        progress = self._opened() if progress is None else progress
+        if progress is None:
+            progress = opened(self._asking, self.task, self.tables, self.reach.names)
         aggregator.remember(progress.memory)
         course = course_of(self.reach, progress)
         while course.version < self.experiment.rounds:
@@ -70,17 +73,9 @@ class AsyncCoordinator:
                 self._publish(course, aggregator)
         return course.progress(aggregator.memory())
 
-    def _opened(self) -> Progress:
-        """Before the first task: the initial model, and every board's front as far as its prior knows it."""
-        arrays, names = self.task.initial_arrays(self.experiment.seed), self.reach.names
-        told = {name: reply.answer for name, reply in Asking(self.experiment, self.port).fronts(names, arrays).items()}
-        failed = {name: told[name].error for name in names if told[name].front is None}
-        self.tables.append(EventRow(0.0, 0, name, "failed", error or "no front") for name, error in failed.items())
-        if len(failed) == len(names):
-            raise RunFailed(f"no board is ready: {names[0]} says {failed[names[0]]}")
-        fronts = {name: front for name in names if (front := told[name].front) is not None}
-        histories = {name: History(samples=told[name].samples) for name in names}
-        return Progress(0, 0.0, arrays, fronts=fronts, histories=histories)
+    @property
+    def _asking(self) -> Asking:
+        return Asking(self.experiment, self.port)
 
     @property
     def _slots(self) -> int:
@@ -94,7 +89,9 @@ class AsyncCoordinator:
         if ready_s is not None and ready_s < course.next_s:
             course.clock_s = ready_s
         elif not course.flying:
-            raise RunFailed(f"model {course.version + 1}: no board can be asked, nor will one come")
+            refusal = f"{self._refusal(course)}, and no other will come" if course.refused else ""
+            why = refusal or "no board can be asked, nor will one come"
+            raise RunFailed(f"model {course.version + 1}: {why}")
         elif course.land():
             course.failed.clear()
         else:
@@ -119,7 +116,7 @@ class AsyncCoordinator:
         number = course.asked + 1
         goals = {name: plan_round(self.experiment.policy, course.fronts, [name]).goals[name] for name in chosen}
         task = Task(number, course.clock_s, arrays, numbers.get("proximal-mu", 0.0))
-        replies = Asking(self.experiment, self.port).train(task, goals, course.states)
+        replies = self._asking.train(task, goals, course.states)
         for name in chosen:
             history = course.histories[name]
             course.histories[name] = dataclasses.replace(history, last_round=number, rounds=history.rounds + 1)
@@ -140,7 +137,18 @@ class AsyncCoordinator:
             raise RunFailed(f"selection {spec.name} chose {unknown[0]}, which could not be asked")
         course.selection = dict(selected.memory)
         taken = set(selected.boards[:count])
+        self._count_refusal(course, "" if taken or course.flying else selected.why or "it gave no reason")
         return tuple(name for name in offered if name in taken)
+
+    def _count_refusal(self, course: Course, why: str) -> None:
+        """Raise ``RunFailed`` when the selector leaves out everybody for ever; an empty ``why`` is no refusal."""
+        course.refused = [*course.refused, why] if why else []
+        times = len(course.refused)
+        if times >= REFUSALS * len(self.reach.boards):
+            raise RunFailed(f"model {course.version + 1}: {self._refusal(course)}, {times} times in a row")
+
+    def _refusal(self, course: Course) -> str:
+        return f"selection {self.experiment.selection.name} chose no board ({course.refused[-1]})"
 
     def _pending(self, course: Course, board: str, reply: Reply, base: NamedArrays) -> Pending:
         """The task as it will end, with what is kept of its result; nothing when it ends without one."""

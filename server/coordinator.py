@@ -3,37 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
-from fedge.errors import RunFailed
-from fedge.experiment import Experiment, boards
+from fedge.experiment import Experiment
 from fedge.interfaces import LearningTask
 from fedge.planning.deadline import least_energy_at, round_energy_j
 from fedge.telemetry.rows import EventRow
-from fedge.telemetry.store import Row
 from fedge.types import FleetPlan, Goal
 from server import checkpoint
 from server.accounting import Around, Opening, round_row, settle
 from server.aggregation import Aggregator, strategy_of
 from server.asking import Asking, Task
-from server.checkpoint import History, Progress
+from server.checkpoint import Progress
 from server.lateness import stop_of
 from server.merging import Merging, strategy_errors
+from server.opening import Tables, opened
 from server.plan import plan_round
 from server.port import ClientPort
 from server.reach import Reach, reach_of
 from server.remembering import arrived, heard, remembered
 from server.resting import awake, rest
 from server.selecting import BUDGETED, Chosen, choose
-
-
-class Tables(Protocol):
-    """Where rows go."""
-
-    def append(self, rows: Iterable[Row]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,9 +42,9 @@ class Coordinator:
     def run(self, progress: Progress | None = None) -> Progress:
         """Play all rounds that are left; raises ``RunFailed`` when a round gives nothing to aggregate."""
         aggregator = Aggregator(strategy_of(self.experiment.strategy), self.experiment.seed, self.task.buffers)
-        progress = self._opened() if progress is None else progress
-        aggregator.remember(progress.memory)
         reach = reach_of(self.experiment)
+        progress = opened(self._asking, self.task, self.tables, reach.names) if progress is None else progress
+        aggregator.remember(progress.memory)
         while progress.round < self.experiment.rounds:
             after = self._round(progress, reach, aggregator)
             if after is None:
@@ -66,19 +58,6 @@ class Coordinator:
     @property
     def _asking(self) -> Asking:
         return Asking(self.experiment, self.port)
-
-    def _opened(self) -> Progress:
-        """Before the first round: the initial model, and every board's front as far as its prior knows it."""
-        arrays = self.task.initial_arrays(self.experiment.seed)
-        names = [board.name for board in boards(self.experiment)]
-        replies = self._asking.fronts(names, arrays)
-        failed = {name: replies[name].answer.error for name in names if replies[name].answer.front is None}
-        self.tables.append(EventRow(0.0, 0, name, "failed", error or "no front") for name, error in failed.items())
-        if len(failed) == len(names):
-            raise RunFailed(f"no board is ready: {names[0]} says {failed[names[0]]}")
-        fronts = {name: front for name in names if (front := replies[name].answer.front) is not None}
-        histories = {name: History(samples=replies[name].answer.samples) for name in names}
-        return Progress(0, 0.0, arrays, fronts=fronts, histories=histories)
 
     def _round(self, before: Progress, reach: Reach, aggregator: Aggregator) -> Progress | None:
         """The run after its next round; None when the energy budget does not allow one."""
@@ -100,7 +79,7 @@ class Coordinator:
         with strategy_errors(self.experiment, number):
             arrays, numbers = aggregator.configure(number, progress.arrays, len(chosen.boards))
         task = Task(number, progress.clock_s, arrays, numbers.get("proximal-mu", 0.0))
-        replies = self._asking.train(task, self._goals(plan), progress.states)
+        replies = self._asking.train(task, self._goals(plan, number), progress.states)
         answers = {name: reply.answer for name, reply in replies.items()}
         settled = settle(_opening(progress, reach, chosen, plan), answers, late)
         self.tables.append((*settled.clients, *settled.events))
@@ -122,13 +101,12 @@ class Coordinator:
             pending=merged.pending,
         )
 
-    def _goals(self, plan: FleetPlan) -> Mapping[str, Goal]:
+    def _goals(self, plan: FleetPlan, number: int) -> Mapping[str, Goal]:
         """The plan's goals; boards may stop by themselves only where partial work counts."""
-        late = self.experiment.late
-        if late.action != "partial" or plan.deadline_s is None:
-            return plan.goals
-        stop_s = stop_of(late, plan.deadline_s)
-        return {name: dataclasses.replace(goal, stop_s=stop_s) for name, goal in plan.goals.items()}
+        late, left = self.experiment.late, self.experiment.rounds - number
+        partial = late.action == "partial"
+        stop_s = stop_of(late, plan.deadline_s) if partial and plan.deadline_s is not None else None
+        return {name: dataclasses.replace(goal, stop_s=stop_s, rounds_left=left) for name, goal in plan.goals.items()}
 
     def _spent(self, progress: Progress, chosen: Chosen, plan: FleetPlan) -> EventRow | None:
         """What there is to tell when the next round would exceed the run's energy budget; None when it would not."""

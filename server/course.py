@@ -49,6 +49,8 @@ class Course:
     """The buffer, in the order of completion; empty whenever a model is new."""
     failed: list[str] = field(default_factory=list)
     """Boards that failed since the last result."""
+    refused: list[str] = field(default_factory=list)
+    """Why the selector chose nobody while no task was under way, since it last chose somebody."""
     rows: list[ClientRow] = field(default_factory=list)
     events: list[EventRow] = field(default_factory=list)
 

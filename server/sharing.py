@@ -1,7 +1,7 @@
 """Which measurements boards of one kind share: a few of the others' for each, spread over boards and modes; pure.
 
-Boards share when they have the same device and the same truth: then they differ by a few percent, mostly the same in
-every mode, which a predictor takes as an offset per board.
+Boards share when they have the same device, the same truth and the same cost of a minibatch: then they differ by a few
+percent, mostly the same in every mode, which a predictor takes as an offset per board.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import dataclasses
 import math
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import chain, islice
 from statistics import median
 
@@ -40,32 +41,35 @@ class _Seen:
 
 
 _Known = Mapping[PowerMode, _Seen]
-Kind = tuple[str, str]
-"""The device, by its own name, and what its truth is."""
+Kind = tuple[str, str, str]
+"""The device, by its own name, what its truth is, and the workload that its minibatches cost as."""
 
 
-def kinds_of(boards: Iterable[Board]) -> dict[str, Kind]:
-    """Board -> its kind."""
+def kinds_of(boards: Iterable[Board], cost: str) -> dict[str, Kind]:
+    """Board -> its kind; ``cost`` is that of boards whose entry names none."""
     names = catalogue.aliases()
-    return {board.name: (names.get(board.entry.device, board.entry.device), board.entry.truth) for board in boards}
+    return {
+        board.name: (names.get(board.entry.device, board.entry.device), board.entry.truth, board.entry.cost or cost)
+        for board in boards
+    }
 
 
 def shared(
-    kinds: Mapping[str, Kind], states: Mapping[str, BoardState], limit: int = LIMIT
+    kinds: Mapping[str, Kind], states: Mapping[str, BoardState], asked: Collection[str], limit: int = LIMIT
 ) -> dict[str, tuple[Measurement, ...]]:
-    """For each board, at most ``limit`` measurements of other boards of its kind, each with its ``board``, newest last.
+    """For each board of ``asked``, at most ``limit`` measurements of other boards of its kind, newest last.
 
-    They come in turn from at most ``DONORS`` boards that do not contradict it: modes first that it has not measured
-    itself, then modes that few others told it of, then new ones. Throttled measurements are not shared, nor what is no
-    positive number. Depends on nothing else, also not on the order of the boards.
+    Each says its ``board``. They come in turn from at most ``DONORS`` boards that do not contradict it: modes first
+    that it has not measured itself, then modes that few others told it of, then new ones. Throttled measurements are
+    not shared, nor what is no positive number. Depends on nothing else, also not on the boards' order or on who else is
+    asked.
     """
-    known = {board: _known(board, states[board].measurements) for board in sorted(kinds) if board in states}
     alike: dict[Kind, list[str]] = {}
-    for board in known:
+    for board in sorted(kinds.keys() & states.keys()):
         alike.setdefault(kinds[board], []).append(board)
+    known = cache(lambda board: _known(board, states[board].measurements if board in states else ()))
     return {
-        board: _for_board(known.get(board, {}), _others(board, alike.get(kind, []), known), limit)
-        for board, kind in kinds.items()
+        board: _for_board(known(board), _others(board, alike.get(kinds[board], []), known), limit) for board in asked
     }
 
 
@@ -93,10 +97,10 @@ def _middle(repeats: Sequence[Measurement]) -> Measurement:
     return sorted(repeats, key=lambda measurement: measurement.step_s)[(len(repeats) - 1) // 2]
 
 
-def _others(board: str, alike: Sequence[str], known: Mapping[str, _Known]) -> Iterator[_Known]:
+def _others(board: str, alike: Sequence[str], known: Callable[[str], _Known]) -> Iterator[_Known]:
     """The other boards of its kind, which are sorted, from its own place on: so not all take from the same ones."""
     start = bisect_left(alike, board)
-    return (known[other] for other in chain(alike[start:], alike[:start]) if other != board)
+    return (known(other) for other in chain(alike[start:], alike[:start]) if other != board)
 
 
 def _for_board(own: _Known, others: Iterator[_Known], limit: int) -> tuple[Measurement, ...]:

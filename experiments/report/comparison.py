@@ -108,7 +108,7 @@ def _bars(runs: Sequence[Run], key: str, title: str, column: str, maxn: str, per
         references.append(("MAXN, waiting low", "maxn_parked_energy_j", "triangle-up", 1.5))
         references.append(("oracle", "oracle_energy_j", "diamond", 1.5))
     for name, reference, symbol, width in references:
-        shown = [run for run in runs if run.summary[reference] is not None]
+        shown = [run for run in runs if run.summary[reference] is not None and not run.compared_note]
         mark = {"symbol": symbol, "size": 11, "color": "white", "line": {"color": GREY, "width": width}}
         if shown:
             data.append(

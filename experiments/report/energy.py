@@ -38,7 +38,7 @@ def energy_of_clients(run: Run) -> Chart:
         "legend": LEGEND,
         "hovermode": "closest",
     }
-    part = f"{run.compared_note}: those in which every board reported and its truth is known"
+    part = f"{run.compared_note}: those in which every board did all of its work in time and its truth is known"
     caption = f"Summed {part if run.compared_note else 'over all rounds'}. {CAPTION if run.compared else ''}"
     if len(run.kinds) > MAX_BOARDS:
         caption += f" With {len(run.kinds)} boards, each bar is the mean board of its kind."

@@ -47,7 +47,7 @@ def accuracy(run: Run) -> tuple[Chart, Chart, Chart]:
 
 
 def _maxn_known(run: Run) -> bool:
-    return all(row.maxn_round_s is not None and row.maxn_energy_j is not None for row in run.rounds)
+    return len(run.compared) == len(run.rounds) and all(row.maxn_round_s is not None for row in run.rounds)
 
 
 def _at_maxn(run: Run, per_round: Sequence[float | None], scale: Scale) -> list[float]:

@@ -24,22 +24,50 @@ TEXT_IN_CELLS = 12
 
 
 def modes(run: Run) -> tuple[Chart, ...]:
-    """Per knob a heatmap, boards by rounds, as a share of the board's maximum."""
+    """Per knob a heatmap, boards by rounds, as a share of the board's maximum; and what was done in a second mode.
+
+    Of a board that worked several times in the making of one model, the last time is drawn.
+    """
     view = view_of(run)
     rows = {(row.board, row.round): row for row in view.rows(run)}
     numbers = [row.round for row in view.rounds]
     charts = []
+    mixed = {(board, number): _told_mix(row) for (board, number), row in rows.items()}
     for knob, title, unit in KNOBS:
         top = _tops(run, knob)
         cells = [[_knob(rows.get((board, number)), knob) for number in numbers] for board in view.boards]
-        data = [_heatmap(run, view.boards, numbers, cells, [top[run.kinds[board]] for board in view.boards], unit)]
-        layout = {
-            "xaxis": axis("round", type="category", showgrid=False, nticks=12),
-            "yaxis": {"autorange": "reversed", "type": "category", "showgrid": False, "fixedrange": True, "dtick": 1},
-            "margin": {"t": 8},
-        }
-        charts.append(Chart(f"modes-{knob}", title, "", data, layout, 66 + 24 * max(3, len(view.boards))))
+        trace = _heatmap(run, view.boards, numbers, cells, [top[run.kinds[board]] for board in view.boards], unit)
+        trace["hovertext"] = [
+            [text + mixed.get((board, number), "") for number, text in zip(numbers, line, strict=True)]
+            for board, line in zip(view.boards, trace["hovertext"], strict=True)
+        ]
+        charts.append(_chart(f"modes-{knob}", title, trace, len(view.boards)))
+    if any(mixed.values()):
+        shares = [[_mix_share(rows.get((board, number))) for number in numbers] for board in view.boards]
+        trace = _heatmap(run, view.boards, numbers, shares, [100.0] * len(view.boards), " %")
+        caption = "The share of a round's minibatches, in percent, that was done first in a second, slower mode."
+        charts.append(_chart("modes-mix", "Second mode", trace, len(view.boards), caption))
     return tuple(charts)
+
+
+def _chart(key: str, title: str, trace: Trace, boards: int, caption: str = "") -> Chart:
+    layout = {
+        "xaxis": axis("round", type="category", showgrid=False, nticks=12),
+        "yaxis": {"autorange": "reversed", "type": "category", "showgrid": False, "fixedrange": True, "dtick": 1},
+        "margin": {"t": 8},
+    }
+    return Chart(key, title, caption, [trace], layout, 66 + 24 * max(3, boards))
+
+
+def _told_mix(row: ClientRow) -> str:
+    if row.mix_mode is None:
+        return ""
+    return f"<br>{row.mix_steps} of {row.steps} minibatches first in {escape(row.mix_mode)}"
+
+
+def _mix_share(row: ClientRow | None) -> float | None:
+    """Percent of the minibatches in the second mode; None for a board that did not work."""
+    return None if row is None or row.cores is None or not row.steps else 100.0 * (row.mix_steps or 0) / row.steps
 
 
 def _knob(row: ClientRow | None, knob: str) -> float | None:

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
 
-from experiments.report import comparison, energy, figures, modes, predictions, quantities, sampling, tables, timeline
+from experiments.report import (
+    comparison,
+    energy,
+    figures,
+    modes,
+    participation,
+    predictions,
+    quantities,
+    sampling,
+    tables,
+    timeline,
+)
 from experiments.report.chart import Chart, Section, as_json
 from experiments.report.quantities import duration, number, percent
 from experiments.report.runs import Run, load_run, load_runs
@@ -94,7 +105,18 @@ def _several_emulated(runs: Sequence[Run]) -> str:
 def _cards(run: Run) -> str:
     """The headline figures: what it is, the figure, and what it is to be held against."""
     figure = run.summary
-    length = quantities.ratio(figure["mean_round_s"], figure["maxn_mean_round_s"])
+    length = figure["round_vs_maxn"]
+    compared = (
+        _saving_card(run, "Saving against MAXN", "maxn", "at work and while waiting"),
+        _saving_card(run, "Saving against MAXN, waiting low", "maxn_parked", "at work, lowest mode while waiting"),
+        (
+            "Mean round against MAXN",
+            "–" if length is None else f"{length:.2f} ×",
+            "; ".join(filter(None, (_round_lengths(run), run.compared_note))),
+        ),
+        _share_card(run, "Share of the oracle's saving", "maxn", "MAXN"),
+        _share_card(run, "The same, waiting low", "maxn_parked", "MAXN, waiting low"),
+    )
     cards = (
         ("Final accuracy", percent(figure["final_accuracy"]), f"test loss {number(figure['final_loss'])}"),
         (
@@ -102,26 +124,43 @@ def _cards(run: Run) -> str:
             quantities.energy(figure["energy_j"]),
             f"{quantities.energy(figure['train_energy_j'])} of it for work",
         ),
-        _saving_card(run, "Saving against MAXN", "maxn", "at work and while waiting"),
-        _saving_card(run, "Saving against MAXN, waiting low", "maxn_parked", "at work, lowest mode while waiting"),
-        (
-            "Mean round against MAXN",
-            "–" if length is None else f"{length:.2f} ×",
-            f"{duration(figure['mean_round_s'])}; MAXN: {duration(figure['maxn_mean_round_s'])}",
-        ),
         (
             "Makespan",
             duration(figure["makespan_s"]),
             f"on the fleet's clock; played in {duration(figure['wall_s'])} of real time",
         ),
-        _share_card(run, "Share of the oracle's saving", "maxn", "MAXN"),
-        _share_card(run, "The same, waiting low", "maxn_parked", "MAXN, waiting low"),
+        *_special_cards(run),
+        *(() if run.asynchronous else compared),
     )
     items = "".join(
         f'<div><dt>{name}</dt><dd class="figure">{value}</dd><dd class="aside">{aside}</dd></div>'
         for name, value, aside in cards
     )
     return f'<dl class="cards">{items}</dl>'
+
+
+def _round_lengths(run: Run) -> str:
+    """The mean round and MAXN's, of the same rounds where they can be compared."""
+    rounds = run.compared or run.rounds
+    mean_s = sum(row.round_s for row in rounds) / len(rounds)
+    return f"{duration(mean_s)}; MAXN: {duration(run.summary['maxn_mean_round_s'])}"
+
+
+def _special_cards(run: Run) -> Iterator[tuple[str, str, str]]:
+    """Figures that only some runs have: stale results, cancelled boards, boards at rest, an energy budget."""
+    figure = run.summary
+    if run.asynchronous:
+        yield "Time per model", duration(figure["mean_round_s"]), f"{len(run.rounds)} models on average"
+        yield "Mean staleness", number(figure["mean_staleness"]), "models made while a board trained"
+    elif figure["stale"]:
+        yield "Late results", str(figure["stale"]), "that joined a later round"
+    if figure["cancelled"] and not run.asynchronous:
+        yield "Cancelled", str(figure["cancelled"]), "board rounds stopped because enough others were done"
+    if figure["resting_energy_j"]:
+        yield "Boards at rest", quantities.energy(figure["resting_energy_j"]), "idle power of those that were not asked"
+    if figure["budget_j"] is not None:
+        told = figure["ended"] or f"of {quantities.energy(figure['budget_j'])}"
+        yield "Energy budget spent", percent(figure["budget_spent"]), escape(told)
 
 
 def _saving_card(run: Run, name: str, baseline: str, how: str) -> tuple[str, str, str]:
@@ -138,9 +177,14 @@ def _share_card(run: Run, name: str, baseline: str, told: str) -> tuple[str, str
 def _sections(run: Run) -> list[Section]:
     scale = 'Colour is the share of the board\'s own maximum: 0<span class="scale"></span>100 %. Hover for MHz. '
     scale += sampling.view_of(run).note
+    took_part = participation.participation(run)
+    shown = (
+        [Section("Who took part", "Which boards were asked, and what they had left.", took_part)] if took_part else []
+    )
     return [
         Section("Accuracy", "What the fleet learnt, for its rounds, its time and its energy.", figures.accuracy(run)),
         Section("Timeline", "Who worked when, and for whom the others waited.", timeline.timeline(run)),
+        *shown,
         Section("Energy", "Where the joules went.", (energy.energy_of_clients(run),)),
         Section("Power modes", scale, modes.modes(run)),
         Section(
@@ -149,7 +193,7 @@ def _sections(run: Run) -> list[Section]:
             predictions.predictions(run),
             tables.errors_by_samples(run),
         ),
-        Section("Events", "Infeasible goals, late, failed and throttled boards.", (), tables.events(run)),
+        Section("Events", "What went otherwise than planned.", (), tables.events(run)),
         Section("Last round", "Every board's mode, and why it took it.", (), tables.last_round(run)),
     ]
 

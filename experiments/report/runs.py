@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.schema import load_experiment
-from experiments.summary import summarise
+from experiments.summary import compared_of, summarise
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, boards
 from fedge.telemetry import run_folder
@@ -43,9 +43,15 @@ class Run:
         return tuple(dict.fromkeys(self.kinds.values()))
 
     @property
+    def asynchronous(self) -> bool:
+        """Whether boards began their tasks at times of their own, not at the round's start."""
+        starts = {row.round: row.start_s for row in self.rounds}
+        return any(row.status == "done" and row.start_s != starts[row.round] for row in self.clients)
+
+    @property
     def compared(self) -> tuple[RoundRow, ...]:
-        """The rounds whose energy at MAXN and of the oracle is known, which is where the truth of every board is."""
-        return tuple(row for row in self.rounds if row.maxn_energy_j is not None)
+        """The rounds that can be held against MAXN and the oracle."""
+        return compared_of(self.rounds)
 
     @property
     def compared_note(self) -> str:
@@ -65,9 +71,8 @@ def load_run(folder: Path) -> Run:
     kinds = _kinds(folder, experiment)
     clients = _clients(folder, kinds, {row.round for row in rounds})
     stored = _stored_summary(folder)
-    wall_s = stored.get("wall_s")
-    summary = {**summarise(experiment, rounds, clients, 0.0), "wall_s": wall_s}
     events = tuple(sorted(read_rows(folder, EventRow), key=lambda row: row.at_s))
+    summary = {**summarise(experiment, rounds, clients, 0.0, events), "wall_s": stored.get("wall_s")}
     labels = stored.get("labels") or {}
     known = {**kinds, **{row.board: row.device for row in clients if row.board not in kinds}}
     return Run(folder, experiment.name, experiment, rounds, clients, events, summary, labels, known)

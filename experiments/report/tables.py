@@ -195,6 +195,7 @@ def columns(runs: Sequence[Run]) -> tuple[Column, ...]:
         Column(f"energy to {reached}", goal.reached_j, energy, min),
         Column("late", lambda run: float(run.summary["late"]), _count, min),
         Column("failed", lambda run: float(run.summary["failed"]), _count, min),
+        Column("cancelled", lambda run: float(run.summary["cancelled"]), _count),
     )
 
 

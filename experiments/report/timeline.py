@@ -17,6 +17,21 @@ BAR = 0.72
 FIRST_SHOWN = 10
 """Rounds in view at first."""
 ROW_PX, FRAME_PX = 24, 120
+SYNCHRONOUS = (
+    "Every round begins at a dotted line, when the model is fetched, and ends when the last board that is waited for "
+    "has sent its own. Pale stretches are boards that wait at idle power: the less of them, the better the modes fit "
+    "together. "
+)
+ASYNCHRONOUS = (
+    "Every dotted line is a new model, and ★ the result that completed it. Nobody waits for anybody: a board fetches "
+    "the newest model as soon as it is done. Tasks under way at the end are drawn up to it. "
+)
+ONE_ROUND = (
+    "The dashed line is the deadline the server planned from the boards' offers; the outlined stretch up to it is a "
+    "board's slack. ★ marks the straggler. A board that could have worked through its slack in a cheaper mode spent "
+    "more energy than the round needed."
+)
+ONE_MODEL = "The tasks that ended while this model was made; those that had begun before start left of 0."
 
 
 def timeline(run: Run) -> tuple[Chart, Chart]:
@@ -32,34 +47,27 @@ def _all_rounds(run: Run, view: View) -> Chart:
     spans = tuple((str(row.round), row.start_s / scale.per, row.end_s / scale.per) for row in view.rounds)
     shown = spans[-FIRST_SHOWN:]
     layout = _layout(view, f"fleet's clock ({scale.unit})", (shown[0][1], shown[-1][2]))
-    caption = (
-        "Every round begins at a dotted line, when the model is fetched, and ends when the last board has sent its "
-        "own. Pale stretches are boards that wait at idle power: the less of them, the better the modes fit together. "
-        + view.note
-    )
+    caption = (ASYNCHRONOUS if run.asynchronous else SYNCHRONOUS) + view.note
     return Chart("timeline", "All rounds", caption, data, layout, _height(view), spans=spans)
 
 
 def _one_round(run: Run, view: View) -> Chart:
     rows = view.rows(run)
     frames = tuple(_frame(run, view, one, [row for row in rows if row.round == one.round]) for one in view.rounds)
-    caption = (
-        "The dashed line is the deadline the server planned from the boards' offers; the outlined stretch up to it is "
-        "a board's slack. ★ marks the straggler. A board that could have worked through its slack in a cheaper mode "
-        "spent more energy than the round needed."
-    )
+    caption = ONE_MODEL if run.asynchronous else ONE_ROUND
     last = frames[-1]
     return Chart("round", "One round", caption, last.data, last.layout, _height(view), frames)
 
 
 def _frame(run: Run, view: View, one: RoundRow, rows: Sequence[ClientRow]) -> Frame:
     seconds = Scale("s", 1.0)
-    data = _bars(run, view, rows, seconds, lambda _: 0.0)
+    data = _bars(run, view, rows, seconds, lambda row: row.start_s - one.start_s)
     data.append(_stragglers(view, [one], seconds, lambda row: row.round_s))
     if one.deadline_s is not None:
         data += [_slack(view, rows), _deadline(view, one.deadline_s)]
     end_s = max(one.round_s, one.deadline_s or 0.0)
-    layout = _layout(view, "time since the round's start (s)", (0.0, end_s * 1.03 or 1.0))
+    first_s = min((row.start_s - one.start_s for row in rows), default=0.0)
+    layout = _layout(view, "time since the round's start (s)", (first_s, end_s * 1.03 or 1.0))
     planned = "no deadline" if one.deadline_s is None else f"deadline {duration(one.deadline_s)}"
     return Frame(f"Round {one.round}: {duration(one.round_s)}, {planned}", data, layout)
 
@@ -68,7 +76,7 @@ def _bars(
     run: Run, view: View, rows: Sequence[ClientRow], scale: Scale, start: Callable[[ClientRow], float]
 ) -> list[Trace]:
     """Fetching, working (one colour per kind), sending and waiting, each a trace; failed boards have their own."""
-    alive = [row for row in rows if row.status != "failed"]
+    alive = [row for row in rows if row.status != "failed" or row.work_s > 0]
     colour = colours(run.devices)
     work = [
         _bar(
@@ -84,23 +92,26 @@ def _bars(
     ]
     fetch = _bar(view, "fetch", FETCH, alive, scale, start, phase="fetch")
     send = _bar(view, "send", SEND, alive, scale, start, phase="send")
-    wait = _bar(view, "wait", WAIT, alive, scale, start, phase="wait")
+    waiting = "rest" if run.asynchronous else "wait"
+    waited = [row for row in alive if row.status != "failed" or run.asynchronous]
+    wait = _bar(view, "wait", WAIT, waited, scale, start, phase=waiting)
     failed = _bar(
         view, "failed", "rgba(0,0,0,0)", [row for row in rows if row.status == "failed"], scale, start, phase="wait"
     )
     failed["marker"] = {"color": "rgba(200,16,46,0.15)", "line": {"color": ALARM, "width": 1}}
-    late = _late(view, [row for row in alive if row.status == "late"], scale, start)
-    return [trace for trace in (fetch, *work, send, wait, failed, late) if trace["x"]]
+    late, cancelled = (_stopped(view, status, alive, scale, start) for status in ("late", "cancelled"))
+    return [trace for trace in (fetch, *work, send, wait, failed, late, cancelled) if trace["x"]]
 
 
 def _phase(row: ClientRow, phase: str) -> tuple[float, float]:
-    """Seconds from the round's start to the phase's, and its length."""
+    """Seconds from the task's start to the phase's, and its length; an asynchronous board rests before its task."""
     sent_s = row.down_s + row.work_s + row.up_s
     return {
         "fetch": (0.0, row.down_s),
         "work": (row.down_s, row.work_s),
         "send": (row.down_s + row.work_s, row.up_s),
         "wait": (sent_s, row.wait_s),
+        "rest": (-row.wait_s, row.wait_s),
     }[phase]
 
 
@@ -137,18 +148,30 @@ def _told(row: ClientRow, phase: str, length_s: float) -> str:
     if phase == "work" and row.gpu_mhz is not None:
         lines.append(f"{row.cores} cores, CPU {row.cpu_mhz:g}, GPU {row.gpu_mhz:g}, memory {row.mem_mhz:g} MHz")
         lines.append(f"{row.power_w or 0:.3g} W, {energy(row.work_j)}")
+        if row.mix_mode is not None:
+            lines.append(f"before that {row.mix_steps} of {row.steps} minibatches in {escape(row.mix_mode)}")
     return "<br>".join(lines)
 
 
-def _late(view: View, rows: Sequence[ClientRow], scale: Scale, start: Callable[[ClientRow], float]) -> Trace:
+STOPPED: dict[str, dict[str, Any]] = {
+    "late": {"symbol": "x", "color": ALARM, "size": 8},
+    "cancelled": {"symbol": "line-ns", "size": 11, "line": {"color": "#30363d", "width": 2.5}},
+}
+"""The marks of boards that were not done, where they stopped."""
+
+
+def _stopped(
+    view: View, status: str, alive: Sequence[ClientRow], scale: Scale, start: Callable[[ClientRow], float]
+) -> Trace:
+    rows = [row for row in alive if row.status == status]
     ends = [(start(row) + row.end_s - row.start_s) / scale.per for row in rows]
     return {
         "type": "scatter",
         "mode": "markers",
-        "name": "late, dropped",
+        "name": status,
         "x": ends,
         "y": [view.boards.index(row.board) for row in rows],
-        "marker": {"symbol": "x", "color": ALARM, "size": 8},
+        "marker": STOPPED[status],
         "hoverinfo": "skip",
     }
 

@@ -107,10 +107,10 @@ class EmulatedBoard:
         if self._rng.random() < OUTLIER_CHANCE:
             step_s *= self._rng.uniform(*OUTLIER_SLOWDOWN)
         warm_up_s = WARM_UP_STEPS * step_s if self._worked is None else 0.0
-        switch_s = SWITCH_S if self._worked not in (None, self.mode) else 0.0
+        switch_s = SWITCH_S if self._worked not in (None, self.mode) else None
         self._worked = self.mode
         planned = Measurement(self.mode, steps, step_s, power_w, warm_up_s=warm_up_s, switch_s=switch_s)
-        done = self._cut(planned, limit_s)
+        done = replace(self._cut(planned, limit_s), time_se_log=jitter_sd, power_se_log=jitter_sd)
         result = work(done.steps)
         return result, self._heated(done)
 
@@ -155,7 +155,7 @@ class EmulatedBoard:
             peak_c=peak_c,
             throttled=hot_s > 0,
             warm_up_s=slowed * planned.warm_up_s,
-            switch_s=slowed * planned.switch_s,
+            switch_s=None if planned.switch_s is None else slowed * planned.switch_s,
         )
 
 

@@ -22,7 +22,10 @@ from fedge.pareto import front_mask
 from fedge.types import Floats, Modes, PowerMode, Predictions
 
 WORTHWHILE = 0.001
-"""A mode is tried when that is expected to save this share of a round's joules above idling; chosen by us."""
+"""A mode is tried when that is expected to save this share of a round's joules above idling, and what the trial costs
+is saved again within the rounds that are left; chosen by us."""
+FORESEEN = 20
+"""No more rounds than these count as left: by then most of a saving would have been found otherwise; chosen by us."""
 STRETCH = 1.5
 """How much wider than predicted the spread is taken: the best of thousands lies further off than most. Chosen by us."""
 FIRST = 2
@@ -45,7 +48,8 @@ class Room:
     """What is left of a round, and what is known of others.
 
     Minibatches, seconds until the deadline, how long a trial lasts at least, standard deviations of margin, the seconds
-    per minibatch that this and earlier rounds allowed, and how many rounds unlike them to prepare for.
+    per minibatch that this and earlier rounds allowed, how many rounds unlike them to prepare for, how many are left
+    after this one, and the joules of a change of mode. ``allowed_s`` ends with this round's.
     """
 
     steps: float
@@ -54,6 +58,8 @@ class Room:
     margin_z: float
     allowed_s: tuple[float, ...] = ()
     foresight: float = 0.0
+    rounds_left: int = FORESEEN
+    switch_j: float = 0.0
 
 
 def probe_steps(step_s: Floats, room: Room) -> Floats:
@@ -91,6 +97,12 @@ def saving(predictions: Predictions, idle_w: float, known: Collection[PowerMode]
     return None if row is None else predictions.modes[row]
 
 
+def is_safe(predictions: Predictions, mode: PowerMode, room: Room) -> bool:
+    """Whether trying ``mode`` leaves time for the rest at full speed."""
+    row = rows_of(predictions.modes, [mode]).get(mode)
+    return row is not None and bool(_safe(predictions, room, ())[row])
+
+
 def _safe(predictions: Predictions, room: Room, known: Sequence[int]) -> NDArray[np.bool_]:
     """Marks the modes that are not known yet and leave time for the rest at full speed, and half of the steps."""
     careful_s = predictions.step_s * np.exp(room.margin_z * predictions.step_s_sd_log)
@@ -122,8 +134,17 @@ def _most_saving(
     at_best = saved(rows, -1.0, -1.0, slice(None, None, 2))
     rows = rows[np.argsort(-at_best, kind="stable")[:POOL]]
     worth = np.mean([saved(rows, STRETCH * a, STRETCH * b) for a in QUANTILES for b in QUANTILES], axis=0)
-    best = int(np.argmax(worth))
-    return int(rows[best]) if worth[best] > WORTHWHILE else None
+    net = worth - _cost(predictions, idle_w, rows, float(now_j[-1]), room) / max(1, min(room.rounds_left, FORESEEN))
+    best = int(np.argmax(net))
+    return int(rows[best]) if net[best] > WORTHWHILE and room.rounds_left > 0 else None
+
+
+def _cost(predictions: Predictions, idle_w: float, rows: NDArray[np.intp], now_j: float, room: Room) -> Floats:
+    """What trying each of ``rows`` costs more than going on as now, as a share of the round's joules."""
+    steps = probe_steps(predictions.step_s[rows], room)
+    step_j = predictions.step_s[rows] * (predictions.power_w[rows] - idle_w)
+    more: Floats = (steps * np.maximum(0.0, step_j - now_j) + room.switch_j) / (room.steps * now_j)
+    return more
 
 
 def _rounds(fastest_s: float, room: Room) -> tuple[Floats, Floats]:

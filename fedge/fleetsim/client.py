@@ -48,6 +48,8 @@ from fedge.workloads.partitions import split
 logger = logging.getLogger(__name__)
 EXPLORER = "active"
 """What chooses the first modes that a board tries."""
+WATTS = "fastest"
+"""The policy that plans with the boards' watts, for which their fronts need the modes of low power too."""
 REMEMBERED = 30
 """So many rounds' deadlines are remembered."""
 SEATS = 256
@@ -248,6 +250,7 @@ def _player(experiment: Experiment, seat: Seat, ask: Ask, board: EmulatedBoard) 
         experiment.exploration,
         lambda modes: explorer_for(EXPLORER, modes, knowledge),
         ask.state.allowed_s,
+        ask.policy == WATTS,
     )
 
 
@@ -262,7 +265,9 @@ def true_front(seat: Seat, player: rounds.Player, link_s: float) -> Front:
     none = np.zeros(len(truth.modes))
     known = Predictions(truth.modes, truth.step_s * warm, truth.power_w, none, none)
     idle_w, maxn_idle_w = (player.device.idle_w(mode) for mode in (lowest_mode(seat.truth.modes), player.maxn))
-    return pareto.offer(known, seat.steps, idle_w, link_s, player.maxn, maxn_idle_w=maxn_idle_w, limit=None)
+    return pareto.offer(
+        known, seat.steps, idle_w, link_s, player.maxn, maxn_idle_w=maxn_idle_w, limit=None, power=player.power
+    )
 
 
 def _apes(predictions: Predictions, truth: Surface) -> tuple[float, float]:

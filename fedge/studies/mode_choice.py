@@ -26,6 +26,7 @@ from fedge.policies import policy_for
 from fedge.predictors import DEFAULT, predictor_for
 from fedge.rounds import Player, play
 from fedge.seeds import generator
+from fedge.studies.bofl import Bofl
 from fedge.types import (
     DeviceSpec,
     Figure,
@@ -46,7 +47,7 @@ LATE = 0.01
 """A round counts as missed when it ends later than its deadline by more than this share."""
 LEARNT = 10
 """From this round on a board should know its modes."""
-POLICIES = ("fedge", "maxn", "oracle")
+POLICIES = ("fedge", "bofl", "maxn", "oracle")
 EXPLORER = "active"
 MODES = 15
 """So many different modes a board may try here."""
@@ -137,7 +138,10 @@ def study(
     deadlines_s = [float(share) * steps * truth.fastest_s for share in shares]
     if policy == "fedge":
         board = _Board(table, truth, exploration, predictor, seed)
-        played = [board.play(steps, deadline_s) for deadline_s in deadlines_s]
+        played = [board.play(steps, d, rounds - number) for number, d in enumerate(deadlines_s, start=1)]
+    elif policy == "bofl":
+        bofl = Bofl(table.modes, truth.maxn, truth.part, seed)
+        played = [bofl.play(steps, deadline_s) for deadline_s in deadlines_s]
     elif policy == "oracle":
         played = [truth.best(steps, deadline_s) for deadline_s in deadlines_s]
     else:
@@ -185,6 +189,7 @@ class TableDevice:
         self.spec = board_of(table.device) or _unknown_board(table)
         self._table = table
         self._mode = table.modes[nearest_row(table.modes, table.maxn)]
+        self._worked: PowerMode | None = None
 
     def idle_w(self, mode: PowerMode) -> float:
         return 0.0
@@ -201,9 +206,12 @@ class TableDevice:
         self, workload: Workload, steps: int, work: Callable[[int], T], limit_s: float | None = None
     ) -> tuple[T, Measurement]:
         row = rows_of(self._table.modes, [self._mode])[self._mode]
+        switch_s = 0.0 if self._worked not in (None, self._mode) else None
+        self._worked = self._mode
         step_s = float(self._table.step_s[row])
         count = steps if limit_s is None else max(1, min(steps, int(limit_s / step_s)))
-        return work(count), Measurement(self._mode, count, step_s, float(self._table.power_w[row]))
+        power_w = float(self._table.power_w[row])
+        return work(count), Measurement(self._mode, count, step_s, power_w, switch_s=switch_s)
 
 
 class _Nothing:
@@ -259,9 +267,10 @@ class _Board:
             explorer=lambda modes: explorer_for(EXPLORER, modes, knowledge),
         )
 
-    def play(self, steps: int, deadline_s: float) -> Parts:
+    def play(self, steps: int, deadline_s: float, rounds_left: int) -> Parts:
         """One round; what it measured is remembered."""
-        played = play(self._player, Goal("balanced", steps, deadline_s), self._measurements, NO_LINK, _Nothing())
+        goal = Goal("balanced", steps, deadline_s, rounds_left=rounds_left)
+        played = play(self._player, goal, self._measurements, NO_LINK, _Nothing())
         allowed_s = () if played.allowed_s is None else (played.allowed_s,)
         self._player = replace(self._player, allowed_s=(*self._player.allowed_s, *allowed_s))
         mixed = () if played.mixed is None else (played.mixed,)

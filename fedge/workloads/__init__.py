@@ -27,6 +27,7 @@ class TaskSpec:
 
 TASKS: Mapping[str, TaskSpec] = {
     "digits-cnn": TaskSpec("digits-cnn", "digits"),
+    "synthetic-cnn": TaskSpec("digits-cnn", "synthetic"),
     "mnist-lenet5": TaskSpec("lenet5", "mnist"),
     "mnist-cnn": TaskSpec("small-cnn", "mnist"),
     "fashionmnist-lenet5": TaskSpec("lenet5", "fashionmnist"),
@@ -69,9 +70,9 @@ def load_task(
 def data_findings(data_dir: str | Path | None = None) -> tuple[tuple[str, bool, str], ...]:
     """Per data set: its name, whether its files are here, and the folder they are in or belong in."""
     root = Path(data_dir or DEFAULT_DATA_DIR).expanduser()
-    embedded = ("digits", data.digits_path() is not None, "inside scikit-learn")
     return (
-        embedded,
+        ("digits", data.digits_path() is not None, "inside scikit-learn"),
+        ("synthetic", True, "made on the spot"),
         *((name, not source.missing(root), str(source.folder(root))) for name, source in data.SOURCES.items()),
     )
 

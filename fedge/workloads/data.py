@@ -82,7 +82,7 @@ SOURCES: Mapping[str, Source] = {
         "CIFAR10", "cifar-10-batches-py", _CIFAR_FILES, (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
     ),
 }
-"""Data sets that are files in the data folder. ``digits`` needs none."""
+"""Data sets that are files in the data folder. ``digits`` and ``synthetic`` need none."""
 
 
 def _reading_errors() -> tuple[type[Exception], ...]:
@@ -94,15 +94,17 @@ def _reading_errors() -> tuple[type[Exception], ...]:
 
 
 def load(name: str, root: Path, *, download: bool = True) -> Images:
-    """The data set called ``name`` (``digits`` or one of ``SOURCES``), from the folder ``root``.
+    """The data set called ``name`` (``digits``, ``synthetic`` or one of ``SOURCES``), from the folder ``root``.
 
     Absent files are fetched when ``download``. Raises ``UnknownName``, or ``BadInput`` that says which files belong
     where.
     """
     if name == "digits":
         return _digits()
+    if name == "synthetic":
+        return _synthetic()
     if name not in SOURCES:
-        raise UnknownName("data set", name, ("digits", *SOURCES))
+        raise UnknownName("data set", name, ("digits", "synthetic", *SOURCES))
     source = SOURCES[name]
     try:
         with _alone(root) if download else _reader(root) as may_write:
@@ -145,6 +147,19 @@ def _digits_table() -> NDArray[np.uint8]:
 
     digits = load_digits()
     return np.column_stack([digits.data, digits.target]).astype(np.uint8)
+
+
+def _synthetic() -> Images:
+    """2,000 training and 500 test images of ``synthetic``, always the same ones."""
+    import numpy as np
+
+    from fedge.workloads import synthetic
+
+    x, y = synthetic.images(synthetic.TRAIN + synthetic.TEST, np.random.default_rng(synthetic.SEED))
+    train_x, train_y = x[: synthetic.TRAIN], y[: synthetic.TRAIN]
+    mean, sd = (tuple(found.tolist()) for found in (train_x.mean((0, 2, 3)), train_x.std((0, 2, 3))))
+    test_x, test_y = x[synthetic.TRAIN :], y[synthetic.TRAIN :]
+    return Images(train_x, train_y, test_x, test_y, mean, sd, synthetic.CLASSES)
 
 
 def _read(source: Source, root: Path, *, download: bool) -> Images:

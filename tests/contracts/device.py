@@ -24,6 +24,26 @@ class DeviceContract:
         assert measured.step_s > 0
         assert measured.power_w > 0
 
+    def test_the_work_is_told_how_many_minibatches_to_do(self, device: Device) -> None:
+        result, measured = device.measure(WORK, 5, lambda count: count)
+
+        assert result == measured.steps == 5
+
+    @pytest.mark.parametrize("limit_s", [-1.0, 0.0])
+    def test_without_time_one_minibatch_is_done(self, device: Device, limit_s: float) -> None:
+        result, measured = device.measure(WORK, 5, lambda count: count, limit_s)
+
+        assert result == measured.steps == 1
+
+    def test_a_limit_is_kept_or_one_minibatch_is_done(self, device: Device) -> None:
+        _, whole = device.measure(WORK, 8, lambda _: None)
+        limit_s = whole.work_s / 2
+
+        result, measured = device.measure(WORK, 8, lambda count: count, limit_s)
+
+        assert result == measured.steps < 8
+        assert measured.work_s <= limit_s or measured.steps == 1
+
     def test_the_mode_found_is_restored_after_an_error(self, device: Device) -> None:
         _, before = device.measure(WORK, 3, lambda _: None)
         with pytest.raises(RuntimeError, match="boom"), device.in_mode(self.modes[1]):

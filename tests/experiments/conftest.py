@@ -100,6 +100,8 @@ def round_row(number: int, clients: Sequence[ClientRow], truth: bool) -> RoundRo
         done=sum(row.status == "done" for row in clients),
         late=sum(row.status == "late" for row in clients),
         failed=sum(row.status == "failed" for row in clients),
+        cancelled=sum(row.status == "cancelled" for row in clients),
+        available=9,
         energy_j=100.0,
         train_energy_j=70.0,
         oracle_energy_j=total("oracle_energy_j"),

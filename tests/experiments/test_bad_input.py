@@ -57,7 +57,7 @@ def refused(fedge: Launcher, tmp_path: Path) -> Refusals:
         ("policy.bogus=1", "policy.bogus: got an unknown key; known here: name, power_w, "),
         ("fleet.0.bogus=1", "fleet[0].bogus: got an unknown key; known here: device, count, "),
         ("fleet.1.link.bogus=1", "fleet[1].link.bogus: got an unknown key; known here: down_mbps, "),
-        ("exploration.bogus=1", "exploration.bogus: got an unknown key; known here: share, probe_s, slack"),
+        ("exploration.bogus=1", "exploration.bogus: got an unknown key; known here: share, probe_s, slack, "),
         ("rounds=x", "rounds: got 'x'; a whole number"),
         ("rounds=1.5", "rounds: got 1.5; a whole number"),
         ("rounds=0", "rounds: got 0; at least 1"),
@@ -113,7 +113,7 @@ def test_a_wrong_key_or_value_is_named_in_plain_words(refused: Refusals, overrid
         ("strategy.options.bogus=1", "strategy.options.bogus: got 1; known: "),
         (
             "strategy.options.fraction_train=0.5",
-            "strategy.options.fraction_train: got 0.5; no such option: every board",
+            "strategy.options.fraction_train: got 0.5; no such option: `selection` says",
         ),
         ("workload.task=nope", "workload.task: got 'nope'; known: "),
         ("workload.task=os:sep", "workload.task: got 'os:sep'; a class to be called as Class(data_dir=, download=)"),

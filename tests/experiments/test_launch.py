@@ -320,3 +320,41 @@ def test_the_installed_command_refuses_bad_input_with_code_2(tmp_path: Path) -> 
     assert done.stdout == ""
     assert done.stderr.startswith("fedge: exp.yaml: fleet[0].device: got 'tx9'; known: ")
     assert not (tmp_path / "runs").exists()
+
+
+BUDGETED = ("--set", "policy={name: energy-budget, budget_j: 1}", "--set", "selection=random")
+
+
+def test_a_run_that_its_energy_budget_ended_is_done_and_is_not_played_again(
+    fedge: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert fedge("run", "exp.yaml", "--out", "free", "--json").code == 0
+    one_round_j = json.loads((tmp_path / "free" / "summary.json").read_text(encoding="utf-8"))["energy_j"]
+    budget = f"policy={{name: energy-budget, budget_j: {1.5 * one_round_j}}}"
+    assert fedge("run", "exp.yaml", "--out", "run", "--set", "rounds=9", "--set", budget).code == 0
+    rows = _rows(tmp_path / "run")
+    monkeypatch.setattr(launch, "_backend", lambda name: pytest.fail("a finished run was played"))
+    again = fedge("resume", "run")
+
+    assert 0 < len(rows[0]) < 9
+    assert again.code == 0
+    assert "are spent" in again.out
+    assert _rows(tmp_path / "run") == rows
+
+
+def test_a_budget_that_allows_no_round_ends_with_a_reason(fedge: Launcher) -> None:
+    outcome = fedge("run", "exp.yaml", "--out", "run", *BUDGETED)
+
+    assert outcome.code == 1
+    assert "no round was played: 0 J of 1 J are spent" in outcome.err
+    assert "Traceback" not in outcome.err
+
+
+def test_a_trace_is_found_beside_the_file_from_wherever_the_run_is_started(tmp_path: Path) -> None:
+    text = SMALL.replace("count: 1}", "count: 1, availability: {trace: there.csv}}", 1)
+    (tmp_path / "exp.yaml").write_text(text + "selection: random\n", encoding="utf-8")
+    experiment = load_experiment(tmp_path / "exp.yaml", ["selection.count=1"])
+
+    assert experiment.fleet[0].availability is not None
+    assert experiment.fleet[0].availability.trace == str(tmp_path / "there.csv")
+    assert (experiment.selection.name, experiment.selection.count) == ("random", 1)

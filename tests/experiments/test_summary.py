@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from experiments.schema import load_experiment
-from experiments.summary import summarise
-from fedge.telemetry.rows import ClientRow, RoundRow
+from experiments.summary import ended_by_budget, summarise
+from fedge.telemetry.rows import ClientRow, EventRow, RoundRow
 from fedge.telemetry.store import read_rows
 
 
 def summary_of(folder):
     experiment = load_experiment(folder / "run.yaml")
-    return summarise(experiment, read_rows(folder, RoundRow), read_rows(folder, ClientRow), 1.0)
+    return summarise(
+        experiment, read_rows(folder, RoundRow), read_rows(folder, ClientRow), 1.0, read_rows(folder, EventRow)
+    )
 
 
 def test_savings_are_against_maxn_and_against_maxn_with_low_waiting(make_run):
@@ -34,3 +38,41 @@ def test_without_truth_there_are_no_savings(make_run):
     found = summary_of(make_run(truth=False))
     assert found["compared_rounds"] == 0
     assert found["saving_vs_maxn"] is found["oracle_saving_vs_maxn_parked"] is None
+
+
+def test_a_round_is_compared_with_maxn_only_where_all_did_their_whole_work(make_run, fail):
+    assert summary_of(make_run())["round_vs_maxn"] == pytest.approx(20 / 16)
+    found = summary_of(make_run("failing", change=fail))
+    assert (found["maxn_mean_round_s"], found["round_vs_maxn"]) == (16.0, pytest.approx(20 / 16))
+    assert summary_of(make_run("real", truth=False))["round_vs_maxn"] is None
+
+
+def test_a_round_that_ended_before_a_late_board_is_not_compared_with_maxn_which_would_wait_for_it(make_run):
+    def late(row):
+        return dataclasses.replace(row, status="late") if row.round == 1 and row.board == "nano-1" else row
+
+    assert summary_of(make_run(change=late))["compared_rounds"] == 2
+
+
+def test_staleness_is_the_mean_of_the_results_that_tell_theirs(make_run):
+    def stale(row):
+        return dataclasses.replace(row, staleness={"nano-1": 4, "nano-2": 1}.get(row.board))
+
+    assert summary_of(make_run(change=stale))["mean_staleness"] == pytest.approx(2.5)
+    assert summary_of(make_run("untold"))["mean_staleness"] is None
+
+
+def test_a_run_that_its_budget_ended_says_so_and_one_that_went_on_does_not(make_run):
+    def spent(number):
+        return EventRow(60.0, number, None, "budget", "290 J of 300 J are spent; round 4 would take 90 J")
+
+    rounds = read_rows(make_run(), RoundRow)
+    assert ended_by_budget(rounds, [spent(4)]) == "290 J of 300 J are spent; round 4 would take 90 J"
+    assert ended_by_budget(rounds, [spent(3)]) is None
+    assert summary_of(make_run("ended", events=[spent(4)]))["ended"].startswith("290 J of 300 J")
+
+
+def test_a_run_without_rounds_has_a_summary_without_figures(make_run):
+    found = summary_of(make_run(rounds=0))
+    assert (found["rounds"], found["makespan_s"], found["energy_j"]) == (0, 0.0, 0)
+    assert found["saving_vs_maxn"] is found["maxn_mean_round_s"] is found["final_accuracy"] is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from fedge.experiment import AvailabilitySpec, BatterySpec, Experiment, FleetEnt
 from fedge.selection import selector_for
 from fedge.telemetry.rows import ClientRow, EventRow, RoundRow
 from fedge.telemetry.store import MemoryTables
-from fedge.types import NamedArrays, TrainResult
+from fedge.types import NamedArrays, Selected, TrainResult
 from fedge.wire import Answer, BoardState
 from server import checkpoint
 from server.aggregation import strategy_of
@@ -366,6 +367,24 @@ def test_boards_that_never_come_back_end_the_run(tmp_path: Path) -> None:
     fleet = (FleetEntry(device="nano", name="a", availability=AvailabilitySpec(trace=str(trace))),)
     with pytest.raises(RunFailed, match="model 2: no board can be asked, nor will one come"):
         coordinator(Scripted({"a-1": [6.0]}), MemoryTables(), fedbuff(), 3, fleet=fleet).run()
+
+
+def nobody(clients, call, rng) -> Selected:
+    return Selected((), why="all are too cold")
+
+
+def test_a_selector_that_leaves_everybody_out_ends_the_run_instead_of_waiting_for_ever() -> None:
+    seldom = FleetEntry(device="nano", name="a", count=2, availability=AvailabilitySpec(on_s=1, off_s=900))
+    port = Scripted({"a-1": [6.0], "a-2": [6.0]})
+    made = coordinator(port, MemoryTables(), fedbuff(), 3, fleet=(seldom,))
+    with pytest.raises(
+        RunFailed, match=r"model 1: selection all chose no board \(all are too cold\), 20 times in a row"
+    ):
+        dataclasses.replace(made, selector=nobody).run()
+    there = dataclasses.replace(coordinator(port, MemoryTables(), fedbuff(), 3), selector=nobody)
+    with pytest.raises(RunFailed, match=r"chose no board \(all are too cold\), and no other will come"):
+        there.run()
+    assert port.calls == []
 
 
 def test_a_battery_is_drawn_on_while_working_and_charged_while_waiting() -> None:

@@ -15,7 +15,8 @@ from fedge.types import Measurement, PowerMode
 from fedge.wire import BoardState
 from server.sharing import DONORS, LIMIT, kinds_of, shared
 
-NANO = ("nano", "model")
+COST = "resnet18-imagenet"
+NANO = ("nano", "model", COST)
 
 
 def mode(i: int) -> PowerMode:
@@ -31,20 +32,23 @@ def state(*modes: int) -> BoardState:
 
 
 def told(states: dict[str, BoardState], board: str = "a", limit: int = LIMIT) -> tuple[Measurement, ...]:
-    return shared(dict.fromkeys(states, NANO), states, limit)[board]
+    return shared(dict.fromkeys(states, NANO), states, [board], limit)[board]
 
 
-def test_boards_of_one_device_and_one_truth_are_of_one_kind() -> None:
+def test_boards_of_one_device_one_truth_and_one_cost_are_of_one_kind() -> None:
     fleet = (
         FleetEntry(device="agx-orin", count=2),
         FleetEntry(device="agx-orin-64gb", name="shelf", ambient_c=40.0),
         FleetEntry(device="agx-orin", name="replayed", truth="table:/a.csv"),
         FleetEntry(device="nano"),
+        FleetEntry(device="nano", name="heavy", cost="resnet50-tinyimagenet224"),
+        FleetEntry(device="nano", name="named", cost=COST),
     )
-    kinds = kinds_of(boards(Experiment(fleet=fleet)))
+    kinds = kinds_of(boards(Experiment(fleet=fleet)), COST)
 
     assert kinds["agx-orin-1"] == kinds["agx-orin-2"] == kinds["shelf-1"]
-    assert len({kinds["agx-orin-1"], kinds["replayed-1"], kinds["nano-1"]}) == 3
+    assert kinds["nano-1"] == kinds["named-1"]
+    assert len({kinds["agx-orin-1"], kinds["replayed-1"], kinds["nano-1"], kinds["heavy-1"]}) == 4
 
 
 def test_a_board_gets_what_others_measured_under_their_names_and_nothing_of_its_own() -> None:
@@ -56,14 +60,15 @@ def test_a_board_gets_what_others_measured_under_their_names_and_nothing_of_its_
 def test_boards_of_another_kind_share_nothing() -> None:
     states = {"a": state(1), "b": state(2)}
 
-    assert shared({"a": NANO, "b": ("nano", "table:/a.csv")}, states) == {"a": (), "b": ()}
+    for other in (("nano", "table:/a.csv", COST), ("nano", "model", "resnet50-tinyimagenet224")):
+        assert shared({"a": NANO, "b": other}, states, "ab") == {"a": (), "b": ()}
 
 
 def test_a_board_without_a_state_gets_what_there_is_and_before_the_first_round_there_is_nothing() -> None:
     kinds = {"a": NANO, "b": NANO}
 
-    assert [m.mode for m in shared(kinds, {"b": state(7)})["a"]] == [mode(7)]
-    assert shared(kinds, {}) == {"a": (), "b": ()}
+    assert [m.mode for m in shared(kinds, {"b": state(7)}, ["a"])["a"]] == [mode(7)]
+    assert shared(kinds, {}, ["a", "b"]) == {"a": (), "b": ()}
 
 
 def test_modes_that_the_board_has_not_measured_itself_come_first() -> None:
@@ -123,7 +128,7 @@ def test_boards_that_differ_as_boards_of_a_kind_do_share() -> None:
 
 def test_in_a_large_fleet_a_board_hears_of_some_and_not_all_of_the_same_ones() -> None:
     states = {f"n{i:02d}": state(i, 100 + i) for i in range(40)}
-    found = shared(dict.fromkeys(states, NANO), states)
+    found = shared(dict.fromkeys(states, NANO), states, states)
 
     donors = {board: {m.board for m in told} for board, told in found.items()}
     assert {len(names) for names in donors.values()} == {DONORS}
@@ -139,10 +144,12 @@ fleets = st.dictionaries(
 def test_shares_are_as_even_as_what_there_is_allows_and_do_not_depend_on_an_order(states, limit, others) -> None:
     names = list(states)
     others.shuffle(names)
-    found = shared(dict.fromkeys(states, NANO), states, limit)
-    again = shared(dict.fromkeys(names, NANO), {name: states[name] for name in names}, limit)
+    kinds = dict.fromkeys(states, NANO)
+    found = shared(kinds, states, states, limit)
+    again = shared(dict.fromkeys(names, NANO), {name: states[name] for name in names}, names, limit)
 
     assert found == again
+    assert all(shared(kinds, states, [name], limit) == {name: found[name]} for name in names)
     for board, told in found.items():
         there = {other: len({m.mode for m in states[other].measurements}) for other in states if other != board}
         counts = Counter(m.board for m in told)

@@ -150,7 +150,10 @@ def test_energy_is_stacked_and_marked_with_oracle_and_maxn(make_run):
 def test_with_a_round_that_is_not_compared_the_figures_say_so_and_agree(make_run, fail):
     page = page_of(make_run(change=fail))
     assert "33.3 % MAXN at work and while waiting: 300 J; over 2 of 3 rounds" in page.text
-    assert "Summed over 2 of 3 rounds: those in which every board reported and its truth is known." in page.text
+    assert (
+        "Summed over 2 of 3 rounds: those in which every board did all of its work in time and its truth is known."
+        in page.text
+    )
     chart = page.charts["energy-clients"]
     assert trace(chart, "work: nano")["x"] == [160, 180]
     assert sum(trace(chart, "MAXN")["x"]) == 300
@@ -213,7 +216,7 @@ def test_late_boards_are_marked(make_run):
         return dataclasses.replace(row, status="late", error="took 30 s") if row.board == "nano-2" else row
 
     page = page_of(make_run(change=late))
-    assert trace(page.charts["timeline"], "late, dropped")["y"] == [1, 1, 1]
+    assert trace(page.charts["timeline"], "late")["y"] == [1, 1, 1]
 
 
 def test_one_board_in_one_round_without_truth_makes_a_page(make_run):
@@ -325,3 +328,66 @@ def test_what_is_no_run_is_refused_in_one_line(make_run, tmp_path):
         report([make_run(rounds=0)], None)
     with pytest.raises(BadInput, match="not a folder"):
         report([make_run("good")], tmp_path)
+
+
+def test_cancelled_boards_are_marked_where_they_stopped_and_counted_in_a_chart(make_run):
+    def cancel(row):
+        return dataclasses.replace(row, status="cancelled", end_s=row.start_s + 6.0) if row.board == "nano-2" else row
+
+    page = page_of(make_run(change=cancel))
+    assert trace(page.charts["timeline"], "cancelled")["x"] == [6, 26, 46]
+    assert trace(page.charts["asked"], "cancelled")["y"] == [1, 1, 1]
+    assert trace(page.charts["asked"], "could be asked")["y"] == [9, 9, 9]
+    assert "Cancelled 3 board rounds stopped" in page.text
+
+
+def test_where_everybody_takes_part_nothing_is_said_of_it(make_run):
+    assert "Who took part" not in page_of(make_run()).text
+
+
+def test_an_asynchronous_task_is_drawn_from_its_own_start_and_waiting_before_it(make_run):
+    def overlapping(row):
+        start_s = row.start_s - 5.0 * (row.board == "nano-1") * (row.round > 1)
+        return dataclasses.replace(row, start_s=start_s, wait_s=2.0, staleness=1)
+
+    page = page_of(make_run(change=overlapping, truth=False))
+    second = page.charts["round"]["frames"][1]
+    assert trace(second, "work: nano")["base"] == [-4, 1]
+    assert trace(second, "wait")["base"] == [-7, -2, -2]
+    assert second["layout"]["xaxis"]["range"][0] == -5
+    assert "Mean staleness 1.00" in page.text
+    assert "Saving against MAXN" not in page.text
+
+
+def test_minibatches_in_a_second_mode_have_a_picture_of_their_own(make_run):
+    def mixed(row):
+        return dataclasses.replace(row, mix_mode="2c/400/300/1600 MHz", mix_steps=30) if row.round == 2 else row
+
+    charts = page_of(make_run(change=mixed)).charts
+    assert charts["modes-mix"]["data"][0]["z"][0] == pytest.approx([0, 0.3, 0])
+    assert "30 of 100 minibatches first in 2c/400/300/1600 MHz" in charts["modes-cores"]["data"][0]["hovertext"][0][1]
+    assert "modes-mix" not in page_of(make_run("single")).charts
+
+
+def test_batteries_are_drawn_from_what_they_begin_with_to_the_end_of_every_round(make_run):
+    def drained(row):
+        return dataclasses.replace(row, charge=0.9 - 0.1 * row.round) if row.board == "nano-1" else row
+
+    battery = {"capacity_wh": 5, "charge": 0.9, "floor": 0.2}
+    fleet = [{"device": "nano", "count": 1, "battery": battery}, {"device": "tx2", "count": 1}]
+    chart = page_of(make_run(fleet=fleet, change=drained)).charts["charge"]
+    assert [one["name"] for one in chart["data"]] == ["nano-1"]
+    assert chart["data"][0]["x"] == [0, 20, 40, 60]
+    assert chart["data"][0]["y"] == pytest.approx([90, 80, 70, 60])
+    assert chart["layout"]["shapes"][0]["y0"] == 20
+
+
+def test_a_board_that_failed_at_work_shows_the_work_until_then(make_run):
+    def gone(row):
+        stop = {"status": "failed", "error": "went away", "work_s": 3.0, "up_s": 0.0, "wait_s": 16.0}
+        return dataclasses.replace(row, **stop) if row.board == "nano-1" else row
+
+    chart = page_of(make_run(change=gone)).charts["timeline"]
+    assert trace(chart, "work: nano")["x"][0] == 3
+    assert (trace(chart, "failed")["base"][0], trace(chart, "failed")["x"][0]) == (4, 16)
+    assert len(trace(chart, "wait")["x"]) == 6

@@ -7,11 +7,13 @@ import math
 import numpy as np
 import pytest
 from contracts.device import WORK, DeviceContract
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fedge.devices import catalogue
-from fedge.devices.emulated import TRIP_C, WARM_UP_STEPS, EmulatedBoard, Thermal, top_mode
+from fedge.devices.emulated import SWITCH_S, TRIP_C, WARM_UP_STEPS, EmulatedBoard, Thermal, top_mode
 from fedge.devices.truth import Surface
-from fedge.types import Modes, PowerMode
+from fedge.types import Measurement, Modes, PowerMode
 
 SLOW, FAST = PowerMode(2, 1132.8, 460.8, 800.0), PowerMode(4, 1479.0, 921.6, 1600.0)
 SURFACE = Surface(
@@ -72,6 +74,82 @@ def test_only_a_board_s_first_work_warms_up_and_it_counts_as_time_and_energy() -
     assert second.warm_up_s == 0.0
 
 
+def parts(device: EmulatedBoard, *modes: PowerMode) -> list[Measurement]:
+    """One round of five minibatches in each of the modes in turn."""
+    seen = []
+    for mode in modes:
+        with device.in_mode(mode):
+            seen.append(device.measure(WORK, 5, lambda _: None)[1])
+    return seen
+
+
+def test_a_round_warms_up_once_whatever_modes_it_is_done_in() -> None:
+    first, *later = parts(board(), SLOW, FAST, FAST, SLOW)
+
+    assert first.warm_up_s == pytest.approx(WARM_UP_STEPS * first.step_s)
+    assert [part.warm_up_s for part in later] == [0.0, 0.0, 0.0]
+
+
+def test_each_change_of_mode_in_the_middle_of_the_work_costs_its_time_once() -> None:
+    seen = parts(board(), SLOW, SLOW, FAST, FAST, SLOW)
+
+    assert [part.switch_s for part in seen] == [None, None, SWITCH_S, None, SWITCH_S]
+    for part in seen:
+        assert part.work_s == pytest.approx(5 * part.step_s + part.warm_up_s + (part.switch_s or 0.0))
+
+
+def test_heating_counts_the_change_of_mode() -> None:
+    device = board()
+    parts(device, SLOW)
+    before_c = device.temperature_c
+    (changed,) = parts(device, FAST)
+
+    assert changed.switch_s == SWITCH_S
+    assert device.temperature_c == pytest.approx(COOL.after(before_c, changed.power_w, changed.work_s))
+
+
+boards = st.builds(
+    board,
+    st.integers(0, 9999),
+    st.sampled_from([COOL, Thermal(9.0, 40.0)]),
+    st.sampled_from([25.0, 90.0, TRIP_C - 0.5, TRIP_C]),
+)
+
+
+@given(boards, st.integers(1, 400), st.floats(-5.0, 500.0), st.booleans())
+def test_work_with_a_limit_is_never_longer_and_at_least_one_minibatch(
+    device: EmulatedBoard, steps: int, limit_s: float, changed: bool
+) -> None:
+    """Heat, warm-up and the change of mode count; as many minibatches as fit are done."""
+    if changed:
+        parts(device, SLOW)
+    done: list[int] = []
+
+    _, seen = device.measure(WORK, steps, done.append, limit_s)
+
+    assert done == [seen.steps]
+    assert 1 <= seen.steps <= steps
+    assert seen.work_s <= limit_s * (1 + 1e-9) or seen.steps == 1
+    assert seen.steps == steps or seen.work_s + 1.3 * seen.step_s >= limit_s, "another minibatch would have fitted"
+
+
+def test_throttling_shortens_what_fits_into_a_limit() -> None:
+    cool, hot = (
+        board(4, Thermal(9.0, 40.0), temperature_c).measure(WORK, 400, lambda _: None, 200.0)[1]
+        for temperature_c in (40.0, TRIP_C)
+    )
+    assert hot.throttled
+    assert hot.steps < cool.steps
+    assert max(hot.work_s, cool.work_s) <= 200.0
+
+
+@given(st.integers(0, 9999), st.floats(1.0, 1e6))
+def test_a_limit_that_is_long_enough_changes_nothing(seed: int, more_s: float) -> None:
+    _, free = board(seed).measure(WORK, 20, lambda _: None)
+
+    assert board(seed).measure(WORK, 20, lambda _: None, free.work_s + more_s)[1] == free
+
+
 def test_heating_counts_the_warm_up() -> None:
     device = board()
     _, first = device.measure(WORK, 20, lambda _: None)
@@ -98,7 +176,7 @@ def test_outliers_are_rare_and_slow() -> None:
 
 
 def test_the_same_seed_measures_the_same() -> None:
-    assert board(4).measure(WORK, 9, lambda _: None)[1] == board(4).measure(WORK, 9, lambda: None)[1]
+    assert board(4).measure(WORK, 9, lambda _: None)[1] == board(4).measure(WORK, 9, lambda _: None)[1]
 
 
 def test_work_heats_towards_the_settled_temperature_and_rest_cools() -> None:

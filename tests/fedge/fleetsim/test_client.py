@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedge.devices.emulated import WARM_UP_STEPS
+from fedge.devices.emulated import SWITCH_S, WARM_UP_STEPS
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, ExplorationSpec, FleetEntry, PolicySpec, WorkloadSpec, boards
 from fedge.fleetsim import client
-from fedge.types import Goal, Measurement, NamedArrays, RoundReport, TrainResult
+from fedge.types import Goal, Measurement, Mix, NamedArrays, RoundReport, TrainResult
 from fedge.wire import Answer, Ask, BoardState, from_json, to_json
 
 pytest.importorskip("torch", reason="a client trains")
@@ -104,10 +104,10 @@ def test_a_round_is_reported_as_it_was_trained(arrays: NamedArrays) -> None:
     seat = client.seat_of(EXPERIMENT, 0)
     assert (report.board, report.device, report.round) == ("nano-1", "nano", 1)
     assert report.samples == len(seat.share)
-    assert report.measured.steps + sum(p.steps for p in report.probes) == seat.steps
+    assert report.steps == seat.steps == report.asked_steps
     assert report.probes
     assert report.measured.mode == report.decision.mode == report.predicted.mode
-    assert state.measurements == (*report.probes, report.measured)
+    assert state.measurements == report.parts
     assert state.rested_at_s == pytest.approx(7.0 + report.busy_s)
     assert state.temperature_c == report.temperature_c
     assert (trained.loss, trained.accuracy) == (report.loss, report.accuracy)
@@ -136,6 +136,39 @@ def test_changing_modes_within_a_round_does_not_change_what_is_learnt(arrays: Na
         np.testing.assert_array_equal(trained.arrays[name], trained_quietly.arrays[name])
 
 
+def test_a_part_in_a_second_mode_is_reported_and_remembered_as_one_of_the_round(
+    tmp_path: Path, arrays: NamedArrays
+) -> None:
+    """The board has two modes, knows both, and gets a deadline between them; the rest changes the mode."""
+    experiment = replayed(tmp_path, slow_w=2.5)
+    seat = client.seat_of(experiment, 0)
+    rows = zip(seat.truth.modes, seat.truth.step_s, seat.truth.power_w, strict=True)
+    own = tuple(Measurement(mode, 40, float(t), float(w), switch_s=0.05) for mode, t, w in rows)
+    goal = Goal("balanced", 0, 1.5 * (2.0 + seat.steps * float(seat.truth.step_s.min())))
+
+    report, state, _ = played(arrays, ask_of(number=2, state=BoardState(own), goal=goal), experiment=experiment)
+
+    assert report.mixed is not None
+    assert report.decision.mix == Mix(report.mixed.mode, report.mixed.steps)
+    assert report.mixed.step_s > 2 * report.measured.step_s
+    assert report.steps == report.asked_steps == seat.steps
+    assert report.mixed.warm_up_s > 0 == report.measured.warm_up_s
+    assert (report.mixed.switch_s, report.measured.switch_s) == (None, SWITCH_S)
+    assert state.measurements == (*own, report.mixed, report.measured)
+
+
+def test_a_board_that_must_stop_sends_what_it_has_done_in_time(arrays: NamedArrays) -> None:
+    whole, _, trained = played(arrays, ask_of(policy="maxn"))
+    stop_s = 0.6 * whole.busy_s
+
+    report, state, shorter = played(arrays, ask_of(policy="maxn", goal=Goal("maxn", 0, stop_s=stop_s)))
+
+    assert 1 <= report.steps < report.asked_steps == whole.steps
+    assert report.busy_s <= stop_s < report.busy_s + 1.5 * report.measured.step_s
+    assert state.measurements == report.parts
+    assert any(not np.array_equal(shorter.arrays[name], trained.arrays[name]) for name in arrays)
+
+
 def test_boards_of_a_kind_do_not_measure_the_same(arrays: NamedArrays) -> None:
     one, two = (played(arrays, ask_of(policy="maxn"), index)[0] for index in (0, 1))
     assert one.measured.mode == two.measured.mode
@@ -150,7 +183,7 @@ def test_a_second_round_starts_from_what_the_first_one_left(arrays: NamedArrays)
 
     second, later, _ = played(arrays, ask_of(number=2, start_s=state.rested_at_s, state=travelled, goal=planned()))
 
-    assert later.measurements == (*state.measurements, *second.probes, second.measured)
+    assert later.measurements == (*state.measurements, *second.parts)
     assert not {p.mode for p in second.probes} & {m.mode for m in state.measurements}
     assert first.prior_time_ape is not None
     assert first.prior_time_ape >= 0.03
@@ -196,15 +229,19 @@ def test_the_true_front_is_the_whole_truth_with_warm_up(arrays: NamedArrays) -> 
         assert point.work_j == pytest.approx(point.work_s * seat.truth.power_w[row])
 
 
-def test_a_replayed_table_is_what_the_board_measures(tmp_path: Path, arrays: NamedArrays) -> None:
-    path = tmp_path / "made-up.csv"
+def replayed(folder: Path, slow_w: float = 4.75) -> Experiment:
+    """One board with two modes of a table; ``slow_w`` is the power of the slow one."""
+    path = folder / "made-up.csv"
     path.write_text(
         "cores,cpu_khz,gpu_hz,mem_hz,batch_size,time_ms,power_w\n"
         "4,1479000,921600000,1600000000,16,812.5,9.25\n"
-        "2,1132800,460800000,800000000,16,2125,4.75\n"
+        f"2,1132800,460800000,800000000,16,2125,{slow_w}\n"
     )
-    fleet = (FleetEntry(device="nano", truth=f"table:{path}"),)
-    experiment = EXPERIMENT.model_copy(update={"fleet": fleet, "policy": PolicySpec(name="maxn")})
+    return EXPERIMENT.model_copy(update={"fleet": (FleetEntry(device="nano", truth=f"table:{path}"),)})
+
+
+def test_a_replayed_table_is_what_the_board_measures(tmp_path: Path, arrays: NamedArrays) -> None:
+    experiment = replayed(tmp_path).model_copy(update={"policy": PolicySpec(name="maxn")})
 
     report, _, _ = played(arrays, ask_of(policy="maxn"), experiment=experiment)
 
@@ -275,13 +312,17 @@ def told_by(index: int, count: int, factor: float = 1.0) -> tuple[Measurement, .
 
 
 def test_what_another_board_measured_lowers_the_error_and_stays_out_of_the_state(arrays: NamedArrays) -> None:
-    alone, _, _ = played(arrays, ask_of(goal=planned()))
-    report, state, _ = played(arrays, ask_of(goal=planned(), shared=told_by(1, 20)))
+    """Where a board tries nothing itself: its own trials teach it as much."""
+    still = EXPERIMENT.model_copy(update={"exploration": ExplorationSpec(share=0.0)})
+    alone, _, _ = played(arrays, ask_of(goal=planned()), experiment=still)
+    report, state, _ = played(arrays, ask_of(goal=planned(), shared=told_by(1, 20)), experiment=still)
 
-    assert report.shared_samples == 20
+    assert (alone.shared_samples, report.shared_samples) == (0, 20)
+    assert alone.own_samples == report.own_samples == 0
     assert report.time_ape is not None
     assert alone.time_ape is not None
     assert report.time_ape < 0.3 * alone.time_ape
+    assert state.measurements == report.parts
     assert all(measurement.board is None for measurement in state.measurements)
 
 

@@ -1,0 +1,275 @@
+"""Seconds and joules until a model is good: who takes part, in which modes, and in rounds or asynchronously.
+
+    python benchmarks/time_to_accuracy.py [--seeds N] [--first SEED] [--tasks NAME,...] [--quick] [--processes N]
+
+Twenty emulated boards of five kinds, the training samples split by Dirichlet(0.1), real training, the ``local`` backend.
+Printed per task and way: mean and 95 % interval (t distribution over the seeds) of the seconds on the fleet's clock and
+of the joules until the test accuracy reaches the target, and how many seeds reached it at all. Reached is the first
+evaluation at or above the target for which the mean of it and the next two is so too; time and energy are those at its
+end. A run that never reaches it counts in no mean. Joules: of the boards that take part, from each round's start to its
+end (work, radio, waiting for the others), and besides them the fleet's, with the boards that take no part resting. In
+an asynchronous run every board takes part all the time; a task's joules count in the round in which it ends. Then the
+ratio of every way to the one that it is held against, seed by seed, where both reached the target.
+
+The boards predict with ``physical`` and do not share what they measure, which makes a run some times quicker to play.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import math
+import os
+import statistics
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from fedge.experiment import Board, Experiment, boards
+from fedge.fleetsim import client
+from fedge.selection import selector_for
+from fedge.telemetry.rows import RoundRow
+from fedge.telemetry.store import MemoryTables
+from server.aggregation import strategy_of
+from server.asynchronous import AsyncCoordinator
+from server.coordinator import Coordinator
+from server.port import LocalPort, Question, Reply
+from server.reach import reach_of
+from server.staleness import Asynchronous
+
+KINDS = ("nano", "xavier-nx", "agx-xavier", "orin-nano", "agx-orin-64gb")
+EACH = 4
+SEATS = 5
+BUFFER = 5
+WINDOW = 3
+"""Evaluations whose mean must not be below the target."""
+QUICK_ROUNDS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A task to learn: the accuracy aimed at, how many rounds are played at most, and how a board trains."""
+
+    task: str
+    target: float
+    rounds: int
+    workload: Mapping[str, float]
+
+
+JOBS = (
+    Job("digits-cnn", 0.90, 200, {"local_epochs": 2.0, "learning_rate": 0.05}),
+    Job("synthetic-cnn", 0.75, 120, {"local_epochs": 2.0, "learning_rate": 0.02}),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A way of going about it, in an experiment's own words, and the way that it is held against."""
+
+    name: str
+    settings: Mapping[str, Any]
+    against: str | None = None
+
+
+def _some(selector: str, policy: str) -> dict[str, Any]:
+    """``SEATS`` boards a round."""
+    return {"policy": {"name": policy}, "selection": {"name": selector, "count": SEATS}}
+
+
+FEDBUFF = {"policy": {"name": "maxn"}, "strategy": {"name": "FedBuff", "options": {"buffer_size": BUFFER}}}
+WAYS = (
+    Way("random, maxn", _some("random", "maxn")),
+    Way("planner, balanced", _some("planner", "balanced"), "random, maxn"),
+    Way("random, balanced", _some("random", "balanced"), "random, maxn"),
+    Way("oort, balanced", _some("oort", "balanced"), "random, maxn"),
+    Way("all, FedAvg, maxn", {"policy": {"name": "maxn"}}),
+    Way("all, FedBuff, maxn", FEDBUFF, "all, FedAvg, maxn"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run: when, and for how many joules, the target was reached (None: never), and its best accuracy."""
+
+    task: str
+    way: str
+    seed: int
+    rounds: int
+    best: float
+    wall_s: float
+    seconds: float | None = None
+    joules: float | None = None
+    fleet_joules: float | None = None
+
+
+class Reached(Exception):
+    """The target is reached: nothing more has to be played."""
+
+
+def experiment_of(job: Job, way: Way, seed: int, rounds: int) -> Experiment:
+    """The experiment of a way; an asynchronous one makes as many models as the fleet's rounds have turns of a buffer."""
+    models = rounds * EACH * len(KINDS) // BUFFER if "strategy" in way.settings else rounds
+    shared = {
+        "name": "time-to-accuracy",
+        "seed": seed,
+        "rounds": models,
+        "backend": "local",
+        "fleet": [{"device": kind, "count": EACH} for kind in KINDS],
+        "workload": {"task": job.task, **job.workload},
+        "data": {"partition": "dirichlet", "alpha": 0.1},
+        "predictor": "physical",
+        "share_samples": False,
+    }
+    return Experiment.model_validate({**shared, **way.settings})
+
+
+def port_of(experiment: Experiment) -> LocalPort:
+    """The boards, called in this process."""
+
+    def respond(board: Board, question: Question) -> Reply:
+        return Reply(*client.answer(experiment, board.index, question.ask, question.arrays))
+
+    return LocalPort({board.name: lambda question, board=board: respond(board, question) for board in boards(experiment)})
+
+
+def play(job: Job, way: Way, seed: int, rounds: int) -> Run:
+    """One run, until the target is reached or ``rounds`` are played."""
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    started_s = time.monotonic()
+    experiment, tables = experiment_of(job, way, seed, rounds), MemoryTables()
+
+    def on_round(_: int) -> None:
+        if reached(rows_of(tables), job.target) is not None:
+            raise Reached
+
+    port, task, strategy = port_of(experiment), client.task_of(experiment), strategy_of(experiment.strategy)
+    loop: Coordinator | AsyncCoordinator = Coordinator(experiment, port, task, tables, on_round=on_round)
+    if isinstance(strategy, Asynchronous):
+        free, reach = selector_for("random"), reach_of(experiment)
+        loop = AsyncCoordinator(experiment, strategy, port, task, tables, free, reach, on_round=on_round)
+    with contextlib.suppress(Reached):
+        loop.run()
+    return run_of(job, way, seed, rows_of(tables), time.monotonic() - started_s)
+
+
+def rows_of(tables: MemoryTables) -> list[RoundRow]:
+    """The rounds so far."""
+    return [row for row in tables.rows if isinstance(row, RoundRow)]
+
+
+def reached(rows: Sequence[RoundRow], target: float) -> int | None:
+    """The row at whose end the target was reached; None when it was not."""
+    accuracy = [row.accuracy for row in rows]
+    for i in range(len(rows) - WINDOW + 1):
+        if accuracy[i] >= target and statistics.mean(accuracy[i : i + WINDOW]) >= target:
+            return i
+    return None
+
+
+def run_of(job: Job, way: Way, seed: int, rows: Sequence[RoundRow], wall_s: float) -> Run:
+    """What a run's rounds come to."""
+    end, best = reached(rows, job.target), max(row.accuracy for row in rows)
+    if end is None:
+        return Run(job.task, way.name, seed, len(rows), best, wall_s)
+    joules = sum(row.energy_j for row in rows[: end + 1])
+    fleet_joules = joules + sum(row.resting_energy_j or 0.0 for row in rows[: end + 1])
+    return Run(job.task, way.name, seed, end + 1, best, wall_s, rows[end].end_s, joules, fleet_joules)
+
+
+def spread_of(job: Job) -> str:
+    """How long a round takes each kind at MAXN: the same work, an equal share of the samples, link included."""
+    experiment = experiment_of(job, WAYS[0], 1, 1)
+    times: dict[str, float] = {}
+    for board in boards(experiment):
+        seat = client.seat_of(experiment, board.index)
+        knobs = seat.surface.modes.knobs
+        step_s = float(seat.surface.step_s[knobs.sum(axis=1).argmax()])
+        times[board.entry.device] = step_s
+    least = min(times.values())
+    told = ", ".join(f"{name} {step_s / least:.1f}" for name, step_s in times.items())
+    return f"time of a minibatch at MAXN, in those of the fastest kind: {told}"
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """Mean, and half of its 95 % interval by the t distribution; that is not a number for a single value."""
+    from scipy import stats
+
+    mean, n = statistics.mean(values), len(values)
+    half = float(stats.t.ppf(0.975, n - 1)) * statistics.stdev(values) / math.sqrt(n) if n > 1 else math.nan
+    return mean, half
+
+
+def told(values: Sequence[float | None], digits: int = 1) -> str:
+    """Mean and interval of the values that there are."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return f"{'never':>17s}"
+    mean, half = interval(known)
+    return f"{mean:8.{digits}f} ± {half:6.{digits}f}"
+
+
+def table(runs: Sequence[Run], job: Job) -> None:
+    """The ways of one task, then each against the one it is held against."""
+    print(f"\n{job.task}: until {job.target:.0%} accuracy; {spread_of(job)}")
+    print(f"  {'way':20s} {'reached':>8s}   {'seconds':>17s}   {'kJ, taking part':>17s}   {'kJ, fleet':>17s}   rounds")
+    for way in WAYS:
+        mine = [run for run in runs if run.way == way.name]
+        done = [run for run in mine if run.seconds is not None]
+        if mine:
+            columns = [told([r.seconds for r in done])]
+            columns += [told([(j or 0.0) / 1e3 for j in js], 2) for js in ([r.joules for r in done], [r.fleet_joules for r in done])]
+            rounds = told([float(run.rounds) for run in done])
+            print(f"  {way.name:20s} {len(done):3d} of {len(mine):1d}   {'   '.join(columns)}   {rounds}")
+    for way in WAYS:
+        if way.against is not None:
+            compare(runs, way)
+
+
+def compare(runs: Sequence[Run], way: Way) -> None:
+    """The ratio of a way to another one, seed by seed."""
+    mine, other = ({r.seed: r for r in runs if r.way == name and r.seconds} for name in (way.name, way.against))
+    both = sorted(mine.keys() & other.keys())
+    if both:
+        times, joules, fleet = (
+            [getattr(mine[seed], field) / getattr(other[seed], field) for seed in both]
+            for field in ("seconds", "joules", "fleet_joules")
+        )
+        better = sum(t < 1.0 and j < 1.0 for t, j in zip(times, joules, strict=True))
+        figures = f"time {told(times, 2)}, joules {told(joules, 2)}, the fleet's {told(fleet, 2)}"
+        print(f"  {way.name} / {way.against}: {figures}; less of both in {better} of {len(both)} seeds")
+
+
+def main(given: Sequence[str]) -> None:
+    """Play everything and print it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first", type=int, default=1, help="the first seed")
+    parser.add_argument("--tasks", default=",".join(job.task for job in JOBS))
+    parser.add_argument("--quick", action="store_true", help=f"one seed, {QUICK_ROUNDS} rounds: only that it works")
+    parser.add_argument("--processes", type=int, default=2)
+    asked = parser.parse_args(given)
+    jobs = [job for job in JOBS if job.task in asked.tasks.split(",")]
+    seeds = range(asked.first, asked.first + (1 if asked.quick else asked.seeds))
+    runs: list[Run] = []
+    with ProcessPoolExecutor(asked.processes) as pool:
+        waiting = [
+            pool.submit(play, job, way, seed, QUICK_ROUNDS if asked.quick else job.rounds)
+            for seed in seeds
+            for job in jobs
+            for way in WAYS
+        ]
+        for done in as_completed(waiting):
+            runs.append(done.result())
+            print(runs[-1], file=sys.stderr, flush=True)
+    for job in jobs:
+        table([run for run in runs if run.task == job.task], job)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

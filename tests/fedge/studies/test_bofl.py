@@ -1,0 +1,274 @@
+"""BoFL's gain is exact, its phases are the published ones, it does all its work in time, and mixes the best it saw."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from contracts.boards import MAXN, another_workload, grid
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedge.pareto import nearest_row
+from fedge.physics.model import power_w, step_s
+from fedge.profiles.table import read_table
+from fedge.studies.bofl import AT_LEAST, AT_RANDOM, TRIAL_S, Bofl, Phase, expected_gain, hypervolume
+from fedge.studies.mode_choice import study
+from fedge.types import Floats, Measurement, Modes, ProfileTable
+
+STEPS = 100
+REFERENCE = np.array([1.0, 1.0])
+
+coordinates = st.floats(-2.0, 1.5).map(lambda value: round(value, 3))
+fronts = st.lists(st.tuples(coordinates, coordinates), max_size=6).map(lambda found: np.array(found).reshape(-1, 2))
+
+
+def table_of(seed: int = 1, modes: Modes | None = None) -> ProfileTable:
+    """A made-up board's, about 0.2 s for the fastest minibatch."""
+    truth, knobs = another_workload(np.random.default_rng(seed), 0.2), grid() if modes is None else modes
+    t, w = step_s(truth, MAXN, knobs), power_w(truth, MAXN, knobs)
+    return ProfileTable("my-board", "net", 16, knobs, 0.2 * t / t.min(), w, "0" * 64, "my-board/train/net.csv")
+
+
+def step_j_of(table: ProfileTable) -> Floats:
+    joules: Floats = table.step_s * table.power_w
+    return joules
+
+
+class Board:
+    """Runs what it is told, as its table says, and remembers which rows it ran."""
+
+    def __init__(self, table: ProfileTable) -> None:
+        self.table = table
+        self.top = nearest_row(table.modes, table.maxn)
+        self.ran: set[int] = set()
+
+    def run(self, row: int, steps: int) -> Measurement:
+        self.ran.add(row)
+        return Measurement(self.table.modes[row], steps, float(self.table.step_s[row]), float(self.table.power_w[row]))
+
+    def player(self, seed: int = 1) -> Bofl:
+        return Bofl(self.table.modes, self.top, self.run, seed)
+
+
+def deadlines_s(table: ProfileTable, ratio: float, rounds: int, seed: int = 1) -> Iterator[float]:
+    fastest_s = float(table.step_s[nearest_row(table.modes, table.maxn)])
+    yield from np.random.default_rng(seed).uniform(1.0, ratio, rounds) * STEPS * fastest_s
+
+
+# The hypervolume ------------------------------------------------------------------------------------------------------
+
+
+def area(points: Floats, reference: Floats) -> float:
+    """The union of the rectangles from each point to the reference, cell by cell of the grid that they span."""
+    kept = [point for point in points if (point < reference).all()]
+    edges = [sorted({*(point[axis] for point in kept), reference[axis]}) for axis in (0, 1)]
+    return sum(
+        (right - left) * (above - below)
+        for left, right in zip(edges[0], edges[0][1:], strict=False)
+        for below, above in zip(edges[1], edges[1][1:], strict=False)
+        if any(point[0] <= left and point[1] <= below for point in kept)
+    )
+
+
+@given(fronts)
+def test_the_hypervolume_is_the_area_of_the_union_of_rectangles(points: Floats) -> None:
+    assert hypervolume(points, REFERENCE) == pytest.approx(area(points, REFERENCE), abs=1e-9)
+
+
+@given(fronts, coordinates, coordinates)
+def test_without_doubt_the_expected_gain_is_the_gain(points: Floats, a: float, b: float) -> None:
+    there = np.array([[a, b]])
+    gained = area(np.concatenate([points, there]), REFERENCE) - area(points, REFERENCE)
+
+    assert expected_gain(there, np.full((1, 2), 1e-9), points, REFERENCE)[0] == pytest.approx(gained, abs=1e-7)
+
+
+@settings(max_examples=25)
+@given(fronts, coordinates, coordinates, st.floats(0.05, 1.0), st.floats(0.05, 1.0), st.integers(0, 1000))
+def test_the_expected_gain_is_the_mean_of_many_draws(
+    points: Floats, a: float, b: float, sd_a: float, sd_b: float, seed: int
+) -> None:
+    mean, sd = np.array([[a, b]]), np.array([[sd_a, sd_b]])
+    before = area(points, REFERENCE)
+    draws = np.random.default_rng(seed).normal(mean, sd, (1500, 2))
+    gains = np.array([hypervolume(np.concatenate([points, draw[None]]), REFERENCE) - before for draw in draws])
+
+    error = 5 * float(gains.std()) / np.sqrt(len(gains)) + 2e-3
+    assert expected_gain(mean, sd, points, REFERENCE)[0] == pytest.approx(gains.mean(), abs=error)
+
+
+def test_all_candidates_are_judged_at_once_as_each_alone() -> None:
+    rng = np.random.default_rng(3)
+    mean, sd, points = rng.normal(size=(20, 2)), rng.uniform(0.1, 1.0, (20, 2)), rng.normal(size=(8, 2))
+
+    together = expected_gain(mean, sd, points, REFERENCE)
+
+    alone = [expected_gain(mean[i : i + 1], sd[i : i + 1], points, REFERENCE)[0] for i in range(20)]
+    assert together == pytest.approx(alone)
+
+
+# The rounds -----------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=15)
+@given(st.integers(0, 10_000), st.sampled_from((1.0, 1.2, 2.0, 4.0)))
+def test_every_round_does_all_its_minibatches_within_the_deadline(seed: int, ratio: float) -> None:
+    table = table_of(seed)
+    player = Board(table).player(seed)
+    assert table.step_s.max() < TRIAL_S, "a minibatch that outlasts a trial may break a deadline"
+
+    for deadline_s in deadlines_s(table, ratio, 25, seed):
+        parts = player.play(STEPS, deadline_s)
+        assert sum(part.steps for part in parts) == STEPS
+        assert all(part.steps > 0 for part in parts)
+        assert sum(part.work_s for part in parts) <= deadline_s * (1 + 1e-9)
+
+
+def test_one_percent_of_the_modes_is_tried_at_random_and_the_rest_done_at_full_speed() -> None:
+    board = Board(table_of())
+    player = board.player()
+    wanted = 1 + int(np.ceil(AT_RANDOM * len(board.table.modes)))
+
+    for deadline_s in deadlines_s(board.table, 4.0, 100):
+        before = player.seen
+        parts = player.play(STEPS, deadline_s)
+        assert len(parts) <= player.seen - before + 1, "nothing but trials and one mode for the rest"
+        assert parts[-1].step_s == min(float(board.table.step_s[row]) for row in board.ran)
+        if player.phase is not Phase.RANDOM:
+            break
+
+    assert player.phase is Phase.IMPROVING
+    assert player.seen == wanted == len(board.ran)
+
+
+def test_a_trial_lasts_about_five_seconds_and_less_in_a_short_round() -> None:
+    table = table_of()
+    long, short = (Board(table).player().play(steps, 3.0 * steps * 0.2)[:-1] for steps in (1000, 50))
+
+    assert all(TRIAL_S - part.step_s < part.work_s <= TRIAL_S for part in long)
+    assert all(part.work_s <= max(0.15 * 30.0, part.step_s) for part in short)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_it_goes_on_until_three_percent_are_seen_and_tries_nothing_new_afterwards(seed: int) -> None:
+    board = Board(table_of(seed))
+    player = board.player(seed)
+    phases = []
+    for deadline_s in deadlines_s(board.table, 4.0, 60):
+        before, began = player.seen, player.phase
+        player.play(STEPS, deadline_s)
+        phases.append(began)
+        if began is Phase.MIXING:
+            assert player.seen == before
+
+    assert phases == sorted(phases, key=lambda phase: phase.value)
+    assert phases[-1] is Phase.MIXING
+    assert AT_LEAST * len(board.table.modes) < player.seen < 0.5 * len(board.table.modes)
+
+
+def test_it_stops_at_the_first_round_past_three_percent_that_gains_less_than_one() -> None:
+    went_on = 0
+    for seed in range(1, 6):
+        board = Board(table_of(seed))
+        player, logs = board.player(seed), np.log(np.column_stack([board.table.step_s, step_j_of(board.table)]))
+        reference = None
+        for deadline_s in deadlines_s(board.table, 2.0, 60, seed):
+            before, began = sorted(board.ran), player.phase
+            player.play(STEPS, deadline_s)
+            now = sorted(board.ran)
+            if began is Phase.RANDOM:
+                reference = logs[now].max(axis=0)
+            elif began is Phase.IMPROVING and len(now) > len(before):
+                small = hypervolume(logs[now], reference) <= 1.01 * hypervolume(logs[before], reference)
+                enough = len(now) > AT_LEAST * len(logs)
+                went_on += enough and not small
+                assert (player.phase is Phase.MIXING) == (small and enough)
+        assert player.phase is Phase.MIXING
+    assert went_on, "no round past three percent gained enough: the rule was not put to the test"
+
+
+def test_once_it_mixes_no_two_modes_that_it_saw_would_have_been_cheaper() -> None:
+    board = Board(table_of())
+    player = board.player()
+    times_s, joules = board.table.step_s, step_j_of(board.table)
+    for deadline_s in deadlines_s(board.table, 3.0, 60):
+        mixes = player.phase is Phase.MIXING
+        spent_j = sum(part.work_j for part in player.play(STEPS, deadline_s))
+        if not mixes:
+            continue
+        rows = sorted(board.ran)
+        t, e = times_s[rows], joules[rows]
+        counts = np.arange(STEPS + 1)[:, None, None]
+        fits = counts * t[:, None] + (STEPS - counts) * t[None, :] <= deadline_s
+        least_j = np.where(fits, counts * e[:, None] + (STEPS - counts) * e[None, :], np.inf).min()
+        assert spent_j == pytest.approx(least_j, rel=1e-6)
+    assert player.phase is Phase.MIXING
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_it_leaves_a_tenth_of_the_hypervolume_that_as_many_modes_at_random_leave(seed: int) -> None:
+    board = Board(table_of(4))
+    player, table = board.player(seed), board.table
+    for deadline_s in deadlines_s(table, 4.0, 40, seed):
+        player.play(STEPS, deadline_s)
+    logs = np.log(np.column_stack([table.step_s, step_j_of(table)]))
+    others = np.random.default_rng(seed).permutation(len(logs))[: player.seen]
+
+    whole, found, by_chance = (hypervolume(logs[rows], logs.max(axis=0)) for rows in (..., sorted(board.ran), others))
+
+    assert whole - found < 0.1 * (whole - by_chance)
+
+
+def test_without_any_room_it_stays_in_the_top_mode() -> None:
+    board = Board(table_of())
+    player = board.player()
+    full_speed_s = STEPS * float(board.table.step_s[board.top])
+
+    for _ in range(3):
+        parts = player.play(STEPS, full_speed_s)
+        assert {part.mode for part in parts} == {MAXN}
+
+    assert player.phase is Phase.RANDOM
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_a_table_of_a_few_modes_is_played_to_the_end(count: int) -> None:
+    knobs = Modes(np.array([[8.0, 2000.0, 1200.0 - 100.0 * i, 3000.0] for i in range(count)]))
+    board = Board(table_of(1, knobs))
+    player = board.player()
+
+    for deadline_s in deadlines_s(board.table, 3.0, 30):
+        assert sum(part.steps for part in player.play(STEPS, deadline_s)) == STEPS
+
+    assert player.seen == count
+
+
+# In the study ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_study_plays_it_and_the_seed_alone_decides_what_it_tries() -> None:
+    table = table_of()
+    first, again, other = (study(table, 2.0, 12, STEPS, "bofl", seed) for seed in (1, 1, 2))
+
+    assert first.rounds == again.rounds
+    assert first.rounds[-1].modes != other.rounds[-1].modes
+    assert first.deadlines_missed == 0
+    assert first.rounds[0].explored < first.modes_explored
+    assert all(one.energy_j >= one.oracle_j * (1 - 1e-9) for one in first.rounds)
+
+
+@pytest.mark.slow
+def test_on_measured_tables_it_saves_about_what_was_published(profiles_root: Path) -> None:
+    """The boards that BoFL was published on: 15 to 25 % saved, 30 to 71 modes explored; here one seed, wide bounds."""
+    paths = [path for name in ("agx-xavier", "tx2") for path in sorted((profiles_root / name / "train").glob("*.csv"))]
+    if not paths:
+        pytest.skip("no table of a board that BoFL was published on")
+    for path in paths:
+        table = read_table(path)
+        choice = study(table, 2.0, 100, 200 if table.device == "agx-xavier" else 75, "bofl", 1)
+        assert choice.deadlines_missed == 0
+        assert 12.0 < choice.energy_saved_pct < 30.0
+        assert AT_LEAST * len(table.modes) < choice.modes_explored < 0.06 * len(table.modes)
