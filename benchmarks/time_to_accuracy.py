@@ -1,15 +1,17 @@
 """Seconds and joules until a model is good: who takes part, in which modes, and in rounds or asynchronously.
 
-    python benchmarks/time_to_accuracy.py [--seeds N] [--first SEED] [--tasks NAME,...] [--quick] [--processes N]
+    python benchmarks/time_to_accuracy.py [--seeds N] [--first SEED] [--tasks NAME,...] [--ways NAME;...] [--quick]
+        [--processes N]
 
-Twenty emulated boards of five kinds, the training samples split by Dirichlet(0.1), real training, the ``local`` backend.
+Twenty emulated boards of five kinds, samples split by Dirichlet(0.1), real training, the ``local`` backend.
 Printed per task and way: mean and 95 % interval (t distribution over the seeds) of the seconds on the fleet's clock and
 of the joules until the test accuracy reaches the target, and how many seeds reached it at all. Reached is the first
 evaluation at or above the target for which the mean of it and the next two is so too; time and energy are those at its
 end. A run that never reaches it counts in no mean. Joules: of the boards that take part, from each round's start to its
-end (work, radio, waiting for the others), and besides them the fleet's, with the boards that take no part resting. In
-an asynchronous run every board takes part all the time; a task's joules count in the round in which it ends. Then the
-ratio of every way to the one that it is held against, seed by seed, where both reached the target.
+end (work, radio, waiting for the others), and besides them the fleet's, with the boards that take no part resting. An
+asynchronous run is played a second time to end with the model that reached the target, so that what the tasks under way
+took until then is counted too. Then the ratio of every way to the one that it is held against, seed by seed, where both
+reached the target.
 
 The boards predict with ``physical`` and do not share what they measure, which makes a run some times quicker to play.
 """
@@ -31,8 +33,10 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+from fedge.devices.emulated import top_mode
 from fedge.experiment import Board, Experiment, boards
 from fedge.fleetsim import client
+from fedge.modes import index_of
 from fedge.selection import selector_for
 from fedge.telemetry.rows import RoundRow
 from fedge.telemetry.store import MemoryTables
@@ -50,6 +54,8 @@ BUFFER = 5
 WINDOW = 3
 """Evaluations whose mean must not be below the target."""
 QUICK_ROUNDS = 8
+MODELS_PER_ROUND = 4
+"""An asynchronous run makes so many times as many models at most: as many results as rounds of all boards give."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +119,11 @@ class Reached(Exception):
 
 
 def experiment_of(job: Job, way: Way, seed: int, rounds: int) -> Experiment:
-    """The experiment of a way; an asynchronous one makes as many models as the fleet's rounds have turns of a buffer."""
-    models = rounds * EACH * len(KINDS) // BUFFER if "strategy" in way.settings else rounds
+    """The experiment of a way; ``rounds`` are models where it is asynchronous."""
     shared = {
         "name": "time-to-accuracy",
         "seed": seed,
-        "rounds": models,
+        "rounds": rounds,
         "backend": "local",
         "fleet": [{"device": kind, "count": EACH} for kind in KINDS],
         "workload": {"task": job.task, **job.workload},
@@ -135,14 +140,26 @@ def port_of(experiment: Experiment) -> LocalPort:
     def respond(board: Board, question: Question) -> Reply:
         return Reply(*client.answer(experiment, board.index, question.ask, question.arrays))
 
-    return LocalPort({board.name: lambda question, board=board: respond(board, question) for board in boards(experiment)})
+    return LocalPort(
+        {board.name: lambda question, board=board: respond(board, question) for board in boards(experiment)}
+    )
 
 
 def play(job: Job, way: Way, seed: int, rounds: int) -> Run:
-    """One run, until the target is reached or ``rounds`` are played."""
+    """One run, until the target is reached or ``rounds`` are played, or as many results merged asynchronously."""
     logging.getLogger("flwr").setLevel(logging.ERROR)
     started_s = time.monotonic()
-    experiment, tables = experiment_of(job, way, seed, rounds), MemoryTables()
+    asynchronous = "strategy" in way.settings
+    rows = played(job, experiment_of(job, way, seed, rounds * MODELS_PER_ROUND if asynchronous else rounds))
+    end = reached(rows, job.target)
+    if asynchronous and end is not None:
+        rows = played(job, experiment_of(job, way, seed, end + 1))
+    return run_of(job, way, seed, rows, end, time.monotonic() - started_s)
+
+
+def played(job: Job, experiment: Experiment) -> list[RoundRow]:
+    """The rounds until the target is reached, or all of them."""
+    tables = MemoryTables()
 
     def on_round(_: int) -> None:
         if reached(rows_of(tables), job.target) is not None:
@@ -155,7 +172,7 @@ def play(job: Job, way: Way, seed: int, rounds: int) -> Run:
         loop = AsyncCoordinator(experiment, strategy, port, task, tables, free, reach, on_round=on_round)
     with contextlib.suppress(Reached):
         loop.run()
-    return run_of(job, way, seed, rows_of(tables), time.monotonic() - started_s)
+    return rows_of(tables)
 
 
 def rows_of(tables: MemoryTables) -> list[RoundRow]:
@@ -172,9 +189,9 @@ def reached(rows: Sequence[RoundRow], target: float) -> int | None:
     return None
 
 
-def run_of(job: Job, way: Way, seed: int, rows: Sequence[RoundRow], wall_s: float) -> Run:
-    """What a run's rounds come to."""
-    end, best = reached(rows, job.target), max(row.accuracy for row in rows)
+def run_of(job: Job, way: Way, seed: int, rows: Sequence[RoundRow], end: int | None, wall_s: float) -> Run:
+    """What a run's rounds come to that reached the target in row ``end``."""
+    best = max(row.accuracy for row in rows)
     if end is None:
         return Run(job.task, way.name, seed, len(rows), best, wall_s)
     joules = sum(row.energy_j for row in rows[: end + 1])
@@ -183,17 +200,21 @@ def run_of(job: Job, way: Way, seed: int, rows: Sequence[RoundRow], wall_s: floa
 
 
 def spread_of(job: Job) -> str:
-    """How long a round takes each kind at MAXN: the same work, an equal share of the samples, link included."""
+    """How long a minibatch takes each kind at MAXN, and a round of two epochs each board with its own samples."""
     experiment = experiment_of(job, WAYS[0], 1, 1)
-    times: dict[str, float] = {}
+    steps_s: dict[str, float] = {}
+    rounds_s: list[float] = []
     for board in boards(experiment):
         seat = client.seat_of(experiment, board.index)
-        knobs = seat.surface.modes.knobs
-        step_s = float(seat.surface.step_s[knobs.sum(axis=1).argmax()])
-        times[board.entry.device] = step_s
-    least = min(times.values())
-    told = ", ".join(f"{name} {step_s / least:.1f}" for name, step_s in times.items())
-    return f"time of a minibatch at MAXN, in those of the fastest kind: {told}"
+        row = index_of(seat.surface.modes, top_mode(seat.surface))
+        assert row is not None
+        step_s = float(seat.surface.step_s[row])
+        steps_s.setdefault(board.entry.device, step_s)
+        rounds_s.append(step_s * seat.steps)
+    kinds = ", ".join(f"{name} {step_s * 1e3:.0f} ms" for name, step_s in steps_s.items())
+    spread = max(steps_s.values()) / min(steps_s.values())
+    own = f"with their shares of seed 1 {min(rounds_s):.1f} to {max(rounds_s):.1f} s of work a round"
+    return f"a minibatch at MAXN: {kinds}; spread {spread:.1f}; {own}"
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
@@ -216,14 +237,17 @@ def told(values: Sequence[float | None], digits: int = 1) -> str:
 
 def table(runs: Sequence[Run], job: Job) -> None:
     """The ways of one task, then each against the one it is held against."""
-    print(f"\n{job.task}: until {job.target:.0%} accuracy; {spread_of(job)}")
+    print(f"\n{job.task}: until {job.target:.0%} accuracy\n  {spread_of(job)}")
     print(f"  {'way':20s} {'reached':>8s}   {'seconds':>17s}   {'kJ, taking part':>17s}   {'kJ, fleet':>17s}   rounds")
     for way in WAYS:
         mine = [run for run in runs if run.way == way.name]
         done = [run for run in mine if run.seconds is not None]
         if mine:
             columns = [told([r.seconds for r in done])]
-            columns += [told([(j or 0.0) / 1e3 for j in js], 2) for js in ([r.joules for r in done], [r.fleet_joules for r in done])]
+            columns += [
+                told([(j or 0.0) / 1e3 for j in js], 2)
+                for js in ([r.joules for r in done], [r.fleet_joules for r in done])
+            ]
             rounds = told([float(run.rounds) for run in done])
             print(f"  {way.name:20s} {len(done):3d} of {len(mine):1d}   {'   '.join(columns)}   {rounds}")
     for way in WAYS:
@@ -251,10 +275,15 @@ def main(given: Sequence[str]) -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first", type=int, default=1, help="the first seed")
     parser.add_argument("--tasks", default=",".join(job.task for job in JOBS))
+    parser.add_argument("--ways", default=";".join(way.name for way in WAYS))
     parser.add_argument("--quick", action="store_true", help=f"one seed, {QUICK_ROUNDS} rounds: only that it works")
     parser.add_argument("--processes", type=int, default=2)
     asked = parser.parse_args(given)
     jobs = [job for job in JOBS if job.task in asked.tasks.split(",")]
+    ways = [way for way in WAYS if way.name in asked.ways.split(";")]
+    if not jobs or not ways or asked.seeds < 1:
+        names = [[job.task for job in JOBS], [way.name for way in WAYS]]
+        parser.error(f"nothing to play; tasks {', '.join(names[0])}; ways {'; '.join(names[1])}; at least one seed")
     seeds = range(asked.first, asked.first + (1 if asked.quick else asked.seeds))
     runs: list[Run] = []
     with ProcessPoolExecutor(asked.processes) as pool:
@@ -262,7 +291,7 @@ def main(given: Sequence[str]) -> None:
             pool.submit(play, job, way, seed, QUICK_ROUNDS if asked.quick else job.rounds)
             for seed in seeds
             for job in jobs
-            for way in WAYS
+            for way in ways
         ]
         for done in as_completed(waiting):
             runs.append(done.result())

@@ -265,8 +265,10 @@ class _Course:
     shared: tuple[Measurement, ...]
     parts: list[Measurement] = dataclasses.field(default_factory=list)
     mixed: Measurement | None = None
+    trials: int = 0
+    """How many of the parts were trials; they come first."""
     stopped: bool = False
-    """Whether the round's end came before the work's."""
+    """Whether the round's end came before the work's, or with it."""
     fitted: tuple[Predictions, int] | None = None
     guessed_s: float | None = None
     """Seconds per minibatch in the fastest mode as guessed before anything was measured."""
@@ -293,7 +295,7 @@ class _Course:
     @property
     def slack(self) -> float:
         """How much longer than planned the round may become: only when something is tried in it."""
-        return self.slack_for_trials if self.parts else 0.0
+        return self.slack_for_trials if self.trials else 0.0
 
     @property
     def slack_for_trials(self) -> float:
@@ -317,14 +319,45 @@ class _Course:
         if not own:
             self.guessed_s = _row(predictions, player.maxn).step_s
         known = _known(predictions, own, self.shared)
-        steps = self.left + (0.0 if self.parts else warm_up_steps(self.earlier))
+        steps = self.left + self._warm_up
         front, goal = _front(player, predictions, own, steps, self.link), self._left_goal(steps)
-        usable = _only(predictions, known) if player.exploration.modes is not None and known else predictions
-        decision = player.policy(usable, front, goal, player.device.spec)
+        decision = self._decided(predictions, known, front, goal)
         plain = dataclasses.replace(goal, limits={**goal.limits, "confidence": 0.5})
         wish = player.policy(predictions, front, plain, player.device.spec) if known else decision
         wished = (wish.mode,) if wish.mix is None else (wish.mix.mode, wish.mode)
         return _View(predictions, self.fitted[1], front, decision, wished, known, self._room(steps, front))
+
+    @property
+    def _warm_up(self) -> float:
+        """Minibatches' worth of warm-up that is still to come."""
+        return 0.0 if self.parts else warm_up_steps(self.earlier)
+
+    def _decided(self, predictions: Predictions, known: frozenset[PowerMode], front: Front, goal: Goal) -> Decision:
+        """The policy's decision: among known modes where modes are tried first, if these can meet the goal."""
+        player = self.player
+        if self._tries and known and goal.deadline_s is not None:
+            own = frozenset(measurement.mode for measurement in self.own)
+            full = player.exploration.modes is not None and len(own) + 2 > player.exploration.modes
+            decision = player.policy(
+                _only(predictions, own if full and own else known), front, goal, player.device.spec
+            )
+            if decision.feasible:
+                return self._with_warm_up(decision)
+        return self._with_warm_up(player.policy(predictions, front, goal, player.device.spec))
+
+    @property
+    def _tries(self) -> bool:
+        """Whether unknown modes are tried before they are worked in."""
+        exploration = self.player.exploration
+        return exploration.modes is not None and exploration.share > 0 and exploration.probes > 0
+
+    def _with_warm_up(self, decision: Decision) -> Decision:
+        """The slower part shortened by the warm-up, which was counted at the faster mode's speed but comes in it."""
+        mix = decision.mix
+        if mix is None or self._warm_up == 0:
+            return decision
+        steps = mix.steps - math.ceil(self._warm_up)
+        return dataclasses.replace(decision, mix=Mix(mix.mode, steps) if steps > 0 else None)
 
     def _end_s(self, slack: float) -> float | None:
         """When the round must end: by the user's own deadline as it is, by a planned one with ``slack``.
@@ -342,7 +375,8 @@ class _Course:
 
     def _left_goal(self, steps: float) -> Goal:
         """The goal for the rest of the round: fewer minibatches, and the deadline nearer by what is spent."""
-        end_s, spent_s = self._end_s(self.slack), self.spent_s
+        end_s = self._end_s(self.slack)
+        spent_s = self.spent_s + (switch_s(self.own) if self.parts else 0.0)
         limits = {name: value - spent_s if name == "deadline_s" else value for name, value in self.goal.limits.items()}
         return Goal(self.goal.policy, steps, None if end_s is None else end_s - spent_s, limits)
 
@@ -363,12 +397,15 @@ class _Course:
             allowed_s,
             player.exploration.foresight,
             self.goal.rounds_left,
+            front.switch_s,
             front.switch_s * (maxn_w - front.idle_w),
+            self._warm_up,
         )
 
     def try_out(self, mode: PowerMode, steps: int) -> None:
         """Do some minibatches in a mode of which little is known."""
         self._work(mode, steps)
+        self.trials += 1
 
     def may_mix(self, mix: Mix) -> bool:
         """Whether a part in a slower mode comes now: the first such part, or more of it right after it.
@@ -396,7 +433,8 @@ class _Course:
         with device.in_mode(mode):
             _, measured = device.measure(self.player.workload, steps, self.training.advance, self._limit_s())
         self.parts.append(measured)
-        self.stopped = measured.steps < steps or self.left == 0
+        limit_s = self._limit_s()
+        self.stopped = measured.steps < steps or self.left == 0 or (limit_s is not None and limit_s <= 0.0)
 
     def _limit_s(self) -> float | None:
         """Seconds left for work before the upload must begin."""
@@ -426,7 +464,7 @@ def _only(predictions: Predictions, modes: Collection[PowerMode]) -> Predictions
 def _next_probe(course: _Course, view: _View) -> tuple[PowerMode, int] | None:
     """The mode to try next and for how many minibatches; None when the round has no deadline or no room for it."""
     exploration, room = course.player.exploration, view.room
-    if room is None or exploration.share == 0 or len(course.parts) >= exploration.probes:
+    if room is None or exploration.share == 0 or course.trials >= exploration.probes:
         return None
     mode = _worth_trying(course.player, view, course.own, room)
     if mode is None:

@@ -110,7 +110,9 @@ class EmulatedBoard:
         switch_s = SWITCH_S if self._worked not in (None, self.mode) else None
         self._worked = self.mode
         planned = Measurement(self.mode, steps, step_s, power_w, warm_up_s=warm_up_s, switch_s=switch_s)
-        done = replace(self._cut(planned, limit_s), time_se_log=jitter_sd, power_se_log=jitter_sd)
+        cut = self._cut(planned, limit_s)
+        error = JITTER_SD / math.sqrt(cut.steps)
+        done = replace(cut, time_se_log=error, power_se_log=error)
         result = work(done.steps)
         return result, self._heated(done)
 

@@ -49,7 +49,8 @@ class Room:
 
     Minibatches, seconds until the deadline, how long a trial lasts at least, standard deviations of margin, the seconds
     per minibatch that this and earlier rounds allowed, how many rounds unlike them to prepare for, how many are left
-    after this one, and the joules of a change of mode. ``allowed_s`` ends with this round's.
+    after this one, the seconds and joules of a change of mode, and the minibatches' worth of warm-up among ``steps``
+    that the next part begins with. ``allowed_s`` ends with this round's.
     """
 
     steps: float
@@ -59,7 +60,9 @@ class Room:
     allowed_s: tuple[float, ...] = ()
     foresight: float = 0.0
     rounds_left: int = FORESEEN
+    switch_s: float = 0.0
     switch_j: float = 0.0
+    warm_up: float = 0.0
 
 
 def probe_steps(step_s: Floats, room: Room) -> Floats:
@@ -82,7 +85,7 @@ def telling(predictions: Predictions, idle_w: float, known: Collection[PowerMode
     least_j = np.interp(predictions.step_s, predictions.step_s[front], step_j[front])
     unsure = np.hypot(predictions.step_s_sd_log, predictions.power_w_sd_log)
     near = step_j * np.exp(-np.minimum(unsure, TEACHING_BAND)) <= least_j
-    quick = predictions.step_s <= TEACHING_SLOWDOWN * predictions.step_s.min()
+    quick = predictions.step_s <= TEACHING_SLOWDOWN * np.nanmin(predictions.step_s)
     return Modes(predictions.modes.knobs[safe & near & quick])
 
 
@@ -107,8 +110,10 @@ def _safe(predictions: Predictions, room: Room, known: Sequence[int]) -> NDArray
     """Marks the modes that are not known yet and leave time for the rest at full speed, and half of the steps."""
     careful_s = predictions.step_s * np.exp(room.margin_z * predictions.step_s_sd_log)
     steps = probe_steps(predictions.step_s, room)
-    rest_s = (room.steps - steps) * careful_s.min()
-    safe: NDArray[np.bool_] = (2 * steps <= room.steps) & (steps * careful_s + rest_s <= room.left_s)
+    careful_s = np.where(np.isfinite(careful_s), careful_s, np.inf)
+    rest_s = (room.steps - room.warm_up - steps) * careful_s.min() + 2.0 * room.switch_s
+    trial_s = (steps + room.warm_up) * careful_s
+    safe: NDArray[np.bool_] = (2 * steps <= room.steps) & (trial_s + rest_s <= room.left_s)
     safe &= np.isfinite(careful_s)
     safe[list(known)] = False
     return safe

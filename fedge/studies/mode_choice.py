@@ -51,7 +51,7 @@ POLICIES = ("fedge", "bofl", "maxn", "oracle")
 EXPLORER = "active"
 MODES = 15
 """So many different modes a board may try here."""
-EXPLORATION = ExplorationSpec(share=0.5, probe_s=0.5, slack=0.0, probes=2, foresight=6.0, modes=MODES)
+EXPLORATION = ExplorationSpec(share=0.5, probe_s=0.5, slack=0.0, foresight=6.0, modes=MODES)
 """How it tries them; chosen by us. It prepares for deadlines of all kinds, because they are drawn anew every round."""
 NO_LINK = LinkUse(0.0, 0.0, 0.0)
 

@@ -150,15 +150,14 @@ def _digits_table() -> NDArray[np.uint8]:
 
 
 def _synthetic() -> Images:
-    """2,000 training and 500 test images of ``synthetic``, always the same ones."""
+    """``synthetic``'s images, always the same ones; both parts have as many of every class."""
     import numpy as np
 
     from fedge.workloads import synthetic
 
-    x, y = synthetic.images(synthetic.TRAIN + synthetic.TEST, np.random.default_rng(synthetic.SEED))
-    train_x, train_y = x[: synthetic.TRAIN], y[: synthetic.TRAIN]
+    rng = np.random.default_rng(synthetic.SEED)
+    (train_x, train_y), (test_x, test_y) = (synthetic.images(n, rng) for n in (synthetic.TRAIN, synthetic.TEST))
     mean, sd = (tuple(found.tolist()) for found in (train_x.mean((0, 2, 3)), train_x.std((0, 2, 3))))
-    test_x, test_y = x[synthetic.TRAIN :], y[synthetic.TRAIN :]
     return Images(train_x, train_y, test_x, test_y, mean, sd, synthetic.CLASSES)
 
 

@@ -1,7 +1,8 @@
-"""Small colour images made on the spot from a seed: ten classes of a shape with a texture, anywhere in the picture.
+"""Small colour images made on the spot from a seed: ten classes of a striped shape, anywhere in the picture.
 
-Class c is shape c // 2 (disc, square, triangle, ring, cross) with texture c % 2 (stripes, squares). Place, size, turn,
-colours, the texture's phase and the noise are drawn anew for every image, so that only shape and texture tell the class.
+Class c is shape c // 2 (disc, square, triangle, ring, cross) with stripes across (c even) or along it (odd). Place,
+size, turn, colours, the stripes' phase and the noise are drawn anew for every image, so that only shape and stripes
+tell the class.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ RADIUS = (9.0, 12.0)
 """Half the size of a shape, pixels. All numbers here were chosen by us: a small network is to learn the classes in tens
 of rounds, not in two, and not without errors."""
 TURN = 0.2
-"""The largest turn of a shape, radians: a square must not become a diamond."""
+"""The largest turn of a shape with its stripes, radians."""
 PERIODS = 2.0
-"""Periods of the texture over a shape's radius."""
+"""Stripes over half the size of a shape."""
 NOISE = 15.0
 """Standard deviation of every pixel's noise, in pixel values from 0 to 255."""
 DARK, BRIGHT = 130.0, 140.0
@@ -41,7 +42,7 @@ def images(count: int, rng: np.random.Generator) -> tuple[NDArray[np.uint8], NDA
     labels = rng.permutation(np.arange(count, dtype=np.int64) % CLASSES)
     across, down = _placed(count, rng)
     inside = np.select([labels[:, None, None] // 2 == i for i in range(len(SHAPES))], [s(across, down) for s in SHAPES])
-    bright = _textured(labels[:, None, None] % 2 == 0, across, down, rng)
+    bright = _striped(labels[:, None, None] % 2 == 0, across, down, rng)
     part = np.where(inside, np.where(bright, 1, 2), 0)
     pixels = _colours(count, rng)[np.arange(count)[:, None, None], part] + rng.normal(
         0.0, NOISE, (count, SIDE, SIDE, 3)
@@ -58,7 +59,7 @@ def _placed(count: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
     return (np.cos(turn) * x + np.sin(turn) * y) / radius, (np.cos(turn) * y - np.sin(turn) * x) / radius
 
 
-def _textured(upright: NDArray[np.bool_], across: Floats, down: Floats, rng: np.random.Generator) -> NDArray[np.bool_]:
+def _striped(upright: NDArray[np.bool_], across: Floats, down: Floats, rng: np.random.Generator) -> NDArray[np.bool_]:
     """Where the stripes are, shape (count, 32, 32): across the shape, or along it."""
     phase = rng.uniform(0.0, 2.0 * np.pi, (len(across), 1, 1))
     bright: NDArray[np.bool_] = np.sin(2.0 * np.pi * PERIODS * np.where(upright, across, down) + phase) > -0.3
@@ -66,7 +67,7 @@ def _textured(upright: NDArray[np.bool_], across: Floats, down: Floats, rng: np.
 
 
 def _colours(count: int, rng: np.random.Generator) -> Floats:
-    """The colours of ground, texture and what is between, shape (count, 3 colours, 3 channels); the texture's is bright."""
+    """The colours of ground, stripes (bright) and what is between them, shape (count, 3 colours, 3 channels)."""
     low, high = np.array([(0.0, DARK), (BRIGHT, 255.0), (0.0, DARK)]).T[:, :, None]
     colours: Floats = rng.uniform(low, high, (count, 3, 3))
     return colours
