@@ -210,7 +210,7 @@ def test_a_folder_that_cannot_be_written_is_read_without_downloading(tmp_path: P
 
 
 def test_an_unknown_data_set_lists_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(UnknownName, match="known: digits, mnist, fashionmnist, cifar10"):
+    with pytest.raises(UnknownName, match="known: digits, synthetic, mnist, fashionmnist, cifar10"):
         data.load("imagenet", tmp_path)
 
 

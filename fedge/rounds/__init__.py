@@ -1,0 +1,21 @@
+"""One client's round without Flower: fit, predict, choose, set the mode, train, measure, offer the next front."""
+
+from __future__ import annotations
+
+from fedge.rounds.candidates import above_floor, choosable
+from fedge.rounds.learning import believed, offer
+from fedge.rounds.player import Played, Player
+from fedge.rounds.playing import play
+from fedge.rounds.work import steps_of, warm_up_steps
+
+__all__ = [
+    "Played",
+    "Player",
+    "above_floor",
+    "believed",
+    "choosable",
+    "offer",
+    "play",
+    "steps_of",
+    "warm_up_steps",
+]

@@ -1,0 +1,65 @@
+"""What one board brings to a round, and what the round gave."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fedge.experiment import ExplorationSpec
+from fedge.interfaces import Device, Explorer, Policy, Predictor
+from fedge.types import (
+    Decision,
+    Front,
+    Measurement,
+    Modes,
+    PowerMode,
+    Prediction,
+    Predictions,
+    TrainResult,
+    Workload,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Player:
+    """What one board brings to a round.
+
+    ``candidates`` are the modes it may choose, ``maxn`` is the fastest of them, ``waiting`` the one it waits in.
+    ``explorer`` makes an explorer over some modes; without one nothing is tried for what it teaches alone.
+    ``allowed_s`` are the seconds per minibatch that its rounds so far allowed.
+    """
+
+    board: str
+    device: Device
+    predictor: Predictor
+    policy: Policy
+    workload: Workload
+    candidates: Modes
+    maxn: PowerMode
+    waiting: PowerMode
+    exploration: ExplorationSpec
+    explorer: Callable[[Modes], Explorer] | None = None
+    allowed_s: tuple[float, ...] = ()
+    power: bool = False
+    """Whether its fronts also hold the modes that draw least for their speed: some plans limit the watts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What one round gave."""
+
+    trained: TrainResult
+    decision: Decision
+    measured: Measurement
+    probes: tuple[Measurement, ...]
+    mixed: Measurement | None
+    predicted: Prediction
+    predictions: Predictions
+    """Of every candidate, as the decision was made."""
+    own_samples: int
+    """How many of the board's own measurements they were fitted to, and how many of other boards'."""
+    shared_samples: int
+    front: Front
+    """The board's offer for the next round, with this round's measurement learnt."""
+    allowed_s: float | None
+    """Seconds per minibatch that the round's deadline allowed; None without one."""
