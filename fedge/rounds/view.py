@@ -48,12 +48,9 @@ def _decided(
 ) -> Decision:
     """The policy's decision: among known modes where modes are tried first, if these can meet the goal."""
     player, exploration = course.player, course.player.exploration
-    most = exploration.modes if exploration.share > 0 and exploration.probes > 0 else None
-    if most is not None and known and goal.deadline_s is not None:
-        own = frozenset(measurement.mode for measurement in course.own)
-        full = len(own) + 2 > most
-        among = _only(predictions, own if full and own else known)
-        decision = player.policy(among, front, goal, player.device.spec)
+    tries = exploration.modes is not None and exploration.share > 0 and exploration.probes > 0
+    if tries and known and goal.deadline_s is not None:
+        decision = player.policy(_only(predictions, known), front, goal, player.device.spec)
         if decision.feasible:
             return _with_warm_up(decision, course.warm_up)
     return _with_warm_up(player.policy(predictions, front, goal, player.device.spec), course.warm_up)
