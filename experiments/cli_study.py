@@ -28,7 +28,7 @@ def mode_choice(
         typer.Option(help="Deadlines are drawn from 1 to this times the fastest round; may be repeated."),
     ] = None,
     rounds: Rounds = 100,
-    policy: Annotated[str, typer.Option(help="Policies, separated by commas: fedge, maxn, oracle, ...")] = "fedge",
+    policy: Annotated[str, typer.Option(help="Policies, separated by commas: fedge, bofl, maxn, oracle.")] = "fedge",
     seeds: Seeds = 10,
     steps: Annotated[
         int | None, typer.Option(min=1, help="Minibatches a round; the published number for the board by default.")
@@ -61,7 +61,12 @@ def fleet(
     config: Annotated[Path, typer.Argument(metavar="FLEET", help="An experiment's YAML file; nothing is trained.")],
     *,
     policy: Annotated[
-        str | None, typer.Option(help="Policies, separated by commas; the file's own by default.")
+        str | None,
+        typer.Option(
+            help="Policies, separated by commas; the file's own by default. Known: balanced, least-energy, "
+            "energy-budget, fastest, fastest-within-power, least-energy-within-deadline, maxn, preset:NAME, or your "
+            "own module:function."
+        ),
     ] = None,
     rounds: Rounds = 20,
     seeds: Seeds = 1,

@@ -78,7 +78,7 @@ def _notes(summary: Mapping[str, Any]) -> Iterator[str]:
         label = entry["truth"]["label"]
         counts[label] = counts.get(label, 0) + entry["count"]
     yield "emulated boards: " + ", ".join(f"{count} {label}" for label, count in sorted(counts.items()))
-    missed = {"infeasible": "goals out of reach", "late": "replies dropped", "failed": "boards failed"}
+    missed = {"infeasible": "goals out of reach", "late": "replies late", "failed": "boards failed"}
     told = [f"{summary[key]} {what}" for key, what in missed.items() if summary[key]]
     if told:
         yield f"note: {', '.join(told)} (of {summary['rounds']} rounds x {summary['clients']} boards); see the report"

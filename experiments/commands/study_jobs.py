@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import signal
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
-from fedge.errors import FedgeError, RunFailed
+from fedge.errors import FedgeError
+from fedge.evaluation.processes import spread
 
 J = TypeVar("J")
 R = TypeVar("R")
@@ -23,24 +19,18 @@ def play_all(
 ) -> list[R]:
     """``play`` of every job, in the order of ``jobs``; ``told`` hears ``str(job)`` whenever one is done.
 
-    ``play`` is a function of a module, jobs and results can be pickled. Raises the first job's ``FedgeError``.
+    ``play`` is a function of a module, jobs and results can be pickled. Raises the ``FedgeError`` of the first job that
+    ends with one.
     """
     count = min(workers or len(os.sched_getaffinity(0)), len(jobs))
     if count < 2:
         return [_told(play(job), job, told) for job in jobs]
-    # Started afresh: what a copy of this process would inherit, threads and locks, may hang it.
-    context = multiprocessing.get_context("spawn")
-    found: dict[int, R] = {}
-    with _pool(ProcessPoolExecutor(count, context, _begin)) as pool:
-        with _deaf():  # the first submission starts the processes
-            futures = {pool.submit(_caught, play, job): place for place, job in enumerate(jobs)}
-        for future in as_completed(futures):
-            result, error = future.result()
-            if error is not None or result is None:
-                raise FedgeError(error or "a job gave nothing")
-            found[futures[future]] = result
-            told(str(jobs[futures[future]]))
-    return [found[place] for place in range(len(jobs))]
+
+    def done(job: J, ended: tuple[R | None, str | None]) -> None:
+        _result(ended)
+        told(str(job))
+
+    return [_result(ended) for ended in spread(partial(_caught, play), jobs, count, done)]
 
 
 def _told(result: R, job: J, told: Callable[[str], None]) -> R:
@@ -56,43 +46,8 @@ def _caught(play: Callable[[J], R], job: J) -> tuple[R | None, str | None]:
         return None, str(error)
 
 
-@contextmanager
-def _pool(pool: ProcessPoolExecutor) -> Iterator[ProcessPoolExecutor]:
-    """Waits for its processes, or ends them at once where an error or Ctrl-C leaves them with work."""
-    before = {process.pid for process in multiprocessing.active_children()}
-    try:
-        yield pool
-    except BaseException as error:
-        pool.shutdown(wait=False, cancel_futures=True)
-        for process in multiprocessing.active_children():
-            if process.pid not in before:
-                process.terminate()
-        if isinstance(error, BrokenProcessPool):
-            raise RunFailed("a worker process ended before its time (out of memory?)") from error
-        raise
-    pool.shutdown()
-
-
-@contextmanager
-def _deaf() -> Iterator[None]:
-    """Ctrl-C is ignored for a moment, and for good by processes that begin inside: ending them is left to this one."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def _begin() -> None:
-    """A worker's start; a parent that dies takes its workers along."""
-    threading.Thread(target=_follow, daemon=True).start()
-
-
-def _follow() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
+def _result(ended: tuple[R | None, str | None]) -> R:
+    result, error = ended
+    if error is not None or result is None:
+        raise FedgeError(error or "a job gave nothing")
+    return result

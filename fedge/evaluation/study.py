@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import signal
-import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 from fedge.clock import RealClock
-from fedge.errors import RunFailed
 from fedge.evaluation.cells import Cell, Outcome, Target, Way, play, warm_up
+from fedge.evaluation.processes import spread
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 """The numeric libraries read these when they are loaded; one thread each, because the cells fill the cores."""
@@ -85,52 +81,13 @@ def _slim(outcome: Outcome) -> Outcome:
     return outcome if outcome.cell.seed == 0 else replace(outcome, predictions=None)
 
 
-# Processes ------------------------------------------------------------------------------------------------------------
-
-
 def _spread(study: Study, workers: int, told: Callable[[str], None]) -> list[Outcome]:
-    # Started afresh: what a copy of this process would inherit, threads and locks, may hang it.
-    context = multiprocessing.get_context("spawn")
     cells = study.cells
-    with _pool(ProcessPoolExecutor(min(workers, len(cells)), context, _begin, (study,))) as pool:
-        with _deaf():  # the first submission starts the processes
-            futures = {pool.submit(_play, place): place for place in range(len(cells))}
-        found: dict[int, Outcome] = {}
-        for future in as_completed(futures):
-            place = futures[future]
-            found[place] = future.result()
-            told(_name(cells[place]))
-    return [found[place] for place in range(len(cells))]
 
+    def done(place: int, _: Outcome) -> None:
+        told(_name(cells[place]))
 
-@contextmanager
-def _pool(pool: ProcessPoolExecutor) -> Iterator[ProcessPoolExecutor]:
-    """Waits for its processes, or ends them at once where an error or Ctrl-C leaves them with work."""
-    before = {process.pid for process in multiprocessing.active_children()}
-    try:
-        yield pool
-    except BaseException as error:
-        pool.shutdown(wait=False, cancel_futures=True)
-        for process in multiprocessing.active_children():
-            if process.pid not in before:
-                process.terminate()
-        if isinstance(error, BrokenProcessPool):
-            raise RunFailed("a worker process ended before its time (out of memory?)") from error
-        raise
-    pool.shutdown()
-
-
-@contextmanager
-def _deaf() -> Iterator[None]:
-    """Ctrl-C is ignored for a moment, and for good by processes that begin inside: ending them is left to this one."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
+    return spread(_play, range(len(cells)), workers, done, partial(_begin, study))
 
 
 @contextmanager
@@ -154,17 +111,9 @@ _warm: set[tuple[str, tuple[str, ...]]] = set()
 
 
 def _begin(study: Study) -> None:
-    """A worker's start; a parent that dies takes its workers along."""
+    """What a worker process does first."""
     global _study  # noqa: PLW0603 - the one thing a worker process keeps between its cells
     _study = study
-    threading.Thread(target=_follow, daemon=True).start()
-
-
-def _follow() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
 
 
 def _play(place: int) -> Outcome:

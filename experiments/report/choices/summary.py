@@ -49,25 +49,31 @@ class Column:
     worst: Callable[[Sequence[float]], float] | None = max
     factor: float = 1.0
     """From the field's unit to the heading's."""
+    whole: bool = False
+    """Whether one seed's figure is a whole number: then the worst is shown without digits."""
 
     def text(self, rows: Sequence[Figures]) -> str:
         """The mean, and the worst in brackets; a dash where no seed has the figure."""
         values = [self.factor * float(value) for row in rows if (value := row.get(self.field)) is not None]
         if not values:
             return UNKNOWN
-        mean = self._figure(sum(values) / len(values))
-        return mean if self.worst is None or len(values) == 1 else f"{mean} ({self._figure(self.worst(values))})"
+        mean = _figure(sum(values) / len(values), self.digits)
+        if self.worst is None or len(values) == 1:
+            return mean
+        return f"{mean} ({_figure(self.worst(values), 0 if self.whole else self.digits)})"
 
-    def _figure(self, value: float) -> str:
-        return f"{value:,.{self.digits}f}"
+
+def _figure(value: float, digits: int) -> str:
+    """The figure; from 100 on with one digit at most, so that columns stay narrow."""
+    return f"{value:,.{min(digits, 1) if abs(value) >= 100.0 else digits}f}"
 
 
 MODE_CHOICE = (
     Column("regret\n%", "regret_pct"),
-    Column("regret,\nround 10 on %", "regret_after10_pct"),
-    Column("saved against\nMAXN %", "energy_saved_pct", 1, min),
-    Column("deadlines\nmissed", "deadlines_missed", 1),
-    Column("modes\ntried", "modes_explored", 1),
+    Column("from round\n10 on %", "regret_after10_pct"),
+    Column("saved of\nMAXN's %", "energy_saved_pct", 1, min),
+    Column("deadlines\nmissed", "deadlines_missed", 1, whole=True),
+    Column("modes\ntried", "modes_explored", 1, whole=True),
 )
 FLEET = (
     Column("round\ns", "round_s", 1, None),

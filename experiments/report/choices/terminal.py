@@ -29,12 +29,14 @@ if TYPE_CHECKING:
 def mode_choice_table(table: ProfileTable, steps: int, choices: Sequence[Choice]) -> Group:
     """Per policy and deadline ratio: regret, saving, deadlines missed, modes tried."""
     from rich.console import Group
+    from rich.text import Text
 
     rows: list[Figures] = [choice.row for choice in choices]
-    shown = _table(f"{table.device}/{table.workload}: {steps} minibatches a round", ("policy", "ratio"), MODE_CHOICE)
+    title = f"{table.device}/{table.workload}: {steps} minibatches a round"
+    shown = _table(title, ("policy", "ratio"), MODE_CHOICE, narrow=True)
     for (policy, ratio), group in grouped(rows, "policy", "ratio").items():
         shown.add_row(str(policy), f"{ratio:g}", *(column.text(group) for column in MODE_CHOICE))
-    return Group(shown, _note(rows))
+    return Group(shown, Text(), _note(rows))
 
 
 def fleet_table(runs: Sequence[FleetRun]) -> Group:
@@ -53,13 +55,21 @@ def fleet_table(runs: Sequence[FleetRun]) -> Group:
     return Group(shown, saved, others, _note(rows))
 
 
-def _table(title: str, heads: Sequence[str], columns: Sequence[Column]) -> Table:
+def _table(title: str, heads: Sequence[str], columns: Sequence[Column], *, narrow: bool = False) -> Table:
+    """An empty table; a ``narrow`` one has many columns of figures, short names, and single spaces between."""
     from rich import box
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table = Table(
+        title=title,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        show_edge=not narrow,
+        pad_edge=False,
+        padding=(0, 0 if narrow else 1, 0, 0),
+    )
     for head in heads:
-        table.add_column(head, overflow="fold", min_width=8)
+        table.add_column(head, overflow="fold", min_width=None if narrow else 8)
     for column in columns:
         table.add_column(column.heading, justify="right", no_wrap=True)
     return table

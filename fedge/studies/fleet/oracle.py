@@ -24,7 +24,7 @@ from fedge.planning.deadline import least_energy_at
 from fedge.studies.fleet.costs import Spent, Truth
 from fedge.types import Front, Goal, Predictions
 
-PIECES = 2
+PIECES = 1
 """The parts of a minibatch that a mode may do: the warm-up is worth one and a half of them."""
 
 
@@ -98,7 +98,7 @@ def waiting_low(fronts: Mapping[str, Front], radio_j: Mapping[str, float], work:
     busy_s = {board: fronts[board].link_s + done.work_s for board, done in work.items()}
     round_s = max(busy_s.values())
     energies_j = {
-        board: radio_j[board] + done.work_j + fronts[board].idle_w * (round_s - done.work_s)
+        board: radio_j[board] + (done.work_j + fronts[board].idle_w * (round_s - done.work_s))
         for board, done in work.items()
     }
     return Spent(round_s, energies_j, busy_s)

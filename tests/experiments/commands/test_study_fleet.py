@@ -13,6 +13,7 @@ from experiments.commands.study_fleet import Asked, jobs_of, policy_of
 from experiments.commands.study_jobs import play_all
 from fedge.errors import BadInput, FedgeError
 from fedge.experiment import PolicySpec
+from fedge.policies import POLICIES
 
 FLEET = """\
 name: small
@@ -41,7 +42,9 @@ def test_every_policy_is_played_with_every_seed_and_the_same_shares(config: Path
 
     assert [str(job) for job in jobs] == ["balanced, seed 1", "balanced, seed 2", "maxn, seed 1", "maxn, seed 2"]
     assert {job.experiment.rounds for job in jobs} == {3}
-    assert {job.experiment.workload.task for job in jobs} == {"fedge.studies.fleet:Nothing"}, "no data is needed"
+    assert {job.experiment.workload.task for job in jobs} == {"fedge.studies.fleet.nothing:Nothing"}, (
+        "no data is needed"
+    )
 
 
 def test_a_policy_gets_the_files_numbers_that_it_takes() -> None:
@@ -80,6 +83,12 @@ def test_unknown_policies_and_files_end_with_one_line(fedge: Launcher, config: P
     assert "--policy: got 'lucky'; known: " in unknown.message
     assert "No such file" in gone.message
     assert "--json: got" in nowhere.message
+
+
+def test_the_help_names_all_policies(fedge: Launcher) -> None:
+    told = "".join(fedge("study", "fleet", "--help").out.split())  # names may be broken at the line's end
+
+    assert [name for name in POLICIES if name not in told] == []
 
 
 @pytest.mark.slow

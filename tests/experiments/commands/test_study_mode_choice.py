@@ -99,6 +99,14 @@ def test_a_table_of_one_mode_leaves_nothing_to_choose(tmp_path: Path) -> None:
         jobs_of(Asked(path))
 
 
+def test_the_help_names_all_policies(fedge: Launcher) -> None:
+    from fedge.studies.mode_choice import POLICIES
+
+    told = fedge("study", "mode-choice", "--help").out
+
+    assert [name for name in POLICIES if name not in told.replace("mode-choice", "")] == []
+
+
 @pytest.mark.slow
 def test_the_rows_have_the_published_keys_and_the_oracle_has_no_regret(
     fedge: Launcher, table: Path, tmp_path: Path

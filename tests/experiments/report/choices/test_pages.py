@@ -20,6 +20,7 @@ from experiments.report.choices.terminal import fleet_table, mode_choice_table
 from fedge.experiment import Experiment, FleetEntry
 from fedge.modes import modes_of
 from fedge.studies.fleet import FleetRun, Judged, Spent
+from fedge.studies.mode_choice import POLICIES
 from fedge.types import PowerMode, ProfileTable
 
 TABLE = ProfileTable(
@@ -141,6 +142,29 @@ def test_the_terminals_tables_fit_eighty_columns_uncut(tmp_path: Path) -> None:
     assert "23.5 (23.0)" in board, "the worst saving is the least"
 
 
+@pytest.mark.parametrize("lucky", [True, False])
+def test_the_table_of_one_board_shows_every_column_in_eighty_columns_whatever_the_figures(
+    tmp_path: Path, lucky: bool
+) -> None:
+    worst = (0.0, 0.0, 25.0, 0, 3) if lucky else (134.56, 245.67, -12.3, 100, 15)
+    choices = [
+        Choice(policy, ratio, seed, Played((), *worst))  # type: ignore[arg-type]
+        for policy in POLICIES
+        for ratio in (1.25, 4.0)
+        for seed in (1, 2)
+    ]
+
+    text = shown(mode_choice_table(TABLE, 200, choices), tmp_path)
+
+    assert "…" not in text
+    assert text.count("3.0 (3)" if lucky else "15.0 (15)") == len(POLICIES) * 2
+    assert text.count("25.0 (25.0)" if lucky else "-12.3 (-12.3)") == len(POLICIES) * 2
+    heads = "".join(text.partition("─")[0].split())
+    assert heads.endswith("regretfromroundsavedofdeadlinesmodespolicyratio%10on%MAXN's%missedtried")
+    for policy in POLICIES:
+        assert f"\n{policy} " in text, "names and rows stay on one line"
+
+
 def test_a_row_of_one_board_has_the_published_keys() -> None:
     row = CHOICES[0].row
 
@@ -153,3 +177,8 @@ def test_a_row_of_one_board_has_the_published_keys() -> None:
 def test_a_figure_that_no_seed_has_is_a_dash() -> None:
     assert Column("x", "x").text([{"x": None}]) == "–"
     assert Column("x", "x").text([{"x": 1.0}, {"x": None}]) == "1.00"
+
+
+def test_counts_show_the_worst_as_the_whole_number_that_it_is_and_large_figures_fewer_digits() -> None:
+    assert Column("x", "x", 1, whole=True).text([{"x": 1}, {"x": 2}]) == "1.5 (2)"
+    assert Column("x", "x").text([{"x": 99.994}, {"x": 123.456}]) == "111.7 (123.5)"

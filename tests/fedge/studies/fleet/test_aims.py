@@ -1,0 +1,30 @@
+"""Every policy is judged by what it minimises, and by nothing where it minimises nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedge.experiment import PolicySpec
+from fedge.studies.fleet.aims import longest_s, objective
+from fedge.studies.fleet.costs import Spent
+
+SPENT, MAXN = Spent(30.0, {"a": 60.0, "b": 40.0}, {}), Spent(20.0, {"a": 100.0, "b": 100.0}, {})
+
+
+@pytest.mark.parametrize(
+    ("policy", "aim"),
+    [
+        (PolicySpec(name="balanced"), 0.5 * 1.5 + 0.5 * 0.5),
+        (PolicySpec(name="balanced", time_weight=0.25), 0.25 * 1.5 + 0.75 * 0.5),
+        (PolicySpec(name="least-energy"), 100.0),
+        (PolicySpec(name="fastest"), 30.0),
+        (PolicySpec(name="maxn"), None),
+    ],
+)
+def test_a_policy_is_judged_by_what_it_minimises(policy: PolicySpec, aim: float | None) -> None:
+    assert objective(policy, SPENT, MAXN) == aim
+
+
+def test_a_round_may_be_as_long_as_the_deadline_and_the_slowdown_allow() -> None:
+    assert longest_s(PolicySpec(max_slowdown=1.5), 20.0) == 30.0
+    assert longest_s(PolicySpec(max_slowdown=1.5, deadline_s=25.0), 20.0) == 25.0
