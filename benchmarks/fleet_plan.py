@@ -96,7 +96,15 @@ def report(rows: Sequence[Row], title: str, suffix: str) -> None:
 
 def values(rows: Sequence[Row], field: str) -> list[float]:
     """A field of all seeds."""
-    return [float(row[field] or 0.0) for row in rows]
+    return [value(row, field) for row in rows]
+
+
+def value(row: Row, field: str) -> float:
+    """A field of one seed; what a seed does not know cannot be compared."""
+    known = row[field]
+    if known is None:
+        sys.exit(f"{field}: got nothing in a seed of {row.get('policy')}; a number in every seed")
+    return float(known)
 
 
 def spread(found: Sequence[float], unit: str) -> str:
@@ -106,7 +114,7 @@ def spread(found: Sequence[float], unit: str) -> str:
 
 def beats(row: Row, other: str, own: str) -> bool:
     """Whether the fleet's figure is below another's."""
-    return float(row[own] or 0.0) < float(row[other] or 0.0)
+    return value(row, own) < value(row, other)
 
 
 if __name__ == "__main__":

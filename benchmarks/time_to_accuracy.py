@@ -37,14 +37,11 @@ from fedge.devices.emulated import top_mode
 from fedge.experiment import Board, Experiment, boards
 from fedge.fleetsim import client
 from fedge.modes import index_of
-from fedge.selection import selector_for
 from fedge.telemetry.rows import RoundRow
 from fedge.telemetry.store import MemoryTables
 from server.aggregation import strategy_of
-from server.asynchronous import AsyncCoordinator
-from server.coordinator import Coordinator
 from server.port import LocalPort, Question, Reply
-from server.reach import reach_of
+from server.runs import coordinator_of
 from server.staleness import Asynchronous
 
 KINDS = ("nano", "xavier-nx", "agx-xavier", "orin-nano", "agx-orin-64gb")
@@ -149,8 +146,9 @@ def play(job: Job, way: Way, seed: int, rounds: int) -> Run:
     """One run, until the target is reached or ``rounds`` are played, or as many results merged asynchronously."""
     logging.getLogger("flwr").setLevel(logging.ERROR)
     started_s = time.monotonic()
-    asynchronous = "strategy" in way.settings
-    rows = played(job, experiment_of(job, way, seed, rounds * MODELS_PER_ROUND if asynchronous else rounds))
+    experiment = experiment_of(job, way, seed, rounds)
+    asynchronous = isinstance(strategy_of(experiment.strategy), Asynchronous)
+    rows = played(job, experiment_of(job, way, seed, rounds * MODELS_PER_ROUND) if asynchronous else experiment)
     end = reached(rows, job.target)
     if asynchronous and end is not None:
         rows = played(job, experiment_of(job, way, seed, end + 1))
@@ -165,13 +163,8 @@ def played(job: Job, experiment: Experiment) -> list[RoundRow]:
         if reached(rows_of(tables), job.target) is not None:
             raise Reached
 
-    port, task, strategy = port_of(experiment), client.task_of(experiment), strategy_of(experiment.strategy)
-    loop: Coordinator | AsyncCoordinator = Coordinator(experiment, port, task, tables, on_round=on_round)
-    if isinstance(strategy, Asynchronous):
-        free, reach = selector_for("random"), reach_of(experiment)
-        loop = AsyncCoordinator(experiment, strategy, port, task, tables, free, reach, on_round=on_round)
     with contextlib.suppress(Reached):
-        loop.run()
+        coordinator_of(experiment, port_of(experiment), tables, on_round=on_round).run()
     return rows_of(tables)
 
 

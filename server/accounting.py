@@ -41,6 +41,8 @@ class Settled:
     until_s: Mapping[str, float] = field(default_factory=dict)
     charges: Mapping[str, Charge] = field(default_factory=dict)
     """The batteries of the boards asked, after what their rows book."""
+    lost: tuple[str, ...] = ()
+    """Boards that went away or whose battery ran empty before they could reply, in the round or after it."""
 
     @property
     def energy_j(self) -> float:
@@ -78,6 +80,7 @@ def settle(opening: Opening, answers: Mapping[str, Answer], late: LateSpec) -> S
         tuple(board for board in parts if _joins(endings[board], verdict.status[board], late)),
         {board: opening.start_s + part.until_s for board, part in parts.items()},
         known,
+        tuple(board for board, part in parts.items() if _lost(endings[board], part.until_s)),
     )
 
 
@@ -102,6 +105,11 @@ def _phases(report: RoundReport) -> tuple[tuple[float, float], ...]:
     return ((link.down_s, link_w), *work, (link.up_s, link_w))
 
 
+def _lost(ending: Ending, until_s: float) -> bool:
+    """Whether the board broke down in the time that it is booked for; later it may, once it was stopped."""
+    return ending.error is not None and ending.at_s <= until_s
+
+
 def _joins(ending: Ending, status: Status, late: LateSpec) -> bool:
     return status == "late" and late.action == "discount" and ending.error is None
 
@@ -119,7 +127,8 @@ def _part(report: RoundReport, ending: Ending, status: Status, round_s: float, l
             error += f"; {ending.error or 'its result joins a later round'}"
     elif status == "cancelled":
         error = f"stopped after {round_s:.1f} s: enough others were done"
-    return Part(status, error, until_s, round_s, whole, bool(ending.error and "battery" in ending.error))
+    flat = _lost(ending, until_s) and "battery" in (ending.error or "")
+    return Part(status, error, until_s, round_s, whole, flat)
 
 
 def _charge_after(opening: Opening, part: Part | None, row: ClientRow, round_s: float) -> Charge | None:

@@ -16,7 +16,9 @@ from fedge.fleetsim import battery
 from fedge.fleetsim.battery import Charge
 from fedge.telemetry.rows import ClientRow, EventRow, RoundRow
 from fedge.wire import Answer
-from server.accounting import Opening, Settled, settle, spent_by
+from server.accounting import Opening, Settled, settle
+from server.board_rows import spent_by, spent_columns
+from server.resting import payable_j
 
 UNCOMPARED = (
     *("maxn_work_s", "maxn_work_j", "oracle_work_s", "oracle_work_j"),
@@ -27,12 +29,17 @@ UNCOMPARED = (
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """How a task began: fleet time, its board's idle power, when the board goes away, and its battery (None: mains)."""
+    """How a task began: fleet time, its board's idle power, when the board goes away, and its battery (None: mains).
+
+    The board waited for ``waited_s`` since its last row, which took ``waited_j``.
+    """
 
     at_s: float
     idle_w: float
     leaves_s: float = math.inf
     charge: Charge | None = None
+    waited_s: float = 0.0
+    waited_j: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +58,8 @@ def ends_s(start: Start, answer: Answer, retry_s: float) -> float:
     return _settled(0, start, answer).until_s[answer.board]
 
 
-def landed(version: int, start: Start, answer: Answer, end_s: float, counted_s: float) -> Booked:
-    """The row of a task that ended in the making of model ``version``; its board's rows reach up to ``counted_s``.
+def landed(version: int, start: Start, answer: Answer, end_s: float) -> Booked:
+    """The row of a task that ended in the making of model ``version``.
 
     A task without a report failed, and its board is taken to have idled.
     """
@@ -60,17 +67,18 @@ def landed(version: int, start: Start, answer: Answer, end_s: float, counted_s: 
     row, events, charge = settled.clients[0], settled.events, settled.charges.get(answer.board)
     if answer.report is None:
         length_s = end_s - start.at_s
-        charge = None if start.charge is None else battery.after(start.charge, start.idle_w * length_s, length_s)
+        energy_j = payable_j(start.idle_w * length_s, length_s, start.charge)
+        charge = None if start.charge is None else battery.after(start.charge, energy_j, length_s)
         share = None if charge is None else charge.share
-        row = dataclasses.replace(row, end_s=end_s, wait_s=length_s, energy_j=start.idle_w * length_s, charge=share)
+        row = dataclasses.replace(row, end_s=end_s, wait_s=length_s, energy_j=energy_j, charge=share)
         events = (EventRow(end_s, version, row.board, "failed", row.error or ""),)
-    return Booked(_from(row, counted_s), events, charge)
+    return Booked(_from(row, start), events, charge)
 
 
-def cancelled(version: int, start: Start, answer: Answer, at_s: float, counted_s: float) -> Booked:
+def cancelled(version: int, start: Start, answer: Answer, at_s: float) -> Booked:
     """The row of a task that is under way when the run ends at ``at_s``: what it has cost by then."""
     if answer.report is None:
-        return landed(version, start, answer, at_s, counted_s)
+        return landed(version, start, answer, at_s)
     row, length_s = _settled(version, start, answer).clients[0], at_s - start.at_s
     spent = spent_by(answer.report, length_s)
     energy_j = spent.work_j + spent.radio_j + row.idle_w * (length_s - spent.work_s)
@@ -80,21 +88,16 @@ def cancelled(version: int, start: Start, answer: Answer, at_s: float, counted_s
         status="cancelled",
         error="under way when the run ended",
         end_s=at_s,
-        down_s=spent.down_s,
-        work_s=spent.work_s,
-        up_s=spent.up_s,
         wait_s=0.0,
-        work_j=spent.work_j,
-        radio_j=spent.radio_j,
         energy_j=energy_j,
-        steps=int(answer.report.steps * spent.work_s / answer.report.work_s),
         loss=None,
         accuracy=None,
         staleness=None,
         charge=None if charge is None else charge.share,
+        **spent_columns(answer.report, spent),
         **dict.fromkeys(UNCOMPARED),  # type: ignore[arg-type]
     )
-    return Booked(_from(cut, counted_s), (), charge)
+    return Booked(_from(cut, start), (), charge)
 
 
 def model_row(
@@ -145,7 +148,6 @@ def _settled(version: int, start: Start, answer: Answer) -> Settled:
     return settle(opening, {board: answer}, LateSpec())
 
 
-def _from(row: ClientRow, counted_s: float) -> ClientRow:
-    """``row`` with the wait since ``counted_s`` that came before it."""
-    before_s = row.start_s - counted_s
-    return dataclasses.replace(row, wait_s=row.wait_s + before_s, energy_j=row.energy_j + row.idle_w * before_s)
+def _from(row: ClientRow, start: Start) -> ClientRow:
+    """``row`` with the wait that came before it."""
+    return dataclasses.replace(row, wait_s=row.wait_s + start.waited_s, energy_j=row.energy_j + start.waited_j)

@@ -7,7 +7,7 @@ merging follow virtual completion, with ties by board name, on every backend.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,8 @@ from fedge.errors import RunFailed
 from fedge.experiment import Experiment
 from fedge.interfaces import LearningTask, Selector
 from fedge.seeds import generator
-from fedge.types import Call, NamedArrays, TrainResult
+from fedge.telemetry.rows import EventRow
+from fedge.types import Call, Goal, NamedArrays, TrainResult
 from fedge.wire import Answer
 from server import checkpoint
 from server.aggregation import Aggregator
@@ -28,6 +29,7 @@ from server.opening import Tables, opened
 from server.plan import plan_round
 from server.port import ClientPort, Reply
 from server.reach import Reach
+from server.selecting import SELECTION
 from server.staleness import Asynchronous, Result, merge, upload
 
 RETRY_S = 60.0
@@ -92,10 +94,17 @@ class AsyncCoordinator:
             refusal = f"{self._refusal(course)}, and no other will come" if course.refused else ""
             why = refusal or "no board can be asked, nor will one come"
             raise RunFailed(f"model {course.version + 1}: {why}")
-        elif course.land():
+        elif self._landed(course):
             course.failed.clear()
         else:
             self._count_failure(course)
+
+    def _landed(self, course: Course) -> bool:
+        """The next task's end; to the selector, its board took part until the present moment."""
+        done = course.land()
+        board = course.rows[-1].board
+        course.histories[board] = dataclasses.replace(course.histories[board], last_round=moments(course))
+        return done
 
     def _count_failure(self, course: Course) -> None:
         """Raise ``RunFailed`` when nobody gives a result any more."""
@@ -113,32 +122,47 @@ class AsyncCoordinator:
             return False
         with strategy_errors(self.experiment, course.version + 1):
             arrays, numbers = aggregator.configure(course.version + 1, course.arrays, len(chosen))
-        number = course.asked + 1
-        goals = {name: plan_round(self.experiment.policy, course.fronts, [name]).goals[name] for name in chosen}
-        task = Task(number, course.clock_s, arrays, numbers.get("proximal-mu", 0.0))
-        replies = self._asking.train(task, goals, course.states)
+        task = Task(course.asked + 1, course.clock_s, arrays, numbers.get("proximal-mu", 0.0))
+        replies = self._asking.train(task, self._goals(course, chosen), course.states)
+        moment = moments(course) + 1
         for name in chosen:
             history = course.histories[name]
-            course.histories[name] = dataclasses.replace(history, last_round=number, rounds=history.rounds + 1)
+            course.histories[name] = dataclasses.replace(history, last_round=moment, rounds=history.rounds + 1)
             course.take_off(self._pending(course, name, replies[name], arrays))
         return True
 
+    def _goals(self, course: Course, chosen: Sequence[str]) -> dict[str, Goal]:
+        """Each board's goal, planned for it alone; the tasks that are to come are thought to be spread evenly."""
+        wanted = (self.experiment.rounds - course.version) * self.strategy.buffer_size
+        to_come = wanted - len(course.waiting) - len(course.flying) - len(chosen)
+        left = max(0, to_come) // len(self.reach.boards)
+        plans = {name: plan_round(self.experiment.policy, course.fronts, [name]) for name in chosen}
+        return {name: dataclasses.replace(plan.goals[name], rounds_left=left) for name, plan in plans.items()}
+
     def _chosen(self, course: Course) -> tuple[str, ...]:
-        """Who is asked now; to the selector, every time that boards are asked is a round."""
+        """Who is asked now; to the selector, every moment at which somebody is asked is a round."""
         count = self._slots - len(course.flying)
         offered = course.available() if count > 0 else ()
         if not offered:
             return ()
-        spec, policy, number = self.experiment.selection, self.experiment.policy, course.asked + 1
-        call = Call(number, min(count, len(offered)), spec.options, course.selection, policy.name, policy.limits)
-        selected = self.selector(course.clients(offered), call, generator(self.experiment.seed, number, "select"))
+        spec, policy, moment = self.experiment.selection, self.experiment.policy, moments(course) + 1
+        call = Call(moment, min(count, len(offered)), spec.options, course.selection, policy.name, policy.limits)
+        rng = generator(self.experiment.seed, course.asked + 1, "select")
+        selected = self.selector(course.clients(offered), call, rng)
         unknown = sorted(set(selected.boards) - set(offered))
         if unknown:
             raise RunFailed(f"selection {spec.name} chose {unknown[0]}, which could not be asked")
         course.selection = dict(selected.memory)
         taken = set(selected.boards[:count])
+        self._tell(course, selected.why)
         self._count_refusal(course, "" if taken or course.flying else selected.why or "it gave no reason")
         return tuple(name for name in offered if name in taken)
+
+    def _tell(self, course: Course, why: str) -> None:
+        """What a selector has to say is an event, the same words once per model."""
+        told = [event.message for event in course.events if event.kind == SELECTION]
+        if why and why not in told:
+            course.events.append(EventRow(course.clock_s, course.version + 1, None, SELECTION, why))
 
     def _count_refusal(self, course: Course, why: str) -> None:
         """Raise ``RunFailed`` when the selector leaves out everybody for ever; an empty ``why`` is no refusal."""
@@ -175,6 +199,11 @@ class AsyncCoordinator:
         if self.checkpoints is not None:
             checkpoint.save(self.checkpoints, course.progress(aggregator.memory()))
         self.on_round(version)
+
+
+def moments(course: Course) -> int:
+    """At how many moments somebody was asked so far: whoever was asked at the last one remembers its number."""
+    return max((history.last_round or 0 for history in course.histories.values()), default=0)
 
 
 def _result(pending: Pending, version: int) -> Result:

@@ -7,6 +7,7 @@ of the time (fetching, sending and waiting in the mode it rests in).
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,8 +15,9 @@ from typing import Any
 from fedge.fleetsim.battery import Charge
 from fedge.planning.deadline import least_energy_at, maxn_energy_j, round_energy_j
 from fedge.telemetry.rows import ClientRow, Status
-from fedge.types import RoundReport
+from fedge.types import Measurement, RoundReport
 from fedge.wire import Answer
+from server.resting import payable_j
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +54,10 @@ class Part:
 def client_row(opening: Opening, part: Part, maxn_s: float | None, report: RoundReport) -> ClientRow:
     """The row of a board that reported; ``maxn_s`` is how long the round would have been at MAXN."""
     spent = spent_by(report, part.until_s)
-    done, failed = part.status == "done", part.status == "failed"
+    done = part.status == "done"
+    heard = done or (part.status == "late" and part.whole)
     known_s = max(part.until_s, part.round_s) if not part.flat else part.until_s
-    unheard = failed or part.status == "cancelled"
+    energy_j = spent.work_j + spent.radio_j + report.idle_w * (known_s - spent.work_s)
     return ClientRow(
         round=opening.round,
         board=report.board,
@@ -64,17 +67,12 @@ def client_row(opening: Opening, part: Part, maxn_s: float | None, report: Round
         start_s=opening.start_s,
         end_s=opening.start_s + min(report.busy_s, part.until_s),
         deadline_s=opening.deadline_s,
-        down_s=spent.down_s,
-        work_s=spent.work_s,
-        up_s=spent.up_s,
         wait_s=max(0.0, part.round_s - min(report.busy_s, part.until_s)),
         idle_w=report.idle_w,
-        work_j=spent.work_j,
-        radio_j=spent.radio_j,
-        energy_j=spent.work_j + spent.radio_j + report.idle_w * (known_s - spent.work_s),
+        energy_j=payable_j(energy_j, known_s, opening.charges.get(report.board)),
         samples=report.samples,
-        loss=None if unheard else report.loss,
-        accuracy=None if unheard else report.accuracy,
+        loss=report.loss if heard else None,
+        accuracy=report.accuracy if heard else None,
         temperature_c=report.temperature_c,
         throttled=any(measured.throttled for measured in report.parts),
         prior_time_ape=report.prior_time_ape,
@@ -84,7 +82,8 @@ def client_row(opening: Opening, part: Part, maxn_s: float | None, report: Round
         own_samples=report.own_samples,
         shared_samples=report.shared_samples,
         staleness=0 if done else None,
-        **_work_columns(report, spent),
+        **_mode_columns(report),
+        **spent_columns(report, spent),
         **_truth_columns(report, spent.radio_j, part.round_s, maxn_s, part.whole),
     )
 
@@ -104,7 +103,7 @@ def failed_row(opening: Opening, round_s: float, answer: Answer) -> ClientRow:
         "deadline_s": opening.deadline_s,
         "why": "",
         "idle_w": idle_w,
-        "energy_j": idle_w * round_s,
+        "energy_j": payable_j(idle_w * round_s, round_s, opening.charges.get(answer.board)),
         "wait_s": round_s,
         "throttled": False,
         **dict.fromkeys(("down_s", "work_s", "up_s", "work_j", "radio_j", "probe_s", "probe_j"), 0.0),
@@ -114,28 +113,84 @@ def failed_row(opening: Opening, round_s: float, answer: Answer) -> ClientRow:
 
 
 @dataclass(frozen=True, slots=True)
+class PartDone:
+    """What was done of one part of the work; ``steps`` are whole minibatches."""
+
+    work_s: float
+    work_j: float
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
 class Spent:
-    """What a board did in its first seconds of a round: fetching, working, sending."""
+    """What a board did in its first seconds of a round: fetching, every part of the work, sending."""
 
     down_s: float
     work_s: float
     up_s: float
     work_j: float
     radio_j: float
+    parts: tuple[PartDone, ...]
+    """One for each of the report's, those that were not begun among them."""
+
+    @property
+    def steps(self) -> int:
+        """Whole minibatches done."""
+        return sum(part.steps for part in self.parts)
 
 
 def spent_by(report: RoundReport, until_s: float) -> Spent:
-    """What the board had done ``until_s`` after the round's start."""
+    """What the board had done ``until_s`` after the round's start, its parts one after the other."""
     link = report.link
     down_s = min(link.down_s, until_s)
     work_s = min(report.work_s, max(0.0, until_s - link.down_s))
     up_s = min(link.up_s, max(0.0, until_s - link.down_s - work_s))
     radio_j = link.radio_j * (down_s + up_s) / (link.down_s + link.up_s)
-    return Spent(down_s, work_s, up_s, report.work_j * work_s / report.work_s, radio_j)
+    parts = _parts_by(report, work_s)
+    # Of finished work the mean power gives the same joules; so computed, figures stay as recorded to their last bit.
+    whole_j = report.work_j * work_s / report.work_s
+    work_j = sum(part.work_j for part in parts) if work_s < report.work_s else whole_j
+    return Spent(down_s, work_s, up_s, work_j, radio_j, parts)
 
 
-def _work_columns(report: RoundReport, spent: Spent) -> dict[str, Any]:
-    """The decision, what was predicted and measured in its mode, and the probes before it."""
+def _parts_by(report: RoundReport, work_s: float) -> tuple[PartDone, ...]:
+    """Every part as far as it was done in the first ``work_s`` of the work; all of it at its end, whatever rounds."""
+    left_s = work_s if work_s < report.work_s else math.inf
+    parts = []
+    for part in report.parts:
+        parts.append(_part_by(part, left_s))
+        left_s = max(0.0, left_s - part.work_s)
+    return tuple(parts)
+
+
+def _part_by(part: Measurement, seconds: float) -> PartDone:
+    """A part's first ``seconds``: the change of mode and the warm-up, then one minibatch after the other."""
+    if seconds >= part.work_s:
+        return PartDone(part.work_s, part.work_j, part.steps)
+    before_s = part.warm_up_s + (part.switch_s or 0.0)
+    steps = int(max(0.0, seconds - before_s) / part.step_s)
+    return PartDone(seconds, seconds * part.power_w, min(steps, part.steps))
+
+
+def spent_columns(report: RoundReport, spent: Spent) -> dict[str, Any]:
+    """What was done, and how much of it in the probes and in the second mode."""
+    probes = [probe for probe in spent.parts[: len(report.probes)] if probe.work_s > 0]
+    return {
+        "down_s": spent.down_s,
+        "work_s": spent.work_s,
+        "up_s": spent.up_s,
+        "work_j": spent.work_j,
+        "radio_j": spent.radio_j,
+        "steps": spent.steps,
+        "mix_steps": None if report.mixed is None else spent.parts[len(report.probes)].steps,
+        "probes": len(probes),
+        "probe_s": sum(probe.work_s for probe in probes),
+        "probe_j": sum(probe.work_j for probe in probes),
+    }
+
+
+def _mode_columns(report: RoundReport) -> dict[str, Any]:
+    """The decision, and what was predicted and measured in its mode."""
     measured, predicted, mode = report.measured, report.predicted, report.measured.mode
     return {
         "feasible": report.decision.feasible,
@@ -144,13 +199,8 @@ def _work_columns(report: RoundReport, spent: Spent) -> dict[str, Any]:
         "cpu_mhz": mode.cpu_mhz,
         "gpu_mhz": mode.gpu_mhz,
         "mem_mhz": mode.mem_mhz,
-        "steps": report.steps if spent.work_s == report.work_s else int(report.steps * spent.work_s / report.work_s),
         "asked_steps": report.asked_steps or None,
         "mix_mode": None if report.mixed is None else str(report.mixed.mode),
-        "mix_steps": None if report.mixed is None else report.mixed.steps,
-        "probes": len(report.probes),
-        "probe_s": sum(probe.work_s for probe in report.probes),
-        "probe_j": sum(probe.work_j for probe in report.probes),
         "step_s": measured.step_s,
         "predicted_step_s": predicted.step_s,
         "predicted_step_s_sd_log": predicted.step_s_sd_log,

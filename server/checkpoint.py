@@ -159,7 +159,7 @@ def _load(path: Path) -> Progress:
 
     try:
         with safe_open(path, framework="numpy") as opened:
-            about = opened.metadata()
+            about = opened.metadata() or {}
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 -- not a mapping
         return Progress(
             round=int(about["round"]),
@@ -174,5 +174,5 @@ def _load(path: Path) -> Progress:
             last_j=float(about["last_j"]),
             pending=tuple(_pending(i, one, tensors) for i, one in enumerate(json.loads(about["pending"]))),
         )
-    except (SafetensorError, OSError, KeyError, ValueError) as error:
+    except (SafetensorError, OSError, KeyError, ValueError, TypeError, AttributeError) as error:
         raise BadInput(str(path), "a file that cannot be read", f"a whole checkpoint ({error})") from error

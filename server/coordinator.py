@@ -9,11 +9,13 @@ from pathlib import Path
 
 from fedge.experiment import Experiment
 from fedge.interfaces import LearningTask
+from fedge.planning import BUDGETED
 from fedge.planning.deadline import least_energy_at, round_energy_j
 from fedge.telemetry.rows import EventRow
 from fedge.types import FleetPlan, Goal
+from fedge.wire import Answer
 from server import checkpoint
-from server.accounting import Around, Opening, round_row, settle
+from server.accounting import Around, Opening, Settled, round_row, settle
 from server.aggregation import Aggregator, strategy_of
 from server.asking import Asking, Task
 from server.checkpoint import Progress
@@ -25,7 +27,25 @@ from server.port import ClientPort
 from server.reach import Reach, reach_of
 from server.remembering import arrived, heard, remembered
 from server.resting import awake, rest
-from server.selecting import BUDGETED, Chosen, choose
+from server.selecting import SELECTION, Chosen, choose
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ready:
+    """A round about to begin: what is known by now, who takes part, and the plan.
+
+    ``waited_j`` are the joules of all boards while nobody could be asked before it.
+    """
+
+    progress: Progress
+    chosen: Chosen
+    plan: FleetPlan
+    waited_j: float
+
+    @property
+    def number(self) -> int:
+        """The round's, from 1 on."""
+        return self.progress.round + 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,10 +81,36 @@ class Coordinator:
 
     def _round(self, before: Progress, reach: Reach, aggregator: Aggregator) -> Progress | None:
         """The run after its next round; None when the energy budget does not allow one."""
-        number, late = before.round + 1, self.experiment.late
+        ready = self._ready(before, reach)
+        if spent := self._spent(ready):
+            self.tables.append([spent])
+            return None
+        task = self._task(ready, aggregator)
+        replies = self._asking.train(task, self._goals(ready.plan, ready.number), ready.progress.states)
+        answers = {name: reply.answer for name, reply in replies.items()}
+        settled = settle(_opening(ready, reach), answers, self.experiment.late)
+        self.tables.append((*_told(ready), *settled.clients, *settled.events))
+        merged = Merging(self.experiment, aggregator).merged(task, settled, replies, ready.progress.pending)
+        known, resting_j = _known_after(ready, reach, settled, answers)
+        around = Around(ready.chosen.available, merged.stale, ready.waited_j + resting_j)
+        self.tables.append((*merged.events, round_row(settled, self.task.evaluate(merged.arrays), around)))
+        return dataclasses.replace(
+            known,
+            round=ready.number,
+            clock_s=settled.end_s,
+            arrays=merged.arrays,
+            memory=aggregator.memory(),
+            selection=ready.chosen.selected.memory,
+            spent_j=ready.progress.spent_j + settled.energy_j,
+            last_j=settled.energy_j,
+            pending=merged.pending,
+        )
+
+    def _ready(self, before: Progress, reach: Reach) -> Ready:
+        """The clock at which somebody can be asked, who takes part, and the plan."""
         up = awake(reach, before)
-        progress = heard(up.progress, arrived(before.pending, before.clock_s, up.progress.clock_s))
         self.tables.append(up.events)
+        progress = _caught_up(up.progress, before.clock_s, up.progress.clock_s)
         chosen = choose(self.experiment, reach, progress)
         plan = plan_round(
             self.experiment.policy,
@@ -73,33 +119,14 @@ class Coordinator:
             deadline_s=chosen.selected.deadline_s,
             spent_j=progress.spent_j,
         )
-        if spent := self._spent(progress, chosen, plan):
-            self.tables.append([spent])
-            return None
-        with strategy_errors(self.experiment, number):
-            arrays, numbers = aggregator.configure(number, progress.arrays, len(chosen.boards))
-        task = Task(number, progress.clock_s, arrays, numbers.get("proximal-mu", 0.0))
-        replies = self._asking.train(task, self._goals(plan, number), progress.states)
-        answers = {name: reply.answer for name, reply in replies.items()}
-        settled = settle(_opening(progress, reach, chosen, plan), answers, late)
-        self.tables.append((*settled.clients, *settled.events))
-        merged = Merging(self.experiment, aggregator).merged(task, settled, replies, progress.pending)
-        told = remembered(progress, settled, answers)
-        told = heard(told, arrived(progress.pending, progress.clock_s, settled.end_s))
-        rested, resting_j = rest(reach, told, (name for name in reach.names if name not in answers), settled.end_s)
-        around = Around(chosen.available, merged.stale, up.waited_j + resting_j)
-        self.tables.append((*merged.events, round_row(settled, self.task.evaluate(merged.arrays), around)))
-        return dataclasses.replace(
-            rested,
-            round=number,
-            clock_s=settled.end_s,
-            arrays=merged.arrays,
-            memory=aggregator.memory(),
-            selection=chosen.selected.memory,
-            spent_j=progress.spent_j + settled.energy_j,
-            last_j=settled.energy_j,
-            pending=merged.pending,
-        )
+        return Ready(progress, chosen, plan, up.waited_j)
+
+    def _task(self, ready: Ready, aggregator: Aggregator) -> Task:
+        """What the strategy gives the boards to train."""
+        progress = ready.progress
+        with strategy_errors(self.experiment, ready.number):
+            arrays, numbers = aggregator.configure(ready.number, progress.arrays, len(ready.chosen.boards))
+        return Task(ready.number, progress.clock_s, arrays, numbers.get("proximal-mu", 0.0))
 
     def _goals(self, plan: FleetPlan, number: int) -> Mapping[str, Goal]:
         """The plan's goals; boards may stop by themselves only where partial work counts."""
@@ -108,17 +135,36 @@ class Coordinator:
         stop_s = stop_of(late, plan.deadline_s) if partial and plan.deadline_s is not None else None
         return {name: dataclasses.replace(goal, stop_s=stop_s, rounds_left=left) for name, goal in plan.goals.items()}
 
-    def _spent(self, progress: Progress, chosen: Chosen, plan: FleetPlan) -> EventRow | None:
+    def _spent(self, ready: Ready) -> EventRow | None:
         """What there is to tell when the next round would exceed the run's energy budget; None when it would not."""
-        policy, number = self.experiment.policy, progress.round + 1
+        policy, progress, chosen = self.experiment.policy, ready.progress, ready.chosen
         if policy.name != BUDGETED or policy.budget_j is None:
             return None
-        next_j = _expected_j(progress, plan)
+        next_j = _expected_j(progress, ready.plan)
         if chosen.boards and progress.spent_j + next_j <= policy.budget_j:
             return None
         spent = f"{progress.spent_j:.0f} J of {policy.budget_j:.0f} J are spent"
-        why = f"round {number} would take {next_j:.0f} J" if chosen.boards else "no board can work for the rest"
-        return EventRow(progress.clock_s, number, None, "budget", f"{spent}; {why}")
+        why = f"round {ready.number} would take {next_j:.0f} J" if chosen.boards else "no board can work for the rest"
+        return EventRow(progress.clock_s, ready.number, None, "budget", f"{spent}; {why}")
+
+
+def _told(ready: Ready) -> tuple[EventRow, ...]:
+    """What the selector has to say of its choice, and why the plan cannot keep its limits."""
+    words = {SELECTION: ready.chosen.selected.why, "plan": "" if ready.plan.feasible else ready.plan.why}
+    at_s = ready.progress.clock_s
+    return tuple(EventRow(at_s, ready.number, None, kind, why) for kind, why in words.items() if why)
+
+
+def _caught_up(progress: Progress, after_s: float, until_s: float) -> Progress:
+    """``progress`` with what late replies told that came in after ``after_s`` and by ``until_s``."""
+    return heard(progress, arrived(progress.pending, after_s, until_s))
+
+
+def _known_after(ready: Ready, reach: Reach, settled: Settled, answers: Mapping[str, Answer]) -> tuple[Progress, float]:
+    """What is known of all boards at the round's end, and the joules of those that rested."""
+    told = remembered(ready.progress, settled, answers)
+    told = _caught_up(told, ready.progress.clock_s, settled.end_s)
+    return rest(reach, told, (name for name in reach.names if name not in answers), settled.end_s)
 
 
 def _expected_j(progress: Progress, plan: FleetPlan) -> float:
@@ -134,13 +180,14 @@ def _expected_j(progress: Progress, plan: FleetPlan) -> float:
     return sum(round_energy_j(front, least_energy_at(front, plan.deadline_s), plan.deadline_s) for front in fronts)
 
 
-def _opening(progress: Progress, reach: Reach, chosen: Chosen, plan: FleetPlan) -> Opening:
+def _opening(ready: Ready, reach: Reach) -> Opening:
+    progress = ready.progress
     return Opening(
-        progress.round + 1,
+        ready.number,
         progress.clock_s,
-        plan.deadline_s,
+        ready.plan.deadline_s,
         {name: front.idle_w for name, front in progress.fronts.items()},
-        chosen.wanted,
+        ready.chosen.wanted,
         reach.leaves_s(progress.clock_s),
         reach.charges(progress.histories),
     )

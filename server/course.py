@@ -20,6 +20,7 @@ from fedge.wire import BoardState
 from server.async_books import Booked, Start, cancelled, landed
 from server.checkpoint import History, Pending, Progress
 from server.reach import Reach, charge_of
+from server.resting import payable_j
 from server.selecting import clients_of
 
 
@@ -80,8 +81,9 @@ class Course:
 
     def start(self, board: str, at_s: float) -> Start:
         """How a task of ``board`` begins at ``at_s``."""
-        leaves_s = self.reach.presences[board].until_s(at_s)
-        return Start(at_s, self._idle_w(board), leaves_s, self._charge(board, at_s))
+        leaves_s, waited_s = self.reach.presences[board].until_s(at_s), at_s - self.histories[board].free_at_s
+        charge, waited_j = self._charge(board, at_s), self._waited_j(board, at_s)
+        return Start(at_s, self._idle_w(board), leaves_s, charge, waited_s, waited_j)
 
     def take_off(self, pending: Pending) -> None:
         """A task is under way."""
@@ -93,7 +95,7 @@ class Course:
         self.clock_s, board = heapq.heappop(self.ends)
         pending = self.flying.pop(board)
         start = self.start(board, pending.start_s)
-        booked = landed(self.version + 1, start, pending.answer, pending.end_s, self.histories[board].free_at_s)
+        booked = landed(self.version + 1, start, pending.answer, pending.end_s)
         done = booked.row.status == "done"
         if done:
             row = dataclasses.replace(booked.row, staleness=self.version - pending.round)
@@ -106,9 +108,9 @@ class Course:
         """The rows of what is under way when the run ends; gives the joules of all boards from their last row on."""
         for _, board in sorted(self.ends):
             pending = self.flying[board]
-            start, counted_s = self.start(board, pending.start_s), self.histories[board].free_at_s
-            self._book(cancelled(self.version + 1, start, pending.answer, self.clock_s, counted_s))
-        return sum(self._idle_w(name) * (self.clock_s - self.histories[name].free_at_s) for name in self.reach.names)
+            start = self.start(board, pending.start_s)
+            self._book(cancelled(self.version + 1, start, pending.answer, self.clock_s))
+        return sum(self._waited_j(name, self.clock_s) for name in self.reach.names)
 
     def publish(self, arrays: NamedArrays, spent_j: float) -> None:
         """A new model is there; the next one's buffer and rows are empty."""
@@ -154,10 +156,18 @@ class Course:
 
     def _charge(self, board: str, at_s: float) -> Charge | None:
         """Its battery at ``at_s``, having waited since its last row; None on mains."""
-        history = self.histories[board]
-        charge = charge_of(self.boards[board], history)
-        waited_s = at_s - history.free_at_s
-        return None if charge is None else battery.after(charge, self._idle_w(board) * waited_s, waited_s)
+        charge = self._kept(board)
+        waited_s = at_s - self.histories[board].free_at_s
+        return None if charge is None else battery.after(charge, self._waited_j(board, at_s), waited_s)
+
+    def _waited_j(self, board: str, at_s: float) -> float:
+        """What it drew until ``at_s``, waiting since its last row, as far as its battery went."""
+        waited_s = at_s - self.histories[board].free_at_s
+        return payable_j(self._idle_w(board) * waited_s, waited_s, self._kept(board))
+
+    def _kept(self, board: str) -> Charge | None:
+        """Its battery at the end of its last row; None on mains."""
+        return charge_of(self.boards[board], self.histories[board])
 
     def _book(self, booked: Booked) -> None:
         """Keep a row, which reaches up to its end."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from fedge.telemetry.rows import Status
 from fedge.types import Front, Measurement, RoundReport
 from fedge.wire import Answer, BoardState
-from server.accounting import Settled
+from server.accounting import Settled, spent_by
 from server.checkpoint import History, Pending, Progress
 
 
@@ -16,18 +16,22 @@ def remembered(progress: Progress, settled: Settled, answers: Mapping[str, Answe
     """``progress`` with what the boards asked have told by the round's end, and their batteries; no new model yet.
 
     A board that is done has told everything. One that was stopped keeps what it had measured by then. Of one that
-    failed, or whose reply is still to come, nothing new is known.
+    failed, in the round or after it, nothing new is known but that it rests since; of one whose reply is still to come
+    nothing at all.
     """
     number = progress.round + 1
     states, fronts, histories = dict(progress.states), dict(progress.fronts), dict(progress.histories)
     for row in settled.clients:
         name = row.board
-        busy_s = settled.until_s.get(name, settled.end_s) - settled.start_s
+        until_s = settled.until_s.get(name, settled.end_s)
+        busy_s = until_s - settled.start_s
         history = _asked(histories.get(name, History()), number, settled, name)
         answer = _heard_of(name, row.status, answers[name])
         if row.status == "done":
             history = _told(history, answer)
-        elif row.status in ("late", "cancelled") and name not in settled.joining:
+        elif row.status == "failed" or name in settled.lost:
+            _rest_from(until_s, name, states)
+        elif name not in settled.joining:
             history = dataclasses.replace(history, busy_s=busy_s)
             answer = _stopped(answers[name], states.get(name), busy_s)
         histories[name] = history
@@ -62,6 +66,12 @@ def _keep(answer: Answer, states: dict[str, BoardState], fronts: dict[str, Front
         fronts[answer.board] = answer.front
 
 
+def _rest_from(at_s: float, name: str, states: dict[str, BoardState]) -> None:
+    """A board that broke down was at work until then, so it has not cooled since its last reply."""
+    if name in states:
+        states[name] = dataclasses.replace(states[name], rested_at_s=at_s)
+
+
 def _asked(history: History, number: int, settled: Settled, name: str) -> History:
     """A board's history after it was asked, before it is known what it said."""
     charge = settled.charges.get(name)
@@ -91,20 +101,16 @@ def _stopped(answer: Answer, before: BoardState | None, until_s: float) -> Answe
     report, state = answer.report, answer.state
     if report is None or state is None:
         return Answer(answer.board)
-    seen = _seen(report, until_s - report.link.down_s)
-    known = () if before is None else before.measurements
-    kept = BoardState((*known, *seen), state.temperature_c, state.rested_at_s - max(0.0, report.busy_s - until_s))
+    seen = _seen(report, until_s)
+    kept = dataclasses.replace(
+        state,
+        measurements=(*(() if before is None else before.measurements), *seen),
+        rested_at_s=state.rested_at_s - max(0.0, report.busy_s - until_s),
+    )
     return Answer(answer.board, answer.front if len(seen) == len(report.parts) else None, state=kept)
 
 
-def _seen(report: RoundReport, work_s: float) -> tuple[Measurement, ...]:
-    """The parts of the work as far as they were done in its first ``work_s``; whole minibatches only."""
-    seen, left_s = [], work_s
-    for part in report.parts:
-        share = min(1.0, left_s / part.work_s)
-        steps = part.steps if share >= 1.0 else int(part.steps * max(0.0, share))
-        if steps == 0:
-            break
-        seen.append(part if steps == part.steps else dataclasses.replace(part, steps=steps))
-        left_s -= part.work_s
-    return tuple(seen)
+def _seen(report: RoundReport, until_s: float) -> tuple[Measurement, ...]:
+    """The parts of the work as far as they were done ``until_s`` after the round's start; whole minibatches only."""
+    pairs = zip(report.parts, spent_by(report, until_s).parts, strict=True)
+    return tuple(dataclasses.replace(part, steps=done.steps) for part, done in pairs if done.steps > 0)

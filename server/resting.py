@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from fedge.errors import RunFailed
 from fedge.fleetsim import battery
+from fedge.fleetsim.battery import Charge
 from fedge.telemetry.rows import EventRow
 from server.checkpoint import History, Progress
 from server.reach import Reach, idle_w_of
@@ -47,9 +48,14 @@ def rest(reach: Reach, progress: Progress, names: Iterable[str], until_s: float)
     for name in names:
         history = histories.get(name, History())
         seconds = max(0.0, until_s - max(progress.clock_s, history.free_at_s))
-        drawn_j = idle_w_of(progress, name) * seconds
-        if (charge := charges.get(name)) is not None:
-            drawn_j = min(drawn_j, charge.left_j + charge.spec.charging_w * seconds)
+        charge = charges.get(name)
+        drawn_j = payable_j(idle_w_of(progress, name) * seconds, seconds, charge)
+        if charge is not None:
             histories[name] = dataclasses.replace(history, charge_j=battery.after(charge, drawn_j, seconds).left_j)
         joules += drawn_j
     return dataclasses.replace(progress, histories=histories), joules
+
+
+def payable_j(wanted_j: float, seconds: float, charge: Charge | None) -> float:
+    """The joules that a board draws in ``seconds`` that would take ``wanted_j`` if its battery lasted; None: mains."""
+    return wanted_j if charge is None else min(wanted_j, charge.left_j + charge.spec.charging_w * seconds)

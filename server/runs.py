@@ -20,6 +20,7 @@ from server import checkpoint
 from server.aggregation import strategy_of
 from server.asynchronous import AsyncCoordinator
 from server.coordinator import Coordinator
+from server.opening import Tables
 from server.port import ClientPort
 from server.reach import reach_of
 from server.staleness import Asynchronous
@@ -36,14 +37,18 @@ def play(
     tables = RunTables(folder)
     tables.forget_after(progress.round if progress else -1)
     _check_rows(folder, progress.round if progress else 0)
-    coordinator = _coordinator(experiment, port, tables, folder / CHECKPOINTS, on_round)
+    coordinator = coordinator_of(experiment, port, tables, folder / CHECKPOINTS, on_round)
     save_model(folder / MODEL, coordinator.run(progress).arrays)
 
 
-def _coordinator(
-    experiment: Experiment, port: ClientPort, tables: RunTables, checkpoints: Path, on_round: Callable[[int], None]
+def coordinator_of(
+    experiment: Experiment,
+    port: ClientPort,
+    tables: Tables,
+    checkpoints: Path | None = None,
+    on_round: Callable[[int], None] = lambda _: None,
 ) -> Coordinator | AsyncCoordinator:
-    """The loop that the experiment's strategy asks for."""
+    """The loop that the experiment's strategy asks for; without ``checkpoints`` nothing is kept on disk."""
     task, strategy = task_of(experiment), strategy_of(experiment.strategy)
     if not isinstance(strategy, Asynchronous):
         return Coordinator(experiment, port, task, tables, checkpoints, on_round)

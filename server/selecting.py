@@ -10,14 +10,15 @@ from fedge.devices import catalogue
 from fedge.devices.emulated import thermal_of
 from fedge.errors import RunFailed
 from fedge.experiment import Board, Experiment
+from fedge.planning import BUDGETED
 from fedge.seeds import generator
 from fedge.selection import selector_for
 from fedge.types import Call, Client, Selected
 from server.checkpoint import History, Progress
 from server.reach import Reach, charge_of, idle_w_of
 
-BUDGETED = "energy-budget"
-"""The policy under which the run ends before the round that would exceed ``policy.budget_j``."""
+SELECTION = "selection"
+"""The kind of event that holds what a selector has to say of its choice."""
 
 
 @dataclass(frozen=True, slots=True)

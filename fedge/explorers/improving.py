@@ -45,24 +45,28 @@ QUANTILES = tuple(NormalDist().inv_cdf((2 * i + 1) / 8) for i in range(4))
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What is left of a round, and what is known of others.
-
-    Minibatches, seconds until the deadline, how long a trial lasts at least, standard deviations of margin, the seconds
-    per minibatch that this and earlier rounds allowed, how many rounds unlike them to prepare for, how many are left
-    after this one, the seconds and joules of a change of mode, and the minibatches' worth of warm-up among ``steps``
-    that the next part begins with. ``allowed_s`` ends with this round's.
-    """
+    """What is left of a round, and what is known of others."""
 
     steps: float
+    """Minibatches' worth of work, warm-up included."""
     left_s: float
+    """Seconds until the deadline."""
     probe_s: float
+    """How long a trial lasts at least."""
     margin_z: float
+    """Standard deviations of margin on every time."""
     allowed_s: tuple[float, ...] = ()
+    """Seconds per minibatch that earlier rounds allowed, and at the end those of this one."""
     foresight: float = 0.0
+    """How many rounds unlike these to prepare for."""
     rounds_left: int = FORESEEN
+    """How many rounds come after this one."""
     switch_s: float = 0.0
+    """Seconds of a change of mode."""
     switch_j: float = 0.0
+    """Joules of a change of mode."""
     warm_up: float = 0.0
+    """Minibatches' worth of warm-up, of those in ``steps``, that the next part begins with."""
 
 
 def probe_steps(step_s: Floats, room: Room) -> Floats:

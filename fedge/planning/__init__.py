@@ -5,10 +5,14 @@ from __future__ import annotations
 from fedge.interfaces import Planner
 from fedge.registry import load
 
+BUDGETED = "energy-budget"
+"""The policy of a budget for the whole run: it ends before the round that would exceed ``budget_j``."""
+PINNED = ("maxn", "preset")
+"""Policies under which a board does not choose its mode: it is counted as at MAXN."""
 PLANNERS = {
     "balanced": "fedge.planning.fleet:balanced",
     "least-energy": "fedge.planning.fleet:least_energy",
-    "energy-budget": "fedge.planning.fleet:energy_budget",
+    BUDGETED: "fedge.planning.fleet:energy_budget",
     "fastest": "fedge.planning.fleet:fastest",
 }
 """A policy's name -> the planner of its rounds. Every other policy's rounds are not planned."""

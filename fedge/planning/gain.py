@@ -11,15 +11,14 @@ at its points and falls in between, so that S is the boards of most positive wor
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedge.planning.columns import Columns, Ints, columns_of, lowest_so_far
+from fedge.planning.columns import Columns, Ints, lowest_so_far
 from fedge.planning.sweep import EQUAL
-from fedge.types import Floats, Front
+from fedge.types import Floats
 
 LEAF = 4_096
 """Deadlines that are looked at one by one; more are bounded first. Chosen by us, like the two below: for speed only."""
@@ -32,26 +31,25 @@ HALVINGS = 24
 
 @dataclass(frozen=True, slots=True)
 class GainPlan:
-    """The boards chosen, by name; their deadline, expected gain and energy, and when the last is expected to end."""
+    """The boards chosen, by name, their deadline, and the expected energy of their round."""
 
     boards: tuple[str, ...]
     deadline_s: float
-    gain: float
     energy_j: float
-    round_s: float
 
 
 def best_gain(
-    fronts: Mapping[str, Front],
-    gains: Mapping[str, float],
+    columns: Columns,
+    gains: Floats,
     *,
     count: int | None = None,
     time_price: float = 0.0,
     energy_price: float = 1.0,
     allowance_j: float | None = None,
-    z: float = 0.0,
 ) -> GainPlan:
-    """The set of at most ``count`` boards and the deadline of most U / C; ends hold with a margin of ``z`` spreads.
+    """The set of at most ``count`` boards and the deadline of most U / C, with the margin that ``columns`` hold.
+
+    ``gains`` of shape (boards,) are those of ``columns.boards``, finite and positive.
 
     With a finite ``allowance_j`` the round's energy keeps it where any board's can, and the allowance is used: the
     price v falls from the best ratio as long as the set of most U - v C keeps it. That finds every set on the concave
@@ -60,29 +58,16 @@ def best_gain(
     those that still fit beside it, is tried too. So with an allowance the gain is the most on the hull, not always the
     most.
 
-    Boards without a usable front or a finite positive gain are never chosen; none at all give an empty plan. Equal
-    worths go by name. Raises ``ValueError`` for a negative price, or two that are zero. About O(m log m) per price for
-    m points (a sort, and bounds that leave a small part of the deadlines).
+    No boards, or a ``count`` of 0, give an empty plan. Equal worths go by name. Raises ``ValueError`` for a negative
+    price, or two that are zero, and for gains that are not as above. About O(m log m) per price for m points (a sort,
+    and bounds that leave a small part of the deadlines).
     """
     if min(time_price, energy_price) < 0 or time_price + energy_price <= 0:
         raise ValueError(f"prices must not be negative, nor both zero: {time_price}, {energy_price}")
-    wanted = {b: front for b, front in fronts.items() if 0 < gains.get(b, 0.0) < np.inf}
-    columns = columns_of(wanted, z)
+    if len(gains) != len(columns) or not ((gains > 0) & np.isfinite(gains)).all():
+        raise ValueError(f"gains must be finite and positive, one for each of {len(columns)} boards: {gains}")
     if not columns.boards or count == 0:
-        return GainPlan((), 0.0, 0.0, 0.0, 0.0)
-    worth = np.array([gains[board] for board in columns.boards], dtype=np.float64)
-    return best_of(columns, worth, count, time_price, energy_price, allowance_j)
-
-
-def best_of(
-    columns: Columns,
-    gains: Floats,
-    count: int | None,
-    time_price: float,
-    energy_price: float,
-    allowance_j: float | None = None,
-) -> GainPlan:
-    """The same on columns; ``gains`` of shape (boards,), finite and positive."""
+        return GainPlan((), 0.0, 0.0)
     lowest = lowest_so_far(columns.above_j, columns.offsets)
     most = len(columns) if count is None else min(count, len(columns))
     problem = _Problem(columns, gains, lowest, np.unique(columns.held_s), most, time_price, energy_price)
@@ -288,7 +273,7 @@ def _allowed(problem: _Problem, found: _Found, allowance_j: float) -> _Found:
     if alone is None:
         return _cheapest(problem)
     kept = found if _totals(problem, found)[1] <= allowance_j else _fewer(problem, allowance_j) or alone
-    low, high = 0.0, _ratio_of(problem, found)
+    low, high, most = 0.0, _ratio_of(problem, found), float(np.sort(problem.gains)[-problem.count :].sum())
     for _ in range(HALVINGS if kept is found else 0):
         price = (low + high) / 2.0
         tried = _searched(problem, _at(problem, price, kept.deadline_s), price)
@@ -298,7 +283,7 @@ def _allowed(problem: _Problem, found: _Found, allowance_j: float) -> _Found:
             continue
         high = price
         kept = tried if gain >= _totals(problem, kept)[0] else kept
-        if energy_j >= 0.999 * allowance_j or len(tried.chosen) == problem.count:
+        if energy_j >= 0.999 * allowance_j or gain >= most * (1.0 - EQUAL):
             break
     filled = [_filled(problem, one, allowance_j) for one in (kept, alone)]
     return max(filled, key=lambda one: _totals(problem, one)[0])
@@ -365,23 +350,5 @@ def _filled(problem: _Problem, found: _Found, allowance_j: float) -> _Found:
 
 
 def _plan(problem: _Problem, found: _Found) -> GainPlan:
-    gain, energy_j = _totals(problem, found)
-    columns = problem.columns
-    return GainPlan(
-        tuple(columns.boards[i] for i in found.chosen),
-        found.deadline_s,
-        gain,
-        energy_j,
-        _expected_end_s(problem, found),
-    )
-
-
-def _expected_end_s(problem: _Problem, found: _Found) -> float:
-    """When the last of the boards chosen is expected to be done, each in its point of least energy."""
-    columns, ends_s = problem.columns, [0.0]
-    for i in found.chosen.tolist():
-        rows = slice(int(columns.offsets[i]), int(columns.offsets[i + 1]))
-        in_time = columns.held_s[rows] <= found.deadline_s
-        best = int(np.argmin(np.where(in_time, columns.above_j[rows], np.inf)))
-        ends_s.append(float(columns.ends_s[rows][best]))
-    return max(ends_s)
+    boards = tuple(problem.columns.boards[i] for i in found.chosen)
+    return GainPlan(boards, found.deadline_s, _totals(problem, found)[1])

@@ -46,12 +46,15 @@ def look(course: Course, fitted: Predictions) -> View:
 def _decided(
     course: Course, predictions: Predictions, known: frozenset[PowerMode], front: Front, goal: Goal
 ) -> Decision:
-    """The policy's decision: among known modes where modes are tried first, if these can meet the goal."""
+    """The policy's decision: among known modes where modes are tried first, among all where these cannot do it.
+
+    Nothing is faster than the fastest mode, so that once that is known a deadline asks for no unknown one.
+    """
     player, exploration = course.player, course.player.exploration
     tries = exploration.modes is not None and exploration.share > 0 and exploration.probes > 0
     if tries and known and goal.deadline_s is not None:
         decision = player.policy(_only(predictions, known), front, goal, player.device.spec)
-        if decision.feasible:
+        if decision.feasible or (player.maxn in known and "power_w" not in goal.limits):
             return _with_warm_up(decision, course.warm_up)
     return _with_warm_up(player.policy(predictions, front, goal, player.device.spec), course.warm_up)
 

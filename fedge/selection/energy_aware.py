@@ -10,12 +10,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from fedge.planning import PINNED
 from fedge.selection.knowing import by_name, completed, front_of, known, seats
 from fedge.selection.options import numbers_of
 from fedge.types import Call, Client, Floats, Front, FrontPoint, Selected
-
-PINNED = ("maxn", "preset")
-"""Policies under which a board does not choose its mode: it is counted as at MAXN."""
 
 
 def energy_aware(clients: Sequence[Client], call: Call, rng: np.random.Generator) -> Selected:

@@ -12,21 +12,15 @@ from dataclasses import replace
 import numpy as np
 
 from fedge.choice.picking import margin_z
+from fedge.planning import BUDGETED, PINNED
 from fedge.planning.columns import Columns, columns_of
-from fedge.planning.gain import GainPlan, best_of
+from fedge.planning.fleet import CONFIDENCE, TIME_WEIGHT
+from fedge.planning.gain import best_gain
 from fedge.selection.drawing import rounded
 from fedge.selection.knowing import by_name, loss_of, samples_of, seats
 from fedge.selection.options import numbers_of
 from fedge.types import Call, Client, Floats, Front, Selected
 
-BUDGETED = "energy-budget"
-"""The policy that has an allowance of joules instead of prices, and leaves the deadline to the selection."""
-PINNED = ("maxn", "preset")
-"""Policies under which a board does not choose its mode: it is planned as at MAXN."""
-TIME_WEIGHT = 0.5
-"""The default of ``balanced``, which holds for the other policies too."""
-CONFIDENCE = 0.84
-"""One spread of margin on every time, the default of the policies that keep a deadline."""
 LEAST_GAIN = 1e-9
 """Everybody's part is worth something, so that somebody is always chosen."""
 
@@ -48,9 +42,16 @@ def planner(clients: Sequence[Client], call: Call, rng: np.random.Generator) -> 
     if len(trying) == size:
         return Selected(tuple(sorted(trying)))
     worth = dict(zip((c.board for c in named), gains(named, call, numbers["uncertainty"]).tolist(), strict=True))
-    plan = _plan(columns, worth, call, size - len(trying))
+    gain = np.array([worth[board] for board in columns.boards], dtype=np.float64)
+    time_price, energy_price = prices(columns, call)
+    allowed_j = allowance_j(call.limits) if call.policy == BUDGETED else None
+    count = size - len(trying)
+    plan = best_gain(
+        columns, gain, count=count, time_price=time_price, energy_price=energy_price, allowance_j=allowed_j
+    )
     deadline_s = plan.deadline_s if call.policy == BUDGETED else None
-    return Selected(tuple(sorted([*trying, *plan.boards])), deadline_s=deadline_s, why=_why(plan, len(trying)))
+    why = "" if allowed_j is None or plan.energy_j <= allowed_j else _beyond(plan.energy_j, allowed_j)
+    return Selected(tuple(sorted([*trying, *plan.boards])), deadline_s=deadline_s, why=why)
 
 
 def gains(clients: Sequence[Client], call: Call, uncertainty: float) -> Floats:
@@ -63,7 +64,9 @@ def gains(clients: Sequence[Client], call: Call, uncertainty: float) -> Floats:
     """
     losses = [loss_of(client) for client in clients]
     highest = max((loss for loss in losses if loss is not None), default=1.0)
-    useful = samples_of(clients) * np.array([highest if loss is None else loss for loss in losses])
+    with np.errstate(over="ignore"):
+        useful = samples_of(clients) * np.array([highest if loss is None else loss for loss in losses])
+    useful = np.minimum(useful, np.finfo(np.float64).max)
     waited = np.array([max(0, call.round - (client.last_round or 0)) for client in clients], dtype=np.float64)
     turns = waited * seats(call.count, clients) / max(1, len(clients))
     gain: Floats = useful / max(useful.max(initial=0.0), 1e-12) + uncertainty * turns**2
@@ -89,13 +92,6 @@ def allowance_j(limits: Mapping[str, float]) -> float | None:
     return max(0.0, limits["budget_j"] - limits.get("spent_j", 0.0)) / max(1.0, limits.get("rounds_left", 1.0))
 
 
-def _plan(columns: Columns, worth: Mapping[str, float], call: Call, count: int) -> GainPlan:
-    gain = np.array([worth[board] for board in columns.boards], dtype=np.float64)
-    allowed_j = allowance_j(call.limits) if call.policy == BUDGETED else None
-    time_price, energy_price = prices(columns, call)
-    return best_of(columns, gain, count, time_price, energy_price, allowed_j)
-
-
 def _planned(front: Front, policy: str) -> Front:
     """What a client is planned by: its front, or MAXN alone where there is nothing else or the policy pins the mode."""
     if policy.partition(":")[0] in PINNED:
@@ -103,6 +99,6 @@ def _planned(front: Front, policy: str) -> Front:
     return front if front.points else replace(front, points=(front.maxn,))
 
 
-def _why(plan: GainPlan, trying: int) -> str:
-    planned = f"{len(plan.boards)} of most gain per cost until {plan.deadline_s:.1f} s for {plan.energy_j:.0f} J"
-    return f"{planned}, {trying} to get to know" if trying else planned
+def _beyond(energy_j: float, allowed_j: float) -> str:
+    kept = f"No board keeps the round's {allowed_j:.0f} J of the budget"
+    return f"{kept}: the one of least energy, {energy_j:.0f} J, goes alone."

@@ -9,9 +9,12 @@ from contracts.reports import IDLE_W, LINK, LOW, MAXN_IDLE_W, answer, front, rep
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedge.experiment import LateSpec
+from fedge.experiment import BatterySpec, LateSpec
+from fedge.fleetsim.battery import Charge
+from fedge.types import Measurement, RoundReport
 from fedge.wire import Answer
 from server.accounting import Around, Opening, round_row, settle
+from server.board_rows import spent_by
 
 OPEN = Opening(round=1, start_s=100.0, deadline_s=30.0, idle_w={"a": IDLE_W, "b": IDLE_W})
 BUSY = LINK.down_s + LINK.up_s
@@ -150,3 +153,94 @@ def test_the_rounds_row_tells_what_is_around_it() -> None:
     row = round_row(settled, (0.1, 0.9), Around(available=4, stale=1, resting_j=12.5))
 
     assert (row.available, row.stale, row.resting_energy_j, row.cancelled) == (4, 1, 12.5, 0)
+
+
+def unlike() -> RoundReport:
+    """A probe of 16 s at 4 W, then 12 s at 20 W in a second mode, then 20 s at 9 W."""
+    probe = Measurement(LOW, 4, 3.5, 4.0, warm_up_s=2.0)
+    mixed = Measurement(LOW, 5, 2.0, 20.0, switch_s=2.0)
+    return dataclasses.replace(report("a", 20.0), probes=(probe,), mixed=mixed)
+
+
+def stepwise(said: RoundReport, until_s: float) -> tuple[float, float, list[int]]:
+    """Seconds, joules and minibatches of the work by ``until_s``, in slices of 1/64 s; the oracle."""
+    slice_s, joules, worked_s, at_s = 1 / 64, 0.0, 0.0, said.link.down_s
+    steps = [0] * len(said.parts)
+    for place, part in enumerate(said.parts):
+        into_s = 0.0
+        while into_s < part.work_s and at_s < until_s:
+            into_s, at_s = into_s + slice_s, at_s + slice_s
+            joules, worked_s = joules + part.power_w * slice_s, worked_s + slice_s
+            warm_s = part.warm_up_s + (part.switch_s or 0.0)
+            steps[place] = sum(warm_s + part.step_s * (i + 1) <= into_s for i in range(part.steps))
+    return worked_s, joules, steps
+
+
+@given(st.integers(0, 60 * 64).map(lambda slices: slices / 64))
+def test_what_was_done_by_a_time_is_what_the_parts_took_one_after_the_other(until_s: float) -> None:
+    spent = spent_by(unlike(), until_s)
+    worked_s, joules, steps = stepwise(unlike(), until_s)
+
+    assert spent.work_s == pytest.approx(worked_s)
+    assert sum(part.work_s for part in spent.parts) == pytest.approx(worked_s)
+    assert spent.work_j == pytest.approx(joules)
+    assert [part.steps for part in spent.parts] == steps
+
+
+def test_a_board_stopped_in_its_probe_is_billed_for_the_probe() -> None:
+    answers = {"a": Answer("a", report=unlike()), "b": answer("b", 10.0)}
+    row = settle(dataclasses.replace(OPEN, wanted=1), answers, LateSpec()).clients[0]
+
+    # 11.5 s of the probe at 4 W, of which 2 s were its warm-up.
+    assert (row.work_s, row.work_j, row.steps) == (11.5, 46.0, 2)
+    assert (row.probes, row.probe_s, row.probe_j, row.mix_steps) == (1, 11.5, 46.0, 0)
+
+
+@given(st.floats(1.0, 800.0), st.floats(0.0, 3.0))
+def test_an_empty_battery_gave_all_that_was_in_it_and_its_row_says_so(left_j: float, charging_w: float) -> None:
+    charge = Charge(BatterySpec(capacity_wh=1.0, charging_w=charging_w), left_j)
+    opening = dataclasses.replace(OPEN, charges={"a": charge})
+    settled = settle(opening, {"a": Answer("a", report=unlike())}, LateSpec())
+    row, seconds = settled.clients[0], settled.end_s - settled.start_s
+
+    assert row.energy_j <= left_j + charging_w * seconds + 1e-9
+    assert settled.charges["a"].left_j == pytest.approx(left_j + charging_w * seconds - row.energy_j, abs=1e-6)
+    assert row.status == "done" or "battery was empty" in (row.error or "")
+
+
+def test_a_battery_that_empties_while_its_board_waits_gives_no_more_than_it_had() -> None:
+    task_j = 10.0 * 9.0 + LINK.radio_j + BUSY * IDLE_W
+    charge = Charge(BatterySpec(capacity_wh=1.0), task_j + 5.0)
+    answers = {"a": answer("a", 10.0), "b": answer("b", 60.0)}
+    row = settle(dataclasses.replace(OPEN, charges={"a": charge}), answers, LateSpec()).clients[0]
+
+    assert (row.status, row.energy_j, row.charge) == ("done", pytest.approx(task_j + 5.0), 0.0)
+    failed = {"a": Answer("a", error="out of memory"), "b": answer("b", 60.0)}
+    low = dataclasses.replace(OPEN, charges={"a": Charge(charge.spec, 5.0)})
+    assert settle(low, failed, LateSpec()).clients[0].energy_j == 5.0
+
+
+def test_a_board_stopped_before_its_battery_would_have_been_empty_keeps_the_rest() -> None:
+    charge = Charge(BatterySpec(capacity_wh=1.0), 300.0)
+    opening = dataclasses.replace(OPEN, charges={"b": charge})
+    answers = {"a": answer("a", 10.0), "b": answer("b", 60.0)}
+    settled = settle(opening, answers, LateSpec(action="drop", grace=0.0))
+    row = settled.clients[1]
+
+    assert (row.status, row.work_j) == ("late", 29.5 * 9.0)
+    assert settled.charges["b"].left_j == pytest.approx(300.0 - row.energy_j)
+    assert settled.charges["b"].left_j > 0.0
+
+
+def test_only_a_late_board_whose_reply_joins_later_tells_how_its_training_went() -> None:
+    answers = {"a": answer("a", 10.0), "b": answer("b", 60.0)}
+    told = {
+        action: settle(OPEN, answers, LateSpec(action=action, grace=0.0)).clients[1] for action in ("drop", "discount")
+    }
+    away = settle(dataclasses.replace(OPEN, leaves_s={"b": 140.0}), answers, LateSpec(action="discount", grace=0.0))
+
+    assert [(row.status, row.loss, row.accuracy) for row in told.values()] == [
+        ("late", None, None),
+        ("late", 0.5, 0.8),
+    ]
+    assert (away.clients[1].status, away.clients[1].loss, away.lost) == ("late", None, ("b",))

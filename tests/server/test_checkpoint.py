@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors import safe_open
+from safetensors.numpy import save_file
 from contracts.reports import answer, front, report
 
 from fedge.errors import BadInput
@@ -89,3 +91,24 @@ def test_a_damaged_newest_file_is_passed_over_for_the_one_before(tmp_path: Path)
     loaded = checkpoint.latest(tmp_path)
     assert loaded is not None
     assert loaded.round == 1
+
+
+def test_a_file_of_arrays_alone_is_passed_over_too(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path, progress(1))
+    save_file({"w": np.zeros(2)}, tmp_path / "round-000002.safetensors")
+
+    loaded = checkpoint.latest(tmp_path)
+    assert loaded is not None
+    assert loaded.round == 1
+
+
+@pytest.mark.parametrize("change", [{"states": "[]"}, {"order": "3"}, {"pending": "[1]"}, {"round": "one"}])
+def test_a_file_whose_notes_are_not_a_checkpoint_s_is_named(tmp_path: Path, change: dict[str, str]) -> None:
+    path = checkpoint.save(tmp_path, progress(1))
+    with safe_open(path, framework="numpy") as opened:
+        notes = opened.metadata()
+        tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 -- not a mapping
+    save_file(tensors, path, metadata=notes | change)
+
+    with pytest.raises(BadInput, match=r"round-000001.safetensors: got a file that cannot be read"):
+        checkpoint.latest(tmp_path)

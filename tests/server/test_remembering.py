@@ -7,6 +7,8 @@ import dataclasses
 import numpy as np
 import pytest
 from contracts.reports import LOW, answer, front
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fedge.experiment import LateSpec
 from fedge.types import Measurement, TrainResult
@@ -66,11 +68,12 @@ def test_a_board_stopped_in_its_probe_keeps_its_old_front() -> None:
 
 
 @pytest.mark.parametrize("opening", [{"leaves_s": {"a": 104.0}}, {}])
-def test_of_a_board_that_failed_nothing_new_is_known(opening: dict[str, object]) -> None:
+def test_of_a_board_that_failed_nothing_new_is_known_but_that_it_rests_since(opening: dict[str, object]) -> None:
     one = said("a", 20.0) if opening else Answer("a", error="out of memory")
     told = after(one, **opening)
 
-    assert told.states["a"] == BEFORE.states["a"]
+    # It worked until it failed: it has not cooled since its last reply at 90 s.
+    assert told.states["a"] == dataclasses.replace(BEFORE.states["a"], rested_at_s=104.0 if opening else 112.0)
     assert told.fronts["a"] == BEFORE.fronts["a"]
     assert (told.histories["a"].rounds, told.histories["a"].loss) == (1, None)
 
@@ -85,6 +88,40 @@ def test_a_late_board_is_busy_until_its_reply_is_in_and_tells_only_then() -> Non
     assert heard(told, [pending]).states["a"] == one.state
     assert heard(told, [pending]).histories["a"].busy_s == 62.0
     assert heard(told, [pending]).histories["a"].rounds == 1
+
+
+def test_of_a_late_board_that_goes_away_before_it_replies_nothing_is_known() -> None:
+    told = after(said("a", 60.0), LateSpec(action="discount", grace=0.0), leaves_s={"a": 140.0})
+
+    assert told.states["a"] == dataclasses.replace(BEFORE.states["a"], rested_at_s=140.0)
+    assert told.fronts["a"] == front(3.0)
+    assert (told.histories["a"].busy_s, told.histories["a"].loss, told.histories["a"].free_at_s) == (None, None, 140.0)
+
+
+def test_a_late_board_that_was_stopped_before_it_went_away_keeps_what_it_had_measured() -> None:
+    told = after(said("a", 60.0), LateSpec(action="drop", grace=0.0), leaves_s={"a": 140.0})
+
+    # Stopped after 30 s, of which it worked 29.5 s.
+    assert [measurement.steps for measurement in told.states["a"].measurements] == [10, 4]
+    assert told.states["a"].rested_at_s == pytest.approx(130.0)
+
+
+def test_a_stopped_board_remembers_what_its_deadlines_allowed() -> None:
+    one = said("a", 20.0)
+    assert one.state is not None
+    told = after(dataclasses.replace(one, state=dataclasses.replace(one.state, allowed_s=(1.5, 2.5))), wanted=1)
+
+    assert told.states["a"].allowed_s == (1.5, 2.5)
+
+
+@given(st.integers(1, 200).map(lambda quarter: quarter / 4))
+def test_the_row_and_the_memory_of_a_stopped_board_count_the_same_minibatches(done_s: float) -> None:
+    one = said("a", 20.0, probe_s=16.0)
+    answers = {"a": one, "b": answer("b", done_s)}
+    settled = settle(dataclasses.replace(OPEN, wanted=1), answers, LateSpec())
+    known = remembered(BEFORE, settled, answers).states["a"].measurements[1:]
+
+    assert settled.clients[0].steps == sum(m.steps for m in known if m != EARLIER)
 
 
 def test_results_are_heard_once() -> None:

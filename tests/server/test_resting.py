@@ -8,9 +8,10 @@ from contracts.reports import IDLE_W, front
 
 from fedge.errors import RunFailed
 from fedge.experiment import BatterySpec, Experiment, FleetEntry
+from fedge.fleetsim.battery import Charge
 from server.checkpoint import History, Progress
 from server.reach import reach_of
-from server.resting import awake, rest
+from server.resting import awake, payable_j, rest
 
 BATTERY = BatterySpec(capacity_wh=1.0, floor=0.5, charging_w=0.5)
 REACH = reach_of(Experiment(fleet=(FleetEntry(device="nano", battery=BATTERY), FleetEntry(device="tx2"))))
@@ -42,6 +43,12 @@ def test_an_empty_battery_gives_what_charges_it_and_no_more() -> None:
 
     assert joules == pytest.approx(0.5 * 100.0)
     assert rested.histories["nano-1"].charge_j == 0.0
+
+
+def test_mains_pay_for_everything_and_a_battery_for_what_is_in_it_and_charges_it() -> None:
+    assert payable_j(200.0, 100.0, None) == 200.0
+    assert payable_j(200.0, 100.0, Charge(BATTERY, 500.0)) == 200.0
+    assert payable_j(200.0, 100.0, Charge(BATTERY, 30.0)) == 30.0 + 0.5 * 100.0
 
 
 def test_nothing_happens_while_somebody_can_be_asked() -> None:

@@ -24,7 +24,7 @@ from fedge.planning.deadline import least_energy_at
 from fedge.studies.fleet.costs import Spent, Truth
 from fedge.types import Front, Goal, Predictions
 
-PIECES = 1
+PIECES = 2
 """The parts of a minibatch that a mode may do: the warm-up is worth one and a half of them."""
 
 

@@ -6,6 +6,7 @@ import dataclasses
 from collections import Counter
 from itertools import combinations
 
+import numpy as np
 import pytest
 from contracts.selector import SelectorContract, a_front, chosen, fleet, often
 from hypothesis import given
@@ -80,6 +81,12 @@ class TestPlanner(SelectorContract):
             [0.1 * (1 / 3) ** 2, 0.1 * (8 / 3) ** 2, 0.1 * (10 / 3) ** 2]
         )
 
+    def test_a_loss_beyond_all_numbers_does_not_end_the_run(self) -> None:
+        told = [Client("a", a_front(), 10, 1e308), Client("b", a_front(), 10, 1.0)]
+
+        assert np.isfinite(gains(told, Call(1, 1), 0.1)).all()
+        assert chosen(self.name, told, Call(1, 1)).boards == ("a",)
+
     def test_a_slow_hungry_client_has_its_turn_too(self) -> None:
         told = {c.board: c for c in fleet(9, front=a_front(), samples=10)}
         told["slow"] = Client("slow", a_front(80.0, 60.0), 10)
@@ -104,6 +111,7 @@ class TestPlanner(SelectorContract):
 
         assert allowance_j(limits) == 500.0
         assert len(answer.boards) * one_j <= 500.0 < (len(answer.boards) + 1) * one_j
+        assert answer.why == ""
         assert chosen(self.name, told, Call(2, 6)).deadline_s is None
 
     def test_a_budget_that_is_used_up_still_gives_the_cheapest_client(self) -> None:
@@ -111,7 +119,9 @@ class TestPlanner(SelectorContract):
         limits = {"budget_j": 10.0, "spent_j": 20.0, "rounds_left": 1.0}
 
         assert allowance_j(limits) == 0.0
-        assert chosen(self.name, told, Call(1, 2, policy="energy-budget", limits=limits)).boards == ("b",)
+        answer = chosen(self.name, told, Call(1, 2, policy="energy-budget", limits=limits))
+        assert answer.boards == ("b",)
+        assert answer.why.startswith("No board keeps the round's 0 J of the budget")
         assert allowance_j({}) is None
 
     def test_clients_without_a_front_get_a_tenth_of_the_seats_and_those_nobody_else_fills(self) -> None:
