@@ -47,14 +47,14 @@ def random_columns(boards: int, points: int, seed: int = 1) -> Columns:
     power_w = idle_w[:, None] + rng.uniform(8.0, 30.0, (boards, 1)) / slowdown**2 * rng.lognormal(0, 0.02, work_s.shape)
     link_s = rng.uniform(0.5, 5.0, (boards, 1))
     held_s = link_s + work_s * np.exp(rng.uniform(0.01, 0.08, work_s.shape))
-    maxn = ((link_s + work_s)[:, 0], held_s[:, 0], work_s[:, 0], (work_s * power_w)[:, 0])
+    at_maxn = (link_s[:, 0] + work_s[:, 0], held_s[:, 0].copy(), work_s[:, 0].copy(), work_s[:, 0] * power_w[:, 0])
     order = np.argsort(held_s, axis=1)
     flat = [np.take_along_axis(c, order, 1).ravel() for c in (link_s + work_s, held_s, power_w, work_s)]
     ends_s, held, watts, work = flat
     above_j = work * (watts - np.repeat(idle_w, points))
     names = tuple(f"board-{i:06}" for i in range(boards))
     offsets = np.arange(0, boards * points + 1, points)
-    return Columns(names, offsets, ends_s, held, above_j, watts, idle_w, *(c.copy() for c in maxn), 1.2 * idle_w)
+    return Columns(names, offsets, ends_s, held, above_j, watts, idle_w, *at_maxn, 1.2 * idle_w)
 
 
 def planners(columns: Columns) -> dict[str, Callable[[], object]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ from fedge.fleetsim.client import task_of
 from fedge.modes import modes_of
 from fedge.policies import policy_for
 from fedge.predictors import PREDICTORS, predictor_for
+from fedge.rounds import steps_of
 from fedge.seeds import generator
 from fedge.selection import SELECTORS, selector_for
 from fedge.selection.options import check_options
@@ -66,7 +68,7 @@ def check(experiment: Experiment) -> None:
     _check_policy(experiment)
     _check_selection(experiment)
     _check_availability(experiment)
-    _check_data(experiment)
+    _check_limits(experiment, _check_data(experiment))
 
 
 def add_plugins(experiment: Experiment) -> None:
@@ -219,15 +221,19 @@ def _check_knobs(table: str, modes: Modes, spec: DeviceSpec) -> None:
                 raise BadInput(f"{table}: {column}", f"{value:g}{'' if column == 'cores' else ' MHz'}", right)
 
 
-def _check_data(experiment: Experiment) -> None:
-    """Load the data set, which this process then keeps, and see that it is enough for the fleet."""
+def _check_data(experiment: Experiment) -> tuple[int, ...]:
+    """Load the data set, which this process then keeps, and see that it is enough for the fleet.
+
+    Gives every board's number of samples.
+    """
     try:
         labels = task_of(experiment).labels
     except FedgeError:
         raise
     except Exception as error:  # the user's own task
         raise BadInput("workload.task", repr(experiment.workload.task), f"a working task ({_reason(error)})") from error
-    split(experiment.data, labels, len(boards(experiment)), generator(experiment.seed, "partition"))
+    shares = split(experiment.data, labels, len(boards(experiment)), generator(experiment.seed, "partition"))
+    return tuple(len(share) for share in shares)
 
 
 def _check_policy(experiment: Experiment) -> None:
@@ -249,8 +255,9 @@ def _check_policy(experiment: Experiment) -> None:
         raise BadInput(f"policy.{first}", "nothing", f"{right}for example --set policy.{first}={needed[first]}")
     if base == "preset":
         _check_presets(experiment, policy.name.partition(":")[2])
-    if policy.power_w is not None:
-        _check_power(experiment, policy.power_w)
+    for field, limit_w in (("power_w", policy.power_w), ("fleet_power_w", policy.fleet_power_w)):
+        if limit_w is not None:
+            _check_least(f"policy.{field}", limit_w, "W", dict(_least_power_w(experiment)))
 
 
 def _check_selection(experiment: Experiment) -> None:
@@ -307,12 +314,36 @@ def _check_presets(experiment: Experiment, preset: str) -> None:
             raise UnknownName(f"policy.name: preset of {board.entry.device}", preset, tuple(presets))
 
 
-def _check_power(experiment: Experiment, power_w: float) -> None:
-    """A limit that no board can keep is wrong; one that some cannot keep is met as nearly as they can."""
-    needed = dict(_least_power_w(experiment))
-    if power_w < min(needed.values()):
-        figures = ", ".join(f"{device} {least_w:.1f} W" for device, least_w in needed.items())
-        raise BadInput("policy.power_w", f"{power_w:g} W", f"at least one board able to keep it; they need {figures}")
+def _check_limits(experiment: Experiment, samples: Sequence[int]) -> None:
+    """A round's joules and seconds against what the work alone takes: the link, waiting and warm-up come besides it.
+
+    ``samples`` are the boards' own. Where partial work counts, one minibatch is enough to keep a deadline.
+    """
+    policy = experiment.policy
+    if policy.round_energy_j is None and policy.deadline_s is None:
+        return
+    least_j: dict[str, float] = {}
+    least_s: dict[str, float] = {}
+    for board, count in zip(boards(experiment), samples, strict=True):
+        name, surface = board.name.rpartition("-")[0], kind_of(board, experiment.workload).average
+        steps = steps_of(count, experiment.workload.batch_size, experiment.workload.local_epochs)
+        timed = 1 if experiment.late.action == "partial" else steps
+        least_j[name] = min(least_j.get(name, math.inf), steps * float((surface.power_w * surface.step_s).min()))
+        least_s[name] = min(least_s.get(name, math.inf), timed * float(surface.step_s.min()))
+    if policy.round_energy_j is not None:
+        _check_least("policy.round_energy_j", policy.round_energy_j, "J", least_j)
+    if policy.deadline_s is not None:
+        _check_least("policy.deadline_s", policy.deadline_s, "s", least_s)
+
+
+def _check_least(where: str, limit: float, unit: str, least: Mapping[str, float]) -> None:
+    """A limit that no board can keep is wrong, even alone; one that some cannot keep is met as nearly as they can.
+
+    ``least`` is what the boards of each fleet entry need at least, as the average of their kind.
+    """
+    if limit < min(least.values()):
+        figures = ", ".join(f"{name} {needed:.2f} {unit}" for name, needed in least.items())
+        raise BadInput(where, f"{limit:g} {unit}", f"at least one board able to keep it; they need {figures}")
 
 
 def _least_power_w(experiment: Experiment) -> Iterator[tuple[str, float]]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+import typer.core
 
 from experiments.cli_predict import app as predict
 from experiments.cli_study import app as study
@@ -149,6 +150,8 @@ def main() -> None:
     # Before numpy and torch are imported: sums split over threads round differently, and small ones get slower.
     for library in ("OMP", "OPENBLAS", "MKL", "VECLIB_MAXIMUM"):
         os.environ[f"{library}_NUM_THREADS"] = "1"
+    # Otherwise Typer puts backslashes before the brackets of plain help, as rich's markup needs them.
+    typer.core.HAS_RICH = False
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     try:
         app(prog_name="fedge")

@@ -15,7 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from experiments.report.quantities import UNKNOWN, duration, energy, mean, number, percent, ratio
+from experiments.report.quantities import UNKNOWN, duration, energies, energy, mean, number, percent, ratio
 from fedge.experiment import Experiment, boards
 from fedge.telemetry.rows import ClientRow, RoundRow
 from fedge.telemetry.store import FILES, read_rows
@@ -221,7 +221,7 @@ def summary_table(summary: dict[str, Any]) -> RenderableType:
     against_maxn = "" if length is None else f", {length:.2f} × MAXN's"
     facts = {
         "accuracy": percent(summary.get("final_accuracy")),
-        "energy": energy(summary.get("energy_j")),
+        "energy": _spent(summary),
         "saving vs MAXN": _saving(summary, "maxn"),
         "saving vs MAXN, waiting low": _saving(summary, "maxn_parked"),
         "mean round": duration(summary.get("mean_round_s")) + against_maxn,
@@ -241,15 +241,33 @@ def summary_table(summary: dict[str, Any]) -> RenderableType:
     return table
 
 
+def _spent(summary: dict[str, Any]) -> str:
+    """The joules of the boards that were asked, and of those that were not, in one unit."""
+    spent_j, resting_j = summary.get("energy_j"), summary.get("resting_energy_j")
+    if spent_j is None or not resting_j:
+        return energy(spent_j)
+    asked, resting = energies(spent_j, resting_j)
+    return f"{asked}, and {resting} of boards at rest"
+
+
+def _budget(summary: dict[str, Any]) -> str | None:
+    """How much of the budget was spent; what boards at rest drew is not counted."""
+    budget_j, resting_j = summary.get("budget_j"), summary.get("resting_energy_j")
+    if not budget_j:
+        return None
+    budget, resting = energies(budget_j, resting_j or 0.0)
+    besides = f"; boards at rest, not counted, drew {resting}" if resting_j else ""
+    return f"{percent(summary.get('budget_spent'))} of {budget} spent{besides}"
+
+
 def _told(summary: dict[str, Any]) -> dict[str, str]:
-    """What only some runs have: boards lost, stale results, boards at rest, an energy budget."""
+    """What only some runs have: boards lost, stale results, an energy budget."""
     lost = [str(summary.get(key) or 0) for key in ("late", "failed", "cancelled")]
-    staleness, budget_j = summary.get("mean_staleness"), summary.get("budget_j")
+    staleness = summary.get("mean_staleness")
     facts = {
         "late, failed, cancelled": ", ".join(lost) if set(lost) != {"0"} else None,
         "mean staleness": f"{number(staleness, 3)} models" if staleness else None,
-        "boards at rest": energy(summary["resting_energy_j"]) if summary.get("resting_energy_j") else None,
-        "energy budget": f"{percent(summary.get('budget_spent'))} of {energy(budget_j)} spent" if budget_j else None,
+        "energy budget": _budget(summary),
         "ended": summary.get("ended"),
     }
     return {name: value for name, value in facts.items() if value is not None}

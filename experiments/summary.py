@@ -44,7 +44,13 @@ def summarise(
         "makespan_s": rounds[-1].end_s if rounds else 0.0,
         "mean_round_s": sum(row.round_s for row in rounds) / max(1, len(rounds)),
     }
-    return {**figures, **_joules(experiment, rounds), **_errors(clients), **_counts(rounds, clients), "wall_s": wall_s}
+    return {
+        **figures,
+        **_joules(experiment, rounds),
+        **_errors(clients),
+        **_counts(experiment, rounds, clients),
+        "wall_s": wall_s,
+    }
 
 
 def _joules(experiment: Experiment, rounds: Sequence[RoundRow]) -> dict[str, Any]:
@@ -82,16 +88,31 @@ def _errors(clients: Sequence[ClientRow]) -> dict[str, float | None]:
     }
 
 
-def _counts(rounds: Sequence[RoundRow], clients: Sequence[ClientRow]) -> dict[str, Any]:
+def _counts(experiment: Experiment, rounds: Sequence[RoundRow], clients: Sequence[ClientRow]) -> dict[str, Any]:
     """What became of the boards' rounds."""
     return {
+        "asked": len(clients),
+        "asynchronous": is_asynchronous(rounds, clients),
         "late": sum(row.late for row in rounds),
         "failed": sum(row.failed for row in rounds),
         "cancelled": sum(row.cancelled for row in rounds),
         "stale": sum(row.stale for row in rounds),
+        "late_lost": _late_lost(experiment, rounds),
         "mean_staleness": _mean([row.staleness for row in clients if row.staleness is not None]),
         "infeasible": sum(row.feasible is False for row in clients),
     }
+
+
+def _late_lost(experiment: Experiment, rounds: Sequence[RoundRow]) -> int:
+    """Late replies that joined no round: under way when the run ended, or of a board that went away."""
+    late, joined = sum(row.late for row in rounds), sum(row.stale for row in rounds)
+    return max(0, late - joined) if experiment.late.action == "discount" else 0
+
+
+def is_asynchronous(rounds: Sequence[RoundRow], clients: Sequence[ClientRow]) -> bool:
+    """Whether boards began their tasks at times of their own, not at the round's start."""
+    starts = {row.round: row.start_s for row in rounds}
+    return any(row.status == "done" and row.start_s != starts.get(row.round, row.start_s) for row in clients)
 
 
 def _round_vs_maxn(compared: Sequence[RoundRow]) -> float | None:

@@ -154,7 +154,7 @@ def spent_by(report: RoundReport, until_s: float) -> Spent:
 
 
 def _parts_by(report: RoundReport, work_s: float) -> tuple[PartDone, ...]:
-    """Every part as far as it was done in the first ``work_s`` of the work; all of it at its end, whatever rounds."""
+    """Each part as far as it was done in the first ``work_s`` of the work; every part whole once all was done."""
     left_s = work_s if work_s < report.work_s else math.inf
     parts = []
     for part in report.parts:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedge.devices.truth import Surface
+from fedge.errors import BadInput
 from fedge.evaluation.implausible import plausible_rows
 from fedge.experiment import Board, Experiment, boards
 from fedge.fleetsim import client
@@ -19,11 +20,20 @@ from fedge.studies.fleet import FleetRun, Truth
 from fedge.telemetry.rows import RoundRow
 from fedge.telemetry.store import MemoryTables
 from fedge.types import PowerMode, ProfileTable, RoundReport
+from server.aggregation import strategy_of
 from server.coordinator import Coordinator
 from server.port import LocalPort, Question, Reply
+from server.staleness import Asynchronous
 
 Reports = dict[int, dict[str, RoundReport]]
 """Round -> board -> what it reported."""
+
+
+def check_strategy(experiment: Experiment) -> None:
+    """Raise ``BadInput`` for an asynchronous strategy: the study judges rounds, which such a run does not have."""
+    if isinstance(strategy_of(experiment.strategy), Asynchronous):
+        right = "a strategy of rounds, e.g. --set strategy=FedAvg: the study judges rounds, asynchronous runs have none"
+        raise BadInput("strategy.name", repr(experiment.strategy.name), right)
 
 
 def play_fleet(

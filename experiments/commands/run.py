@@ -20,6 +20,13 @@ from fedge.errors import BadInput, RunFailed
 from fedge.experiment import Experiment
 from fedge.telemetry import run_folder
 
+NOBODY = "no board can be asked"
+"""What the server says when boards are away for good, or too empty."""
+
+
+BUDGET = "raise policy.budget_j"
+"""In what the launcher says when not even the first round fits the energy budget."""
+
 
 def run(config: Path, overrides: Sequence[str], out: Path | None, as_json: bool) -> None:
     """Start a new run of an experiment file."""
@@ -62,7 +69,7 @@ def _play(
         console.print(f"stopped; `fedge resume {folder}` goes on from the last checkpoint", soft_wrap=True)
         raise
     except RunFailed as error:
-        raise RunFailed(f"{error}\n  run folder: {folder}; `fedge resume {folder}` tries again") from error
+        raise RunFailed(f"{error}\n  run folder: {folder}; {_hint(str(error), folder)}") from error
     console.print(summary_table(summary))
     for note in _notes(summary):
         console.print(note, soft_wrap=True)
@@ -78,10 +85,47 @@ def _notes(summary: Mapping[str, Any]) -> Iterator[str]:
         label = entry["truth"]["label"]
         counts[label] = counts.get(label, 0) + entry["count"]
     yield "emulated boards: " + ", ".join(f"{count} {label}" for label, count in sorted(counts.items()))
-    missed = {"infeasible": "goals out of reach", "late": "replies late", "failed": "boards failed"}
-    told = [f"{summary[key]} {what}" for key, what in missed.items() if summary[key]]
+    if summary.get("ended"):
+        yield f"note: the energy budget ended it; {BUDGET} in its {run_folder.RUN_YAML} and `fedge resume` it to go on"
+    told = list(_trouble(summary))
     if told:
-        yield f"note: {', '.join(told)} (of {summary['rounds']} rounds x {summary['clients']} boards); see the report"
+        yield f"note: {', '.join(told)} (of {_all(summary)}); see the report"
+
+
+def _trouble(summary: Mapping[str, Any]) -> Iterator[str]:
+    """What went otherwise than planned, counted by boards and rounds."""
+    goal, board = ("plan", "task") if summary["asynchronous"] else ("goal", "board")
+    if summary["infeasible"]:
+        yield f"{_count(summary['infeasible'], goal, f'{goal}s')} out of reach"
+    if summary["late"]:
+        lost = f", {summary['late_lost']} of them lost (joined no round)" if summary["late_lost"] else ""
+        yield f"{_count(summary['late'], 'reply', 'replies')} late{lost}"
+    if summary["failed"]:
+        yield f"{_count(summary['failed'], board, f'{board}s')} failed"
+
+
+def _all(summary: Mapping[str, Any]) -> str:
+    """Of how many: in an asynchronous run tasks, else rounds of a board that was asked."""
+    rounds, boards, asked = summary["rounds"], summary["clients"], summary["asked"]
+    if summary["asynchronous"]:
+        return _count(asked, "task", "tasks")
+    if asked == rounds * boards:
+        return f"{_count(rounds, 'round', 'rounds')} x {_count(boards, 'board', 'boards')}"
+    return _count(asked, "board round", "board rounds")
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
+
+
+def _hint(reason: str, folder: Path) -> str:
+    """What to do about a failed run: some fail again as they are."""
+    resume = f"`fedge resume {folder}`"
+    if BUDGET in reason:
+        return f"then {resume} plays it"
+    if NOBODY in reason:
+        return f"change the boards' availability or battery in its {run_folder.RUN_YAML}, then {resume}"
+    return f"{resume} tries again"
 
 
 @contextmanager

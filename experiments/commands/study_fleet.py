@@ -57,6 +57,7 @@ def fleet(asked: Asked, json_file: Path | None, html: Path | None) -> None:
 def jobs_of(asked: Asked) -> list[Job]:
     """Every policy with every seed; raises ``BadInput`` for whatever is wrong with the file or the options."""
     experiment = load_experiment(asked.config, asked.overrides)
+    _check_strategy(experiment, asked.config)
     names = (experiment.policy.name,) if asked.policies is None else names_of(asked.policies)
     jobs = []
     for name in names:
@@ -85,6 +86,16 @@ def play(job: Job) -> FleetRun:
 
 def _seeds(asked: Asked) -> Sequence[int]:
     return range(1, asked.seeds + 1)
+
+
+def _check_strategy(experiment: Experiment, config: Path) -> None:
+    from experiments.backends.study import check_strategy
+
+    checks.add_plugins(experiment)
+    try:
+        check_strategy(experiment)
+    except BadInput as error:
+        raise BadInput(f"{config}: {error.where}", error.got, error.right) from error
 
 
 def _check(experiment: Experiment, config: Path) -> None:

@@ -13,7 +13,7 @@ from experiments.commands.study_output import check_outputs, console, names_of, 
 from fedge.errors import BadInput
 from fedge.evaluation.knowledge import board_of
 from fedge.profiles.table import read_table
-from fedge.types import ProfileTable
+from fedge.types import Floats, ProfileTable
 
 if TYPE_CHECKING:
     from experiments.report.choices.summary import Choice
@@ -27,6 +27,8 @@ USUAL_SET = "cifar10"
 USUAL_STEPS = 200
 """For boards that were not played there; chosen by us, as on the AGX Xavier."""
 FEWEST_MODES = 2
+NEAR, FEW = 0.05, 0.1
+"""A table's clock is the catalogue's within this share; so many of a knob's values may be others. Chosen by us."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,8 @@ def mode_choice(asked: Asked, json_file: Path | None, html: Path | None) -> None
     from experiments.report.choices.terminal import mode_choice_table
 
     console().print(mode_choice_table(jobs[0].table, jobs[0].steps, choices))
+    for note in notes_of(jobs[0].table, asked.device):
+        console().print(f"note: {note}", soft_wrap=True, highlight=False, markup=False)
     write_rows(json_file, [choice.row for choice in choices])
     if html is not None:
         written("--html", html, lambda path: _draw(jobs[0], choices, path))
@@ -93,6 +97,26 @@ def jobs_of(asked: Asked) -> list[Job]:
         for ratio in asked.ratios
         for seed in range(1, asked.seeds + 1)
     ]
+
+
+def notes_of(table: ProfileTable, named: str | None) -> list[str]:
+    """What is strange about the table's board: one that is not in the catalogue, or that has other clocks."""
+    spec = board_of(table.device)
+    told = "named by --device" if named else "taken from the table's folder, --device names another"
+    if spec is None:
+        return [f"{table.device} ({told}) is no board of the catalogue: its predictor's priors are not scaled to it"]
+    own = {"core counts": spec.cores, "CPU clocks": spec.cpu_mhz, "GPU clocks": spec.gpu_mhz, "memory": spec.mem_mhz}
+    strange = [what for knob, (what, known) in enumerate(own.items()) if _is_strange(table.modes.knobs[:, knob], known)]
+    if not strange:
+        return []
+    return [f"the table's {', '.join(strange)} are not those of {spec.name} ({told}): is it this board's table?"]
+
+
+def _is_strange(values: Floats, known: Sequence[float]) -> bool:
+    """Whether more than ``FEW`` of a knob's values are none of the board's."""
+    found = {*values.tolist()}
+    off = [value for value in found if min(abs(value / one - 1.0) for one in known) > NEAR]
+    return len(off) > FEW * len(found)
 
 
 def steps_of(table: ProfileTable) -> int:

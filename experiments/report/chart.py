@@ -49,6 +49,15 @@ class Section:
     """Tables and legends below the charts, already escaped."""
 
 
+MOST_TICKS = 12
+"""Rounds up to which each has a mark on the axis; with more, marks fall on whole numbers anyway."""
+
+
+def round_axis(rounds: int) -> dict[str, Any]:
+    """An axis of so many rounds, with whole numbers on it."""
+    return axis("round", **({"dtick": 1} if rounds <= MOST_TICKS else {}))
+
+
 def axis(title: str, **more: Any) -> dict[str, Any]:
     """An axis with its title; everything of taste is the page's theme."""
     return {"title": {"text": title}, **more}

@@ -183,7 +183,7 @@ def _sections(run: Run) -> list[Section]:
     )
     return [
         Section("Accuracy", "What the fleet learnt, for its rounds, its time and its energy.", figures.accuracy(run)),
-        Section("Timeline", "Who worked when, and for whom the others waited.", timeline.timeline(run)),
+        Section("Timeline", timeline.LEADS[run.asynchronous], timeline.timeline(run)),
         *shown,
         Section("Energy", "Where the joules went.", (energy.energy_of_clients(run),)),
         Section("Power modes", scale, modes.modes(run)),

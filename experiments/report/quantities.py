@@ -53,6 +53,13 @@ def energy(value_j: float | None) -> str:
     return number(value_j / scale.per, 3, scale.unit)
 
 
+def energies(*values_j: float) -> tuple[str, ...]:
+    """Several in the unit that fits the largest, for one sentence."""
+    largest_j = max(abs(value) for value in values_j)
+    scale = next((s for s in (Scale("J", 1.0), Scale("kJ", 1e3)) if largest_j < 1e3 * s.per), Scale("MJ", 1e6))
+    return tuple(number(value / scale.per, 3, scale.unit) for value in values_j)
+
+
 def duration(value_s: float | None) -> str:
     """45.3 s, 12 min 5 s, 3 h 12 min."""
     if value_s is None or not math.isfinite(value_s):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.schema import load_experiment
-from experiments.summary import compared_of, summarise
+from experiments.summary import compared_of, is_asynchronous, summarise
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, boards
 from fedge.telemetry import run_folder
@@ -45,8 +45,7 @@ class Run:
     @property
     def asynchronous(self) -> bool:
         """Whether boards began their tasks at times of their own, not at the round's start."""
-        starts = {row.round: row.start_s for row in self.rounds}
-        return any(row.status == "done" and row.start_s != starts[row.round] for row in self.clients)
+        return is_asynchronous(self.rounds, self.clients)
 
     @property
     def compared(self) -> tuple[RoundRow, ...]:
@@ -81,7 +80,8 @@ def load_run(folder: Path) -> Run:
 def load_runs(folders: Sequence[Path]) -> tuple[Run, ...]:
     """Several runs, each with a name that none of the others has."""
     runs = [load_run(folder) for folder in folders]
-    for name_of in (_by_policy, _by_folder, _by_path):
+    by_strategy = len({run.experiment.strategy.name for run in runs}) > 1
+    for name_of in ((_by_strategy if by_strategy else _by_policy), _by_folder, _by_path):
         names = [name_of(run) for run in runs]
         if max(Counter(names).values(), default=1) == 1:
             break
@@ -92,6 +92,10 @@ def load_runs(folders: Sequence[Path]) -> tuple[Run, ...]:
 
 def _by_policy(run: Run) -> str:
     return f"{run.experiment.name} ({run.experiment.policy.name})"
+
+
+def _by_strategy(run: Run) -> str:
+    return f"{run.experiment.name} ({run.experiment.policy.name}, {run.experiment.strategy.name})"
 
 
 def _by_folder(run: Run) -> str:

@@ -26,6 +26,8 @@ ASYNCHRONOUS = (
     "Every dotted line is a new model, and ★ the result that completed it. Nobody waits for anybody: a board fetches "
     "the newest model as soon as it is done. Tasks under way at the end are drawn up to it. "
 )
+LEADS = {False: "Who worked when, and for whom the others waited.", True: "Who worked when, and what made each model."}
+"""What the timeline shows, by whether the run is asynchronous."""
 ONE_ROUND = (
     "The dashed line is the deadline the server planned from the boards' offers; the outlined stretch up to it is a "
     "board's slack. ★ marks the straggler. A board that could have worked through its slack in a cheaper mode spent "
@@ -43,7 +45,7 @@ def timeline(run: Run) -> tuple[Chart, Chart]:
 def _all_rounds(run: Run, view: View) -> Chart:
     scale = time_scale([view.rounds[-1].end_s])
     data = _bars(run, view, view.rows(run), scale, lambda row: row.start_s)
-    data += [_stragglers(view, view.rounds, scale, lambda row: row.end_s), _starts(view, scale)]
+    data += [_stragglers(run, view, view.rounds, scale, lambda row: row.end_s), _starts(view, scale)]
     spans = tuple((str(row.round), row.start_s / scale.per, row.end_s / scale.per) for row in view.rounds)
     shown = spans[-FIRST_SHOWN:]
     layout = _layout(view, f"fleet's clock ({scale.unit})", (shown[0][1], shown[-1][2]))
@@ -62,7 +64,7 @@ def _one_round(run: Run, view: View) -> Chart:
 def _frame(run: Run, view: View, one: RoundRow, rows: Sequence[ClientRow]) -> Frame:
     seconds = Scale("s", 1.0)
     data = _bars(run, view, rows, seconds, lambda row: row.start_s - one.start_s)
-    data.append(_stragglers(view, [one], seconds, lambda row: row.round_s))
+    data.append(_stragglers(run, view, [one], seconds, lambda row: row.round_s))
     if one.deadline_s is not None:
         data += [_slack(view, rows), _deadline(view, one.deadline_s)]
     end_s = max(one.round_s, one.deadline_s or 0.0)
@@ -176,16 +178,20 @@ def _stopped(
     }
 
 
-def _stragglers(view: View, rounds: Sequence[RoundRow], scale: Scale, end: Callable[[RoundRow], float]) -> Trace:
+def _stragglers(
+    run: Run, view: View, rounds: Sequence[RoundRow], scale: Scale, end: Callable[[RoundRow], float]
+) -> Trace:
+    """The board that a round waited for last; in an asynchronous run, whose result made the model complete."""
+    name, told = ("completed a model", "completed model") if run.asynchronous else ("straggler", "straggler of round")
     shown = [row for row in rounds if row.straggler in view.boards]
     return {
         "type": "scatter",
         "mode": "markers",
-        "name": "straggler",
+        "name": name,
         "x": [end(row) / scale.per for row in shown],
         "y": [view.boards.index(row.straggler) for row in shown],
         "marker": {"symbol": "star", "color": ALARM, "size": 10, "line": {"color": "white", "width": 1}},
-        "hovertext": [f"straggler of round {row.round}: {escape(row.straggler)}" for row in shown],
+        "hovertext": [f"{told} {row.round}: {escape(row.straggler)}" for row in shown],
         "hoverinfo": "text",
         "cliponaxis": False,
     }

@@ -18,6 +18,7 @@ from fedge.experiment import AvailabilitySpec, Board, Experiment
 from fedge.seeds import generator
 
 COLUMNS = ("board", "on_s", "off_s")
+_RIGHT = f"a CSV file of {','.join(COLUMNS)}"
 Interval = tuple[float, float]
 """Fleet times from which, and until which, a board is there."""
 
@@ -124,10 +125,12 @@ def read_trace(path: Path) -> Mapping[str, tuple[Interval, ...]]:
 def _read(path: Path) -> Mapping[str, tuple[Interval, ...]]:
     try:
         text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(
-            str(path), "a file that cannot be read", f"a CSV file of {','.join(COLUMNS)} ({error})"
-        ) from error
+    except FileNotFoundError as error:
+        raise BadInput(str(path), "no such file", _RIGHT) from error
+    except OSError as error:
+        raise BadInput(str(path), "a file that cannot be read", f"{_RIGHT} ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise BadInput(str(path), "a file that cannot be read", f"{_RIGHT} (in UTF-8)") from error
     seen: dict[str, list[tuple[float, float, int]]] = {}
     for line, board, on_s, off_s in _lines(path, text):
         seen.setdefault(board, []).append((on_s, off_s, line))

@@ -48,7 +48,7 @@ def by_deadline(
         if within(time_s, deadline_s)[row]:
             why = f"Fastest mode: {figure(time_s[row])} s expected, too uncertain for less in {figure(deadline_s)} s."
             return Decision(predictions.modes[row], why)
-        late = f"later than the {figure(deadline_s)} s left; this board holds up the round"
+        late = f"later than the {figure(deadline_s)} s left"
         return Decision(predictions.modes[row], f"Fastest mode: {figure(time_s[row])} s expected, {late}.", False)
     usable = among if safe.any() else among & (predictions.step_s_sd_log <= KNOWN_SD_LOG)
     kept_s = busy_s(predictions, offer, goal, z) if safe.any() else time_s

@@ -45,8 +45,7 @@ def tifl(clients: Sequence[Client], call: Call, rng: np.random.Generator) -> Sel
     tier = int(drawn(weights if weights.any() else (seen.credits > 0.0).astype(np.float64), 1, rng)[0])
     rows = drawn(np.ones(len(groups[tier])), size, rng)
     memory = {**call.memory, **_memory(seen, tier)}
-    why = f"tier {tier + 1} of {len(groups)}"
-    return Selected(tuple(sorted(groups[tier][row].board for row in rows)), memory, why=why)
+    return Selected(tuple(sorted(groups[tier][row].board for row in rows)), memory)
 
 
 def tiers(clients: Sequence[Client], count: int) -> list[list[Client]]:

@@ -37,7 +37,7 @@ def traced(folder: Path, *lines: str) -> str:
         ("availability={off_s: 60}", "fleet[0].availability.on_s: got nothing; both on_s and off_s"),
         ("availability={}", "fleet[0].availability.on_s: got nothing; both on_s and off_s"),
         ("availability={on_s: 60, off_s: 6, trace: x.csv}", "fleet[0].availability.trace: got "),
-        ("availability={trace: /nowhere/x.csv}", "fleet[0].availability.trace: /nowhere/x.csv: got a file that cannot"),
+        ("availability={trace: /nowhere/x.csv}", "fleet[0].availability.trace: /nowhere/x.csv: got no such file"),
         ("battery={capacity_wh: 9, charge: 0.1, floor: 0.2}", "fleet[0].battery.charge: got 0.1; at least its floor"),
     ],
 )

@@ -130,6 +130,13 @@ def test_an_unknown_name_is_named_with_the_known_ones(refused: Refusals, overrid
     [
         ("fastest-within-power", "power_w: got nothing; fastest-within-power needs it, "),
         ("{name: fastest-within-power, power_w: 0.5}", "power_w: got 0.5 W; at least one board able to keep it; they "),
+        (
+            "{name: fastest, fleet_power_w: 0.001}",
+            "fleet_power_w: got 0.001 W; at least one board able to keep it; they ",
+        ),
+        ("{name: fastest, round_energy_j: 0.001}", "round_energy_j: got 0.001 J; at least one board able to keep it; "),
+        ("{name: balanced, deadline_s: 0.001}", "deadline_s: got 0.001 s; at least one board able to keep it; they "),
+        ("{name: least-energy, deadline_s: 0.001}", "deadline_s: got 0.001 s; at least one board able to keep it; th"),
         ("{name: fastest-within-power, power_w: -3}", "power_w: got -3; a number above 0"),
         ("{name: fastest-within-power, power_w: a lot}", "power_w: got 'a lot'; a number"),
         ("{name: fastest-within-power, power_w: 9, time_weight: 1}", "time_weight: got 1; fastest-within-power takes "),

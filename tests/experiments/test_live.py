@@ -135,6 +135,7 @@ def test_the_summary_names_the_headline_figures():
 def test_the_summary_tells_of_a_budget_of_staleness_and_of_resting_boards():
     summary = {
         "cancelled": 3,
+        "energy_j": 78_000.0,
         "mean_staleness": 1.5,
         "resting_energy_j": 2500.0,
         "budget_j": 8e4,
@@ -145,8 +146,8 @@ def test_the_summary_tells_of_a_budget_of_staleness_and_of_resting_boards():
     for part in (
         "late, failed, cancelled 0, 0, 3",
         "mean staleness 1.50 models",
-        "boards at rest 2.50 kJ",
-        "energy budget 97.5 % of 80.0 kJ spent",
+        "energy 78.0 kJ, and 2.50 kJ of boards at rest",
+        "energy budget 97.5 % of 80.0 kJ spent; boards at rest, not counted, drew 2.50 kJ",
         "ended 78000 J of 80000 J are spent; round 9",
     ):
         assert part in text

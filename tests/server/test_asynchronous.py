@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from fedge.errors import RunFailed
 from fedge.experiment import AvailabilitySpec, BatterySpec, Experiment, FleetEntry, PolicySpec, StrategySpec
-from fedge.selection import selector_for
+from fedge.selection import oort, selector_for
 from fedge.telemetry.rows import ClientRow, EventRow, RoundRow
 from fedge.telemetry.store import MemoryTables
-from fedge.types import NamedArrays, Selected, TrainResult
+from fedge.types import Call, Client, NamedArrays, Selected, TrainResult
 from fedge.wire import Answer, BoardState
 from server import checkpoint
 from server.aggregation import strategy_of
@@ -434,3 +434,84 @@ def test_progress_of_a_finished_run_is_given_back_as_it_is() -> None:
 
     assert coordinator(Scripted({"a-1": [1.0]}), tables, fedbuff(), 4).run(done).round == 4
     assert tables.rows == []
+
+
+def asked_of(port: Scripted) -> list[tuple[str, ...]]:
+    return [tuple(questions) for _, questions in port.calls]
+
+
+@settings(deadline=None, max_examples=30)
+@given(FLEETS, st.integers(1, 3), st.integers(0, 5))
+def test_to_the_selector_rounds_are_counted_one_by_one_also_after_the_run_was_stopped(
+    tmp_path_factory: pytest.TempPathFactory, work_s: dict[str, list[float]], concurrency: int, stop: int
+) -> None:
+    calls: list[Call] = []
+    folder = tmp_path_factory.mktemp("checkpoints")
+
+    def spy(clients: Sequence[Client], call: Call, rng: np.random.Generator) -> Selected:
+        calls.append(call)
+        known = [client.last_round for client in clients if client.last_round is not None]
+        assert all(last < call.round for last in known)
+        return Selected(tuple(client.board for client in clients[: call.count]))
+
+    port, strategy = Scripted(work_s), fedbuff(concurrency=concurrency)
+    for rounds in (stop + 1, stop + 4):
+        made = coordinator(port, MemoryTables(), strategy, rounds, folder)
+        dataclasses.replace(made, selector=spy).run(checkpoint.latest(folder))
+
+    assert [call.round for call in calls] == list(range(1, len(port.calls) + 1))
+
+
+def test_a_board_s_last_round_is_the_one_in_which_its_task_ended() -> None:
+    seen: list[tuple[int, dict[str, int | None]]] = []
+
+    def spy(clients: Sequence[Client], call: Call, rng: np.random.Generator) -> Selected:
+        seen.append((call.round, {client.board: client.last_round for client in clients}))
+        return Selected(tuple(client.board for client in clients[: call.count]))
+
+    made = coordinator(Scripted({"a-1": [2.0], "b-1": [5.0]}), MemoryTables(), fedbuff(), 4)
+    dataclasses.replace(made, selector=spy).run()
+
+    assert seen == [
+        (1, {"a-1": None, "b-1": None}),
+        (2, {"a-1": 1}),
+        (3, {"b-1": 2}),
+        (4, {"a-1": 3}),
+    ]
+
+
+def test_oort_learns_from_those_whose_tasks_ended_since_it_last_chose(monkeypatch: pytest.MonkeyPatch) -> None:
+    rewards: list[float | None] = []
+    reward = oort._reward
+
+    def kept(clients: Sequence[Client], round_: int) -> float | None:
+        rewards.append(reward(clients, round_))
+        return rewards[-1]
+
+    monkeypatch.setattr(oort, "_reward", kept)
+    port = Scripted({f"{name}-1": [2.0 + 3.0 * i] for i, name in enumerate("abcdefgh")})
+    coordinator(port, MemoryTables(), fedbuff(2, concurrency=3), 20, selector="oort").run()
+
+    assert rewards[0] is None
+    assert None not in rewards[1:]
+
+
+def test_a_goal_tells_how_many_tasks_a_board_has_still_to_come() -> None:
+    port = Scripted({"a-1": [4.0], "b-1": [4.0]})
+    coordinator(port, MemoryTables(), fedbuff(2), 4).run()
+    left = [q.ask.goal.rounds_left for _, asked in port.calls for q in asked.values() if q.ask.goal is not None]
+
+    assert asked_of(port) == [("a-1", "b-1")] * 4
+    assert left == [3, 3, 2, 2, 1, 1, 0, 0]
+
+
+def test_what_a_selector_has_to_say_is_an_event_once_per_model() -> None:
+    def talking(clients: Sequence[Client], call: Call, rng: np.random.Generator) -> Selected:
+        return Selected(tuple(client.board for client in clients[: call.count]), why="the fullest goes alone")
+
+    tables = MemoryTables()
+    made = coordinator(Scripted({"a-1": [2.0], "b-1": [5.0]}), tables, fedbuff(3), 2)
+    dataclasses.replace(made, selector=talking).run()
+
+    told = [(row.round, row.kind, row.message) for row in rows_of(tables, EventRow) if row.kind == "selection"]
+    assert told == [(1, "selection", "the fullest goes alone"), (2, "selection", "the fullest goes alone")]

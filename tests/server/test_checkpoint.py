@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from contracts.reports import answer, front, report
 from safetensors import safe_open
 from safetensors.numpy import save_file
-from contracts.reports import answer, front, report
 
 from fedge.errors import BadInput
 from fedge.types import TrainResult

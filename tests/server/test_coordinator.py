@@ -196,6 +196,21 @@ def test_a_selector_chooses_who_is_asked_and_its_memory_is_kept() -> None:
     assert [(row.selected, row.available) for row in rows_of(tables, RoundRow)] == [(1, 2)] * 4
 
 
+def test_what_a_selector_and_a_plan_have_to_say_are_events_of_the_round() -> None:
+    tables, quiet = MemoryTables(), MemoryTables()
+    selection = SelectionSpec(name="energy-aware", count=2, options={"power_w": 0.1})
+    policy = PolicySpec(name="least-energy", deadline_s=0.001)
+    coordinator(Scripted(), tables, rounds=2, selection=selection, policy=policy).run()
+    coordinator(Scripted(), quiet, rounds=2, selection=SelectionSpec(name="energy-aware", count=2)).run()
+
+    told = [(row.round, row.kind) for row in rows_of(tables, EventRow) if row.board is None]
+    words = [row.message for row in rows_of(tables, EventRow) if row.board is None]
+    assert told == [(1, "selection"), (1, "plan"), (2, "selection"), (2, "plan")]
+    assert words[0] == "No board keeps 0.1 W by itself: the one of least power goes alone."
+    assert words[1].endswith("Not within the limits.")
+    assert [row.kind for row in rows_of(quiet, EventRow)] == []
+
+
 def test_who_rests_is_counted_at_its_idle_power_beside_the_rounds_energy() -> None:
     tables = MemoryTables()
     coordinator(Scripted(), tables, rounds=1, selection=SelectionSpec(name="random", count=1)).run()

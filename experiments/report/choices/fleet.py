@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
-from experiments.report.chart import LEGEND, Chart, Section, Trace, axis
-from experiments.report.choices.summary import BASELINES, FLEET, SAVINGS, WAYS, Figures, baseline, grouped
+from experiments.report.chart import LEGEND, Chart, Section, Trace, axis, round_axis
+from experiments.report.choices.summary import (
+    BASELINES,
+    FLEET,
+    SAVINGS,
+    WAYS,
+    Figures,
+    baseline,
+    grouped,
+    out_of_reach,
+)
 from experiments.report.page import html_page
 from experiments.report.palette import ALARM, COLOURS, GREY, colours, symbols
-from experiments.report.tables import badge, figure, swatch, table, text
+from experiments.report.tables import LABELS, badge, figure, swatch, table, text
 from fedge.experiment import Experiment, boards
+from fedge.fleetsim.boards import kind_of
 from fedge.studies.fleet import SETTLED_FROM, FleetRun, Judged, Spent
 from fedge.telemetry import run_folder
 
@@ -51,11 +62,17 @@ def _head(experiment: Experiment, runs: Sequence[FleetRun]) -> str:
     )
     return (
         f"<h1>A fleet planned as one</h1><p class='soft'>{' · '.join(facts)}</p>"
-        f"<p>{badge('predicted')} is what boards choose and the server plans from; {badge('measured')} or "
-        f"{badge('calibrated')} is what they are judged by: every mode's true seconds and watts, without the noise of "
-        "single measurements. The oracle plans in the same way from the truth. Nothing is trained; all else is as in a "
-        "run.</p>"
+        "<p>Boards choose and the server plans from predictions. They are judged by every mode's true seconds and "
+        f"watts, without the noise of single measurements; these are {_truths(experiment)}. The oracle plans in the "
+        "same way from the truth. Nothing is trained; all else is as in a run.</p>"
     )
+
+
+def _truths(experiment: Experiment) -> str:
+    """How the boards' true figures came about, and of how many boards."""
+    labels: Counter[str] = Counter(kind_of(board, experiment.workload).truth_label for board in boards(experiment))
+    told = [f"{badge(label)} for {labels[label]}" for label in LABELS if labels[label]]
+    return f"{', '.join(told)} of the {sum(labels.values())} boards"
 
 
 def _policies(runs: Sequence[FleetRun]) -> tuple[str, ...]:
@@ -72,7 +89,8 @@ def _figures(runs: Sequence[FleetRun]) -> str:
         (swatch(colour[str(policy)], str(policy)), *(figure(column.text(group)) for column in (*FLEET, *SAVINGS)))
         for (policy,), group in grouped(_rows(runs), "policy").items()
     ]
-    return table(("policy", *(column.heading.replace("\n", " ") for column in (*FLEET, *SAVINGS))), cells)
+    told = "".join(f'<p class="caption">{escape(sentence)}</p>' for sentence in out_of_reach(_rows(runs)))
+    return table(("policy", *(column.heading.replace("\n", " ") for column in (*FLEET, *SAVINGS))), cells) + told
 
 
 def _baselines(runs: Sequence[FleetRun]) -> str:
@@ -92,10 +110,9 @@ def _plane(runs: Sequence[FleetRun]) -> Chart:
     for policy in policies:
         group = [run.row for run in runs if run.policy == policy]
         data.append(_points(policy, group, "", {"color": colour[policy], "symbol": symbol[policy], "size": 11}))
-        for prefix, name in WAYS.items():
-            marker = {"color": colour[policy] if len(policies) > 1 else GREY, "symbol": MARKS[prefix], "size": 11}
-            label = f"{name} ({policy})" if len(policies) > 1 else name
-            data.append(_points(label, group, prefix, marker))
+    rows = {policy: [run.row for run in runs if run.policy == policy] for policy in policies}
+    for prefix, name in WAYS.items():
+        data += _baseline_points(prefix, name, rows, colour)
     layout = {
         "xaxis": axis("mean round (% of MAXN's)", rangemode="normal"),
         "yaxis": axis("mean energy (% of MAXN's)", rangemode="normal"),
@@ -104,6 +121,27 @@ def _plane(runs: Sequence[FleetRun]) -> Chart:
     }
     caption = f"One mark per seed, which has boards and shares of its own. All {len(runs[0].rounds)} rounds."
     return Chart("plane", "Round and energy", caption, data, layout, 380)
+
+
+def _baseline_points(
+    prefix: str, name: str, rows: Mapping[str, Sequence[Figures]], colour: Mapping[str, str]
+) -> list[Trace]:
+    """A baseline's marks: once where it is the same for every policy, else in each policy's colour."""
+
+    def places(of_policy: Sequence[Figures]) -> list[tuple[float, float]]:
+        return [
+            (round(_of_maxn(row, prefix, "round_s"), 3), round(_of_maxn(row, prefix, "energy_j"), 3))
+            for row in of_policy
+        ]
+
+    mark = {"symbol": MARKS[prefix], "size": 11}
+    first, *others = rows.values()
+    if all(places(other) == places(first) for other in others):
+        return [_points(name, first, prefix, {**mark, "color": GREY})]
+    return [
+        _points(f"{name} ({policy})", of_policy, prefix, {**mark, "color": colour[policy]})
+        for policy, of_policy in rows.items()
+    ]
 
 
 def _points(name: str, rows: Sequence[Figures], prefix: str, marker: Mapping[str, object]) -> Trace:
@@ -139,9 +177,17 @@ def _gaps(by_policy: Mapping[str, Sequence[FleetRun]]) -> Chart:
                     "line": {"color": colour[policy], "width": 2, "dash": dash},
                 }
             )
-    layout = {"xaxis": axis("round"), "yaxis": axis("beyond the oracle (%)", rangemode="normal"), "legend": LEGEND}
+    layout = {
+        "xaxis": round_axis(_longest(by_policy)),
+        "yaxis": axis("beyond the oracle (%)", rangemode="normal"),
+        "legend": LEGEND,
+    }
     caption = f"Mean of the seeds. Rounds 1 to {SETTLED_FROM - 1} count as learning."
     return Chart("gaps", "Against the oracle", caption, data, layout, 320)
+
+
+def _longest(by_policy: Mapping[str, Sequence[FleetRun]]) -> int:
+    return max(len(run.rounds) for runs in by_policy.values() for run in runs)
 
 
 def _energy_gap(one: Judged) -> float:
@@ -166,7 +212,7 @@ def _explored(by_policy: Mapping[str, Sequence[FleetRun]]) -> Chart:
         for policy, runs in by_policy.items()
     ]
     layout = {
-        "xaxis": axis("round"),
+        "xaxis": round_axis(_longest(by_policy)),
         "yaxis": axis("different modes tried", rangemode="tozero"),
         "legend": LEGEND,
         "showlegend": True,

@@ -7,7 +7,7 @@ from html import escape
 from itertools import accumulate
 from pathlib import Path
 
-from experiments.report.chart import LEGEND, Chart, Section, Trace, axis
+from experiments.report.chart import LEGEND, Chart, Section, Trace, axis, round_axis
 from experiments.report.choices.summary import MODE_CHOICE, Choice, Figures, grouped
 from experiments.report.page import html_page
 from experiments.report.palette import GREY, colours, symbols
@@ -156,7 +156,12 @@ def _lines(
                 "line": {"color": colour[policy], "width": 2},
             }
         )
-    layout = {"xaxis": axis("round"), "yaxis": axis(label, rangemode="tozero"), "legend": LEGEND, "showlegend": True}
+    layout = {
+        "xaxis": round_axis(len(choices[0].played.rounds)),
+        "yaxis": axis(label, rangemode="tozero"),
+        "legend": LEGEND,
+        "showlegend": True,
+    }
     return Chart(key, title, caption, data, layout, 340)
 
 

@@ -25,14 +25,17 @@ class Choice:
     played: ModeChoice
 
     @property
-    def row(self) -> dict[str, str | int | float]:
-        """The run's figures, as JSON has them."""
+    def row(self) -> dict[str, str | int | float | None]:
+        """The run's figures, as JSON has them; none from round 10 on where there is no such round."""
+        from fedge.studies.mode_choice import LEARNT
+
+        settled = any(one.round >= LEARNT for one in self.played.rounds)
         return {
             "policy": self.policy,
             "ratio": self.ratio,
             "seed": self.seed,
             "regret_pct": self.played.regret_pct,
-            "regret_after10_pct": self.played.regret_after10_pct,
+            "regret_after10_pct": self.played.regret_after10_pct if settled else None,
             "energy_saved_pct": self.played.energy_saved_pct,
             "deadlines_missed": self.played.deadlines_missed,
             "modes_explored": self.played.modes_explored,
@@ -51,13 +54,19 @@ class Column:
     """From the field's unit to the heading's."""
     whole: bool = False
     """Whether one seed's figure is a whole number: then the worst is shown without digits."""
+    of: str = ""
+    """The field that says of how many, where that is worth showing; a dash where it is of none."""
 
     def text(self, rows: Sequence[Figures]) -> str:
         """The mean, and the worst in brackets; a dash where no seed has the figure."""
         values = [self.factor * float(value) for row in rows if (value := row.get(self.field)) is not None]
         if not values:
             return UNKNOWN
-        mean = _figure(sum(values) / len(values), self.digits)
+        digits = 0 if self.of and len(values) == 1 else self.digits
+        mean = _figure(sum(values) / len(values), digits)
+        if self.of:
+            most = sum(float(row.get(self.of) or 0) for row in rows) / len(rows)
+            return f"{mean} of {_figure(most, 0)}" if most else UNKNOWN
         if self.worst is None or len(values) == 1:
             return mean
         return f"{mean} ({_figure(self.worst(values), 0 if self.whole else self.digits)})"
@@ -80,7 +89,7 @@ FLEET = (
     Column("energy\nkJ", "energy_j", 2, None, 1e-3),
     Column("gap to the\noracle %", "objective_gap_pct"),
     Column("gap, from\nround 10 %", "objective_gap_pct_settled"),
-    Column("deadlines\nmissed", "deadlines_missed", 1, None),
+    Column("deadlines\nmissed", "deadlines_missed", 1, None, of="deadlines"),
     Column("modes\ntried", "modes_explored_mean", 1, None),
 )
 SAVINGS = (
@@ -107,6 +116,17 @@ WAYS = {
 def baseline(rows: Sequence[Figures], prefix: str) -> list[Figures]:
     """The round and energy of a baseline, under the plain names."""
     return [{name: row[prefix + name] for name in ("round_s", "energy_j")} for row in rows]
+
+
+def out_of_reach(rows: Sequence[Figures]) -> list[str]:
+    """A sentence per policy whose limits not even the oracle can keep."""
+    told = []
+    for (policy,), group in grouped(rows, "policy").items():
+        beyond, played = (sum(int(row.get(key) or 0) for row in group) for key in ("limits_out_of_reach", "rounds"))
+        if beyond:
+            rounds = f"{beyond} of {played} round{'s' * (played > 1)}"
+            told.append(f"{policy}: in {rounds} even the oracle cannot keep the limits; no gap and no share are told.")
+    return told
 
 
 def grouped(rows: Sequence[Figures], *keys: str) -> dict[tuple[object, ...], list[Figures]]:

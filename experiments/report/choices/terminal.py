@@ -16,6 +16,7 @@ from experiments.report.choices.summary import (
     Figures,
     baseline,
     grouped,
+    out_of_reach,
 )
 from fedge.studies.fleet import FleetRun
 from fedge.types import ProfileTable
@@ -42,6 +43,7 @@ def mode_choice_table(table: ProfileTable, steps: int, choices: Sequence[Choice]
 def fleet_table(runs: Sequence[FleetRun]) -> Group:
     """Per policy its rounds, energy and distance from the oracle; below it what others would have taken."""
     from rich.console import Group
+    from rich.text import Text
 
     rows: list[Figures] = [run.row for run in runs]
     shown = _table("Fleet: means per round", ("policy",), FLEET)
@@ -52,7 +54,7 @@ def fleet_table(runs: Sequence[FleetRun]) -> Group:
         saved.add_row(str(policy), *(column.text(group) for column in SAVINGS))
         for prefix, name in WAYS.items():
             others.add_row(str(policy), name, *(column.text(baseline(group, prefix)) for column in BASELINES))
-    return Group(shown, saved, others, _note(rows))
+    return Group(shown, saved, others, _note(rows), *(Text(sentence) for sentence in out_of_reach(rows)))
 
 
 def _table(title: str, heads: Sequence[str], columns: Sequence[Column], *, narrow: bool = False) -> Table:

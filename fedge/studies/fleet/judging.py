@@ -46,6 +46,8 @@ class Judged:
     oracle_objective: float | None
     every_objective: float | None
     """What the policy minimises, of what was chosen and of the oracles; None for a policy that minimises nothing."""
+    limits_kept: bool = True
+    """Whether the oracle's plan keeps the policy's limits; where it does not, boards and oracle give in elsewhere."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,6 +102,7 @@ def judge(row: RoundRow, reports: Mapping[str, RoundReport], truths: Mapping[str
         objective=aims.objective(policy, chosen, maxn),
         oracle_objective=aims.objective(policy, best, maxn),
         every_objective=aims.objective(policy, every, maxn),
+        limits_kept=oracle.keeps_limits(fronts, policy),
     )
 
 

@@ -22,7 +22,7 @@ from fedge.experiment import PolicySpec
 from fedge.planning import planner_for
 from fedge.planning.deadline import least_energy_at
 from fedge.studies.fleet.costs import Spent, Truth
-from fedge.types import Front, Goal, Predictions
+from fedge.types import Front, FrontPoint, Goal, Predictions
 
 PIECES = 2
 """The parts of a minibatch that a mode may do: the warm-up is worth one and a half of them."""
@@ -63,16 +63,34 @@ def planned(
 
     ``steps`` are the boards' minibatches without the warm-up; ``else_s`` is the deadline where none is planned.
     """
-    planner, goal = planner_for(policy.name), Goal(policy.name, 0, policy.deadline_s, policy.limits)
-    goals = {} if planner is None else planner(fronts, tuple(fronts), goal).goals
+    goals, _ = _goals(fronts, policy)
     found = {}
     for board, front in fronts.items():
-        own = goals.get(board, goal)
-        power_w = own.limits.get("power_w", math.inf) * (1.0 + ROUNDING)
-        kept = tuple(point for point in front.points if point.work_j <= power_w * point.work_s)
-        within = dataclasses.replace(front, points=kept or front.points)
+        own = goals[board]
+        within = dataclasses.replace(front, points=_within_watts(front, own) or front.points)
         found[board] = least_energy(within, steps[board], else_s if own.deadline_s is None else own.deadline_s)
     return found
+
+
+def keeps_limits(fronts: Mapping[str, Front], policy: PolicySpec) -> bool:
+    """Whether a plan from these fronts keeps the policy's limits, and every board its share of the watts."""
+    goals, feasible = _goals(fronts, policy)
+    return feasible and all(_within_watts(front, goals[board]) for board, front in fronts.items() if front.points)
+
+
+def _goals(fronts: Mapping[str, Front], policy: PolicySpec) -> tuple[dict[str, Goal], bool]:
+    """Every board's goal as the policy's planner sets it, and whether the plan is feasible; bare goals without one."""
+    planner, goal = planner_for(policy.name), Goal(policy.name, 0, policy.deadline_s, policy.limits)
+    if planner is None:
+        return dict.fromkeys(fronts, goal), True
+    plan = planner(fronts, tuple(fronts), goal)
+    return {board: plan.goals.get(board, goal) for board in fronts}, plan.feasible
+
+
+def _within_watts(front: Front, goal: Goal) -> tuple[FrontPoint, ...]:
+    """The points that draw no more than the board's share of the watts."""
+    power_w = goal.limits.get("power_w", math.inf) * (1.0 + ROUNDING)
+    return tuple(point for point in front.points if point.work_j <= power_w * point.work_s)
 
 
 def least_energy(front: Front, steps: int, deadline_s: float) -> Work:

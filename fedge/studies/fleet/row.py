@@ -38,7 +38,10 @@ class FleetRun:
 
 
 def figures(rounds: Sequence[Judged]) -> dict[str, float | None]:
-    """Means per round, sums of missed deadlines, shares in percent; None where there is no round or no objective."""
+    """Means per round, sums of missed deadlines, shares in percent; None where there is no round or no objective.
+
+    There is no gap and no share where a round's limits are out of reach: the oracle then is no measure.
+    """
     ways = ("chosen", "oracle", "every", "maxn", "maxn_low", "preset", "capped")
     found: dict[str, float | None] = {}
     for way in ways:
@@ -48,7 +51,8 @@ def figures(rounds: Sequence[Judged]) -> dict[str, float | None]:
         found[f"{prefix}energy_j"] = _mean([one.energy_j for one in spent])
     found["played_round_s"] = _mean([one.played_s for one in rounds])
     found["played_energy_j"] = _mean([one.played_j for one in rounds])
-    own = [one.objective for one in rounds]
+    beyond = sum(not one.limits_kept for one in rounds)
+    own = [None if beyond else one.objective for one in rounds]
     found["objective_gap_pct"] = _gap_pct(own, [one.oracle_objective for one in rounds])
     found["objective_gap_all_rows_pct"] = _gap_pct(own, [one.every_objective for one in rounds])
     saved = _difference(found["maxn_energy_j"], found["energy_j"])
@@ -56,7 +60,9 @@ def figures(rounds: Sequence[Judged]) -> dict[str, float | None]:
     most = _difference(found["maxn_energy_j"], _mean([one.at_length.energy_j for one in rounds]))
     found["saving_pct"] = _percent(saved, found["maxn_energy_j"])
     found["oracle_saving_pct"] = _percent(oracle, found["maxn_energy_j"])
-    found["saving_share_pct"] = _percent(saved, most)
+    found["saving_share_pct"] = None if beyond else _percent(saved, most)
+    found["limits_out_of_reach"] = beyond
+    found["deadlines"] = sum(len(one.chosen.busy_s) for one in rounds if one.deadline_s is not None)
     found["deadlines_missed"] = sum(one.missed for one in rounds)
     found["deadlines_missed_played"] = sum(one.missed_played for one in rounds)
     return found

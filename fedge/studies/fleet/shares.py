@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from fedge.devices.emulated import top_mode
-from fedge.experiment import Board, Experiment, PolicySpec, boards
+from fedge.experiment import Board, Experiment, PolicySpec, StrategySpec, boards
 from fedge.fleetsim.boards import kind_of
 from fedge.seeds import generator
 from fedge.studies.fleet.nothing import SAMPLES, TASK
@@ -34,6 +34,7 @@ def as_asked(experiment: Experiment, policy: PolicySpec, seed: int, rounds: int)
     workload = experiment.workload.model_copy(update={"task": TASK})
     data = experiment.data.model_copy(update={"partition": "iid"})
     changes = {"policy": policy, "seed": seed, "rounds": rounds, "workload": workload, "data": data}
+    changes["strategy"] = StrategySpec()
     return experiment.model_copy(update=changes)
 
 

@@ -64,6 +64,7 @@ def test_a_policy_gets_the_files_numbers_that_it_takes() -> None:
         ({"policies": "fastest-within-power"}, "power_w: got nothing; fastest-within-power needs it"),
         ({"overrides": ("fleet.0.cost=digits",)}, "fleet[0].cost: got 'digits'; known: "),
         ({"overrides": ("fleet.0.bogus=1",)}, "fleet[0].bogus: got an unknown key"),
+        ({"overrides": ("strategy.name=FedBuff",)}, "strategy.name: got 'FedBuff'; a strategy of rounds"),
     ],
 )
 def test_wrong_input_is_one_line_that_names_it(config: Path, asked: dict[str, object], words: str) -> None:
@@ -88,7 +89,20 @@ def test_unknown_policies_and_files_end_with_one_line(fedge: Launcher, config: P
 def test_the_help_names_all_policies(fedge: Launcher) -> None:
     told = "".join(fedge("study", "fleet", "--help").out.split())  # names may be broken at the line's end
 
+    assert "\\" not in told
     assert [name for name in POLICIES if name not in told] == []
+
+
+@pytest.mark.slow
+def test_watts_that_no_board_can_keep_are_told_and_give_no_gap(fedge: Launcher, config: Path, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.json"
+    limit = ("--policy", "fastest", "--set", "policy.fleet_power_w=5")
+
+    outcome = fedge("study", "fleet", config, *limit, "--rounds", 2, "--steps", 20, "--json", rows)
+
+    (row,) = json.loads(rows.read_text(encoding="utf-8"))
+    assert (row["limits_out_of_reach"], row["objective_gap_pct"], row["saving_share_pct"]) == (2, None, None)
+    assert "fastest: in 2 of 2 rounds even the oracle cannot keep the limits" in " ".join(outcome.out.split())
 
 
 @pytest.mark.slow

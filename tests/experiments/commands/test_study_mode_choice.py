@@ -11,11 +11,13 @@ import pytest
 from contracts.boards import MAXN, another_workload, grid
 from contracts.launching import Launcher
 
-from experiments.commands.study_mode_choice import Asked, jobs_of, steps_of
+from experiments.commands.study_mode_choice import Asked, jobs_of, notes_of, steps_of
+from fedge.devices.catalogue import load_catalogue
 from fedge.errors import BadInput, FedgeError
+from fedge.modes import modes_of
 from fedge.physics.model import power_w, step_s
 from fedge.profiles.table import COLUMNS
-from fedge.types import ProfileTable
+from fedge.types import PowerMode, ProfileTable
 
 pytest.importorskip("fedge.studies.mode_choice")
 
@@ -56,6 +58,21 @@ def test_a_round_has_the_published_steps_of_board_and_data_set(device: str, work
     ones = np.ones(len(knobs))
 
     assert steps_of(ProfileTable(device, workload, 16, knobs, ones, ones, "0" * 64, "t.csv")) == steps
+
+
+def test_a_board_of_another_name_or_with_other_clocks_is_noted() -> None:
+    spec = load_catalogue()["tx2"]
+    modes = modes_of([PowerMode(spec.cores[-1], spec.cpu_mhz[-1], mhz, spec.mem_mhz[-1]) for mhz in spec.gpu_mhz])
+    ones = np.ones(len(modes))
+    own = ProfileTable("tx2", "net", 16, modes, ones, ones, "0" * 64, "t.csv")
+
+    (unknown,) = notes_of(replace(own, device="downloads"), None)
+    (other,) = notes_of(replace(own, device="orin-nano"), "orin-nano")
+
+    assert notes_of(own, None) == []
+    assert "downloads (taken from the table's folder, --device names another) is no board of the catalogue" in unknown
+    assert "GPU clocks" in other
+    assert "not those of orin-nano (named by --device)" in other
 
 
 def test_every_policy_is_played_at_every_ratio_with_seeds_from_one(table: Path) -> None:

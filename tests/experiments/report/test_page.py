@@ -288,6 +288,15 @@ def test_several_runs_lie_side_by_side_in_one_colour_each(make_run):
     assert re.search(r'class="n best">83.3 %<', page.raw)
 
 
+def test_runs_of_unlike_strategies_are_named_by_them(make_run):
+    other = make_run("b")
+    with (other / "run.yaml").open("a", encoding="utf-8") as file:
+        file.write("strategy: FedMedian\n")
+    page = page_of(make_run("a"), other)
+    names = [one["name"] for one in page.charts["accuracy-time"]["data"]]
+    assert names == ["demo (balanced, FedAvg)", "demo (balanced, FedMedian)"]
+
+
 def test_runs_of_one_name_are_told_apart_by_their_folder(make_run):
     page = page_of(make_run("a"), make_run("b"))
     names = [one["name"] for one in page.charts["accuracy-time"]["data"]]
@@ -356,6 +365,9 @@ def test_an_asynchronous_task_is_drawn_from_its_own_start_and_waiting_before_it(
     assert trace(second, "wait")["base"] == [-7, -2, -2]
     assert second["layout"]["xaxis"]["range"][0] == -5
     assert "Mean staleness 1.00" in page.text
+    assert {one["name"] for one in page.charts["timeline"]["data"] if "name" in one} >= {"completed a model"}
+    assert "straggler" not in page.text
+    assert "for whom the others waited" not in page.text
     assert "Saving against MAXN" not in page.text
 
 

@@ -90,7 +90,9 @@ def test_no_set_at_any_deadline_gains_more_per_price(
         cost = prices[0] * length_s + prices[1] * total_j
         return total / cost if cost > 0 else math.inf
 
-    assert ratio(gained(found, gains), found.deadline_s, found.energy_j) == pytest.approx(max(ratio(*one) for one in tried))
+    assert ratio(gained(found, gains), found.deadline_s, found.energy_j) == pytest.approx(
+        max(ratio(*one) for one in tried)
+    )
     assert consistent(found, fronts, z)
     assert len(found.boards) <= (count or len(fronts))
     turned = planned(

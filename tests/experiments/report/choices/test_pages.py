@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from dataclasses import dataclass
@@ -112,7 +113,9 @@ def test_the_page_of_a_fleet_has_the_plane_the_rounds_and_every_board(tmp_path: 
     assert list(charts) == ["plane", "gaps", "explored", "boards-0", "boards-1"]
     for chart in charts.values():
         go.Figure(data=chart["data"], layout=chart["layout"])
-    assert len(charts["plane"]["data"]) == 2 * 7
+    assert len(charts["plane"]["data"]) == 2 + 6, "what is the same for every policy is drawn once"
+    assert charts["gaps"]["layout"]["xaxis"]["dtick"] == 1
+    assert '<span class="badge estimated">estimated</span> for 2 of the 2 boards' in page
     assert charts["boards-0"]["data"][0]["x"] == ["nano-1", "nano-2"]
     assert charts["gaps"]["data"][0]["y"] == [pytest.approx(5.0)] * 12
     assert "<b>mine</b>" not in page.split("<script", 1)[0]
@@ -163,6 +166,35 @@ def test_the_table_of_one_board_shows_every_column_in_eighty_columns_whatever_th
     assert heads.endswith("regretfromroundsavedofdeadlinesmodespolicyratio%10on%MAXN's%missedtried")
     for policy in POLICIES:
         assert f"\n{policy} " in text, "names and rows stay on one line"
+
+
+def test_limits_out_of_reach_are_told_and_have_no_gap(tmp_path: Path) -> None:
+    run = run_of("fastest", 1)
+    beyond = dataclasses.replace(run, rounds=tuple(dataclasses.replace(one, limits_kept=False) for one in run.rounds))
+
+    write_fleet(FLEET, [beyond], tmp_path / "page.html")
+
+    told = "fastest: in 12 of 12 rounds even the oracle cannot keep the limits"
+    assert told in (tmp_path / "page.html").read_text(encoding="utf-8")
+    text = " ".join(shown(fleet_table([beyond]), tmp_path).split())
+    assert told in text
+    assert "–" in text
+    assert "5.00" not in text
+    assert "even the oracle" not in shown(fleet_table(RUNS), tmp_path)
+
+
+def test_missed_deadlines_are_told_of_how_many(tmp_path: Path) -> None:
+    text = shown(fleet_table([run_of("balanced", 1)]), tmp_path)
+
+    assert "0 of 24" in text
+
+
+def test_a_run_of_fewer_than_ten_rounds_has_no_regret_from_round_ten_on() -> None:
+    choice = choice_of("fedge", 2.0, 1)
+    short = dataclasses.replace(choice, played=dataclasses.replace(choice.played, rounds=choice.played.rounds[:3]))  # type: ignore[type-var]
+
+    assert short.row["regret_after10_pct"] is None
+    assert choice.row["regret_after10_pct"] == 1.0
 
 
 def test_a_row_of_one_board_has_the_published_keys() -> None:
