@@ -122,7 +122,7 @@ class ExplorationSpec(_Record):
     """How many modes are tried in one round at most."""
     foresight: Annotated[float, Field(ge=0)] = 0.5
     """How many rounds' worth of other deadlines a board prepares for, beside those that it had."""
-    modes: Annotated[int, Field(ge=1)] | None = 30
+    modes: Annotated[int, Field(ge=1)] | None = 15
     """The largest number of different modes that a board tries itself, before it only works in modes that it knows, or
     of which other boards of its kind told it enough; null for no limit, and unknown modes are worked in untried."""
 

@@ -112,7 +112,8 @@ def _plane(runs: Sequence[FleetRun]) -> Chart:
         data.append(_points(policy, group, "", {"color": colour[policy], "symbol": symbol[policy], "size": 11}))
     rows = {policy: [run.row for run in runs if run.policy == policy] for policy in policies}
     for prefix, name in WAYS.items():
-        data += _baseline_points(prefix, name, rows, colour)
+        if prefix != "oracle_all_rows_" or _has_implausible_modes(rows):
+            data += _baseline_points(prefix, name, rows, colour)
     layout = {
         "xaxis": axis("mean round (% of MAXN's)", rangemode="normal"),
         "yaxis": axis("mean energy (% of MAXN's)", rangemode="normal"),
@@ -121,6 +122,16 @@ def _plane(runs: Sequence[FleetRun]) -> Chart:
     }
     caption = f"One mark per seed, which has boards and shares of its own. All {len(runs[0].rounds)} rounds."
     return Chart("plane", "Round and energy", caption, data, layout, 380)
+
+
+def _has_implausible_modes(rows: Mapping[str, Sequence[Figures]]) -> bool:
+    """Whether the oracle of all rows differs from the oracle, without which it need not be drawn."""
+    return any(
+        row[f"oracle_all_rows_{what}"] != row[f"oracle_{what}"]
+        for group in rows.values()
+        for row in group
+        for what in ("round_s", "energy_j")
+    )
 
 
 def _baseline_points(
