@@ -9,6 +9,7 @@ from fedge.fleetsim.client import answer
 from fedge.types import Front
 from fedge.wire import Ask
 
+pytest.importorskip("torch", reason="a client trains")
 EXPERIMENT = Experiment(fleet=(FleetEntry(device="nano"),), workload=WorkloadSpec(local_epochs=0.2))
 
 
