@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedge.modes import index_of
 from fedge.types import Floats, Measurement, Modes, PowerMode, Predictions
 
 RUN_TIME_SD = 0.005
@@ -23,7 +24,6 @@ WORTH = 3.0
 """How many repeats they are worth; chosen by us."""
 WILD_SD = 4.0
 """A single measurement so many spreads off its prediction does not count: something else may have run; chosen by us."""
-SAME_CLOCK_MHZ = 1e-6
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,13 +70,7 @@ def with_measured(predictions: Predictions, measurements: Sequence[Measurement])
 
 def rows_of(modes: Modes, wanted: Iterable[PowerMode]) -> dict[PowerMode, int]:
     """The rows of those of the wanted modes that are in the table."""
-    found: dict[PowerMode, int] = {}
-    for mode in wanted:
-        knobs = np.array([mode.cores, mode.cpu_mhz, mode.gpu_mhz, mode.mem_mhz])
-        same = np.flatnonzero((np.abs(modes.knobs - knobs) < SAME_CLOCK_MHZ).all(axis=1))
-        if len(same):
-            found[mode] = int(same[0])
-    return found
+    return {mode: row for mode in wanted if (row := index_of(modes, mode)) is not None}
 
 
 def _corrected(values: Floats, sd_log: Floats, seen: _Repeats, rows: Mapping[PowerMode, int]) -> tuple[Floats, Floats]:

@@ -22,7 +22,7 @@ from fedge.devices.truth import Surface
 from fedge.errors import FedgeError
 from fedge.experiment import Board, Experiment, boards
 from fedge.explorers import explorer_for
-from fedge.fleetsim.boards import Kind, kind_of, knowledge_of, link_of, references_of, surface_of
+from fedge.fleetsim.boards import Kind, kind_of, knowledge_of, link_of, references_of, surface_of, work_of
 from fedge.interfaces import LearningTask, Training
 from fedge.modes import index_of
 from fedge.policies import lowest_mode, policy_for, waiting_mode
@@ -40,7 +40,6 @@ from fedge.types import (
     RoundReport,
     TrainOptions,
     TrainResult,
-    Workload,
 )
 from fedge.wire import Answer, Ask, BoardState
 from fedge.workloads.partitions import split
@@ -243,7 +242,7 @@ def _player(experiment: Experiment, seat: Seat, ask: Ask, board: EmulatedBoard) 
         board,
         _Remembering(seat, experiment.predictor, board.idle_w(maxn)),
         policy_for(ask.policy),
-        Workload(seat.board.entry.cost or experiment.workload.cost, experiment.workload.batch_size),
+        work_of(seat.board.entry, experiment.workload),
         seat.truth.modes,
         maxn,
         _waiting(seat, ask),

@@ -109,7 +109,7 @@ class Bofl:
         return tuple(course.parts)
 
     def _proposals(self) -> Iterator[int]:
-        """The rows to try in a round; the processes are fitted between rounds, as published."""
+        """The rows to try in a round; the processes are fitted between rounds; chosen by us."""
         if self.phase is Phase.RANDOM:
             while self._at_random:
                 yield self._at_random.pop()

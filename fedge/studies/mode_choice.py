@@ -27,6 +27,7 @@ from fedge.predictors import DEFAULT, predictor_for
 from fedge.rounds import Player, play
 from fedge.seeds import generator
 from fedge.studies.bofl import Bofl
+from fedge.studies.fleet.nothing import Idle
 from fedge.types import (
     DeviceSpec,
     Figure,
@@ -38,7 +39,6 @@ from fedge.types import (
     PowerMode,
     Predictions,
     ProfileTable,
-    TrainResult,
     Workload,
 )
 
@@ -214,16 +214,6 @@ class TableDevice:
         return work(count), Measurement(self._mode, count, step_s, power_w, switch_s=switch_s)
 
 
-class _Nothing:
-    """Training that trains nothing."""
-
-    def advance(self, steps: int) -> None:
-        """Done."""
-
-    def result(self) -> TrainResult:
-        return TrainResult({}, 0.0, 0.0)
-
-
 class _OncePerMode:
     """A predictor that is fitted anew only when another mode was measured: the table says the same every time."""
 
@@ -270,7 +260,7 @@ class _Board:
     def play(self, steps: int, deadline_s: float, rounds_left: int) -> Parts:
         """One round; what it measured is remembered."""
         goal = Goal("balanced", steps, deadline_s, rounds_left=rounds_left)
-        played = play(self._player, goal, self._measurements, NO_LINK, _Nothing())
+        played = play(self._player, goal, self._measurements, NO_LINK, Idle({}))
         allowed_s = () if played.allowed_s is None else (played.allowed_s,)
         self._player = replace(self._player, allowed_s=(*self._player.allowed_s, *allowed_s))
         mixed = () if played.mixed is None else (played.mixed,)
