@@ -29,3 +29,23 @@ class UnknownName(BadInput):
 
 class RunFailed(FedgeError):
     """A run that started could not go on (Flower, Ray or every client failed)."""
+
+
+class BoardError(FedgeError):
+    """A board did not do what it was asked: a mode that did not stick, a lost sensor, a worker that died."""
+
+
+class SensorLost(BoardError):
+    """A sensor that is needed cannot be read."""
+
+
+class ModeNotSet(BoardError):
+    """A power mode could not be set; the mode found before is set again, or the text says that it is not."""
+
+
+class WorkerFailed(BoardError):
+    """The worker could not do its work; ``kind`` is ``oom``, ``died``, ``busy``, ``refused`` or ``failed``."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        self.kind = kind
+        super().__init__(text)

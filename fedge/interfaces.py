@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Protocol, Self
 
 from fedge.types import (
     Call,
@@ -19,6 +19,7 @@ from fedge.types import (
     NamedArrays,
     PowerMode,
     Predictions,
+    Sample,
     Selected,
     TrainOptions,
     TrainResult,
@@ -28,8 +29,6 @@ from fedge.types import (
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-T = TypeVar("T")
 
 
 class Clock(Protocol):
@@ -55,12 +54,26 @@ class Device(Protocol):
         ...
 
     def measure(
-        self, workload: Workload, steps: int, work: Callable[[int], T], limit_s: float | None = None
-    ) -> tuple[T, Measurement]:
-        """Do ``steps`` minibatches of ``workload`` by ``work(count)`` and meter them in the mode that is set.
+        self, workload: Workload, steps: int, work: Callable[[int], object], limit_s: float | None = None
+    ) -> Measurement:
+        """Do ``steps`` minibatches of ``workload`` and meter them in the mode that is set.
 
-        With ``limit_s``, only as many as fit in so many seconds, at least one.
+        ``work(count)`` does the next ``count`` of them; it is called once or several times, one after the other. With
+        ``limit_s``, only as many are done as fit in so many seconds, at least one.
         """
+        ...
+
+
+class PowerSensor(Protocol):
+    """What a board says of itself: watts per rail, temperatures, clocks, loads."""
+
+    @property
+    def total_power(self) -> str:
+        """The formula of the total from the rails, e.g. ``"VDD_IN"``; recorded with every energy."""
+        ...
+
+    def read(self) -> Sample:
+        """One look, now. Raises ``SensorLost`` when the rails of the total cannot be read."""
         ...
 
 

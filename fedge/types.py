@@ -137,6 +137,59 @@ class Measurement:
         return self.work_s * self.power_w
 
 
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What a board's sensors said at one moment; what a board has no sensor for is None or absent.
+
+    ``at_s`` counts on a monotonic clock. ``throttle_events`` is a counter that only grows.
+    """
+
+    at_s: float
+    total_w: float
+    rails_w: Mapping[str, float] = field(default_factory=dict)
+    temperatures_c: Mapping[str, float] = field(default_factory=dict)
+    """By thermal zone or sensor name."""
+    gpu_load: float | None = None
+    """From 0 to 1."""
+    cpu_mhz: float | None = None
+    """The fastest core's present clock."""
+    gpu_mhz: float | None = None
+    mem_mhz: float | None = None
+    throttle_events: int | None = None
+
+    @property
+    def hottest_c(self) -> float | None:
+        """The highest of the temperatures."""
+        return max(self.temperatures_c.values(), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Energy:
+    """A window's energy, integrated by the trapezoid rule over ``samples`` samples, and what was odd about it.
+
+    ``gaps`` counts the stretches without a sample that were longer than three sampling periods, ``longest_gap_s`` is
+    the longest stretch. ``total_power`` says which rails the joules are of.
+    """
+
+    start_s: float
+    end_s: float
+    energy_j: float
+    samples: int
+    total_power: str
+    gaps: int = 0
+    longest_gap_s: float = 0.0
+    throttled: bool = False
+    mode_changes: int = 0
+    peak_c: float | None = None
+    power_se_log: float = 0.0
+    """Standard error of the mean power, log units, as far as the samples scatter."""
+
+    @property
+    def mean_w(self) -> float:
+        """Mean power of the window, watts."""
+        return self.energy_j / (self.end_s - self.start_s)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ProfileTable:
     """A measured table at one batch size: modes (n), seconds per step (n,), module watts (n,), and where it came from.

@@ -10,14 +10,11 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import numpy as np
 
 from fedge.devices.truth import Surface
 from fedge.types import DeviceSpec, Measurement, PowerMode, Workload
-
-T = TypeVar("T")
 
 WARM_UP_STEPS = 1.5
 """Extra steps' worth of time that a round's first minibatches cost (autotuning, caches; estimated)."""
@@ -98,8 +95,8 @@ class EmulatedBoard:
         self.temperature_c = self.thermal.after(self.temperature_c, self.idle_w(mode), seconds)
 
     def measure(
-        self, workload: Workload, steps: int, work: Callable[[int], T], limit_s: float | None = None
-    ) -> tuple[T, Measurement]:
+        self, workload: Workload, steps: int, work: Callable[[int], object], limit_s: float | None = None
+    ) -> Measurement:
         row = self.surface.row(self.mode)
         jitter_sd = JITTER_SD / math.sqrt(steps)
         step_s = float(self.surface.step_s[row]) * self._noise(math.hypot(NOISE_TIME_SD, jitter_sd))
@@ -113,8 +110,8 @@ class EmulatedBoard:
         cut = self._cut(planned, limit_s)
         error = JITTER_SD / math.sqrt(cut.steps)
         done = replace(cut, time_se_log=error, power_se_log=error)
-        result = work(done.steps)
-        return result, self._heated(done)
+        work(done.steps)
+        return self._heated(done)
 
     def _cut(self, planned: Measurement, limit_s: float | None) -> Measurement:
         """As many of the minibatches as fit in ``limit_s``, heat considered, at least one."""

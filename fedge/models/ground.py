@@ -136,6 +136,6 @@ def _measured(board: EmulatedBoard, work: Workload, mode: PowerMode) -> Measurem
     """``STEPS`` minibatches in ``mode``; raises ``BadInput`` for a mode that the board does not have."""
     try:
         with board.in_mode(mode):
-            return board.measure(work, STEPS, lambda _: None)[1]
+            return board.measure(work, STEPS, lambda _: None)
     except LookupError as error:
         raise BadInput("--explorer", f"the mode {mode}", "one of the candidates that it was given") from error

@@ -88,7 +88,7 @@ class Course:
         """``steps`` minibatches in ``mode``, metered; fewer when the round has to end."""
         device = self.player.device
         with device.in_mode(mode):
-            _, measured = device.measure(self.player.workload, steps, self.training.advance, self._limit_s())
+            measured = device.measure(self.player.workload, steps, self.training.advance, self._limit_s())
         self.parts.append(measured)
         limit_s = self._limit_s()
         self.stopped = measured.steps < steps or self.left == 0 or (limit_s is not None and limit_s <= 0.0)

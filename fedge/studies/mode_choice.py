@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Self, TypeVar
+from typing import Self
 
 import numpy as np
 
@@ -42,7 +42,6 @@ from fedge.types import (
     Workload,
 )
 
-T = TypeVar("T")
 LATE = 0.01
 """A round counts as missed when it ends later than its deadline by more than this share."""
 LEARNT = 10
@@ -203,15 +202,16 @@ class TableDevice:
             self._mode = found
 
     def measure(
-        self, workload: Workload, steps: int, work: Callable[[int], T], limit_s: float | None = None
-    ) -> tuple[T, Measurement]:
+        self, workload: Workload, steps: int, work: Callable[[int], object], limit_s: float | None = None
+    ) -> Measurement:
         row = rows_of(self._table.modes, [self._mode])[self._mode]
         switch_s = 0.0 if self._worked not in (None, self._mode) else None
         self._worked = self._mode
         step_s = float(self._table.step_s[row])
         count = steps if limit_s is None else max(1, min(steps, int(limit_s / step_s)))
         power_w = float(self._table.power_w[row])
-        return work(count), Measurement(self._mode, count, step_s, power_w, switch_s=switch_s)
+        work(count)
+        return Measurement(self._mode, count, step_s, power_w, switch_s=switch_s)
 
 
 class _OncePerMode:

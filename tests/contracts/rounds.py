@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Self, TypeVar
+from typing import Self
 
 import numpy as np
 from hypothesis import strategies as st
@@ -31,8 +31,6 @@ from fedge.types import (
     TrainResult,
     Workload,
 )
-
-T = TypeVar("T")
 
 MODES = Modes(np.array([[4, 1400.0, 900.0, 1600.0], [4, 1400.0, 600.0, 1600.0], [2, 1000.0, 900.0, 1600.0],
                         [2, 1000.0, 300.0, 1600.0]]))  # fmt: skip
@@ -84,16 +82,16 @@ class ExactDevice:
             self.mode = found
 
     def measure(
-        self, workload: Workload, steps: int, work: Callable[[int], T], limit_s: float | None = None
-    ) -> tuple[T, Measurement]:
+        self, workload: Workload, steps: int, work: Callable[[int], object], limit_s: float | None = None
+    ) -> Measurement:
         changed = bool(self.measured) and self.measured[-1].mode != self.mode
         warm_up, switch_s = (0.0 if self.measured else self._warm_up), (self._switch_s if changed else None)
         seen = self._truth.seen(self.mode, warm_up, switch_s)
         room_s = math.inf if limit_s is None else limit_s - seen.warm_up_s - (seen.switch_s or 0.0)
         count = max(1, int(min(steps, room_s // seen.step_s)))
-        result = work(count)
+        work(count)
         self.measured.append(dataclasses.replace(seen, steps=count))
-        return result, self.measured[-1]
+        return self.measured[-1]
 
 
 class Doubtful:

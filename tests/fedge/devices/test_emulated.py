@@ -55,7 +55,7 @@ def test_over_many_measurements_the_mean_is_the_truth_without_warm_up() -> None:
     times, powers = [], []
     for _ in range(400):
         device.temperature_c = 25.0
-        _, measured = device.measure(WORK, steps, lambda _: None)
+        measured = device.measure(WORK, steps, lambda _: None)
         times.append(measured.step_s)
         powers.append(measured.power_w)
 
@@ -66,7 +66,7 @@ def test_over_many_measurements_the_mean_is_the_truth_without_warm_up() -> None:
 
 def test_only_a_board_s_first_work_warms_up_and_it_counts_as_time_and_energy() -> None:
     device = board()
-    first, second = (device.measure(WORK, 20, lambda _: None)[1] for _ in range(2))
+    first, second = (device.measure(WORK, 20, lambda _: None) for _ in range(2))
 
     assert first.warm_up_s == pytest.approx(WARM_UP_STEPS * first.step_s)
     assert first.work_s == pytest.approx((20 + WARM_UP_STEPS) * first.step_s)
@@ -79,7 +79,7 @@ def parts(device: EmulatedBoard, *modes: PowerMode) -> list[Measurement]:
     seen = []
     for mode in modes:
         with device.in_mode(mode):
-            seen.append(device.measure(WORK, 5, lambda _: None)[1])
+            seen.append(device.measure(WORK, 5, lambda _: None))
     return seen
 
 
@@ -125,7 +125,7 @@ def test_work_with_a_limit_is_never_longer_and_at_least_one_minibatch(
         parts(device, SLOW)
     done: list[int] = []
 
-    _, seen = device.measure(WORK, steps, done.append, limit_s)
+    seen = device.measure(WORK, steps, done.append, limit_s)
 
     assert done == [seen.steps]
     assert 1 <= seen.steps <= steps
@@ -135,7 +135,7 @@ def test_work_with_a_limit_is_never_longer_and_at_least_one_minibatch(
 
 def test_throttling_shortens_what_fits_into_a_limit() -> None:
     cool, hot = (
-        board(4, Thermal(9.0, 40.0), temperature_c).measure(WORK, 400, lambda _: None, 200.0)[1]
+        board(4, Thermal(9.0, 40.0), temperature_c).measure(WORK, 400, lambda _: None, 200.0)
         for temperature_c in (40.0, TRIP_C)
     )
     assert hot.throttled
@@ -145,21 +145,21 @@ def test_throttling_shortens_what_fits_into_a_limit() -> None:
 
 @given(st.integers(0, 9999), st.floats(1.0, 1e6))
 def test_a_limit_that_is_long_enough_changes_nothing(seed: int, more_s: float) -> None:
-    _, free = board(seed).measure(WORK, 20, lambda _: None)
+    free = board(seed).measure(WORK, 20, lambda _: None)
 
-    assert board(seed).measure(WORK, 20, lambda _: None, free.work_s + more_s)[1] == free
+    assert board(seed).measure(WORK, 20, lambda _: None, free.work_s + more_s) == free
 
 
 def test_heating_counts_the_warm_up() -> None:
     device = board()
-    _, first = device.measure(WORK, 20, lambda _: None)
+    first = device.measure(WORK, 20, lambda _: None)
 
     assert device.temperature_c == pytest.approx(COOL.after(25.0, first.power_w, first.work_s))
 
 
 def test_throttling_slows_the_warm_up_as_much_as_the_steps() -> None:
     hot = board(thermal=Thermal(9.0, 40.0), temperature_c=TRIP_C)
-    _, measured = hot.measure(WORK, 20, lambda _: None)
+    measured = hot.measure(WORK, 20, lambda _: None)
 
     assert measured.throttled
     assert measured.warm_up_s == pytest.approx(WARM_UP_STEPS * measured.step_s)
@@ -170,13 +170,13 @@ def test_outliers_are_rare_and_slow() -> None:
     slow = 0
     for _ in range(2000):
         device.temperature_c = 25.0
-        slow += device.measure(WORK, 100, lambda _: None)[1].step_s > 1.1
+        slow += device.measure(WORK, 100, lambda _: None).step_s > 1.1
 
     assert 5 <= slow <= 45
 
 
 def test_the_same_seed_measures_the_same() -> None:
-    assert board(4).measure(WORK, 9, lambda _: None)[1] == board(4).measure(WORK, 9, lambda _: None)[1]
+    assert board(4).measure(WORK, 9, lambda _: None) == board(4).measure(WORK, 9, lambda _: None)
 
 
 def test_work_heats_towards_the_settled_temperature_and_rest_cools() -> None:
@@ -190,8 +190,8 @@ def test_work_heats_towards_the_settled_temperature_and_rest_cools() -> None:
 
 def test_past_the_trip_point_it_throttles_and_says_so() -> None:
     hot = board(thermal=Thermal(9.0, 40.0), temperature_c=90.0)
-    _, measured = hot.measure(WORK, 2000, lambda _: None)
-    _, cool = board(thermal=COOL).measure(WORK, 2000, lambda _: None)
+    measured = hot.measure(WORK, 2000, lambda _: None)
+    cool = board(thermal=COOL).measure(WORK, 2000, lambda _: None)
 
     assert measured.throttled
     assert not cool.throttled

@@ -18,7 +18,6 @@ from contracts.rounds import (
     Bench,
     Counted,
     ExactDevice,
-    T,
     Truth,
     ended_s,
     explorations,
@@ -92,8 +91,8 @@ class BrokenDevice(ExactDevice):
         self._fails_at = fails_at
 
     def measure(
-        self, workload: Workload, steps: int, work: Callable[[int], T], limit_s: float | None = None
-    ) -> tuple[T, Measurement]:
+        self, workload: Workload, steps: int, work: Callable[[int], object], limit_s: float | None = None
+    ) -> Measurement:
         if len(self.measured) + 1 == self._fails_at:
             raise OSError("the sensor is gone")
         return super().measure(workload, steps, work, limit_s)
