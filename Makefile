@@ -19,7 +19,7 @@ export FLWR_DISABLE_UPDATE_CHECK ?= 1
 PYTEST := $(BIN)/python -m pytest
 RUN_TESTS := $(PYTEST) -n $(JOBS) --dist loadgroup
 
-.PHONY: help setup quickstart test test-fast check lint types layers format bench clean
+.PHONY: help setup quickstart test test-fast test-vendor check lint types layers format bench clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -44,6 +44,9 @@ test: setup ## All tests that this machine can run
 
 test-fast: setup ## The tests that need no other process and no long computation
 	@$(RUN_TESTS) -m "not slow and not fleet"
+
+test-vendor: setup ## The boards' part under the Pythons that boards come with
+	@.ci/test-vendor
 
 check: lint types layers ## Lint, format, types and layers
 

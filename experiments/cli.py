@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
+from experiments import cli_board, cli_power
 from experiments.cli_predict import app as predict
 from experiments.cli_study import app as study
 from fedge.errors import BadInput, FedgeError
@@ -20,7 +21,7 @@ DONE, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
 app = typer.Typer(
     name="fedge",
-    help="Federated learning on fleets of NVIDIA Jetson boards, emulated today, each in a power mode that fits.",
+    help="Federated learning on fleets of NVIDIA Jetson boards, each in a power mode that fits.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -137,6 +138,10 @@ def version() -> None:
     from fedge import __version__
 
     typer.echo(__version__)
+
+
+cli_board.register(app)
+cli_power.register(app, devices)
 
 
 def _console() -> Any:

@@ -229,7 +229,10 @@ def _with_absolute_paths(experiment: Experiment, folder: Path) -> Experiment:
     if data.dir is not None:
         data = data.model_copy(update={"dir": absolute(data.dir)})
     plugins = tuple(absolute(plugin) for plugin in experiment.plugins)
-    return experiment.model_copy(update={"fleet": fleet, "data": data, "plugins": plugins})
+    work = experiment.workload
+    if work.task.endswith(".py"):
+        work = work.model_copy(update={"task": absolute(work.task)})
+    return experiment.model_copy(update={"fleet": fleet, "data": data, "plugins": plugins, "workload": work})
 
 
 def _entry_with_absolute_paths(entry: FleetEntry, absolute: Callable[[str], str]) -> FleetEntry:

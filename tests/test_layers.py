@@ -34,6 +34,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("fedge.interfaces",),
     (
         "fedge.registry",
+        "fedge.tegrastats",
         "fedge.clock",
         "fedge.pareto",
         "fedge.wire",
@@ -46,7 +47,15 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "fedge.planning",
     ),
     tuple(f"fedge.{sibling}" for sibling in SIBLINGS),
-    ("fedge.rounds", "fedge.fleetsim", "fedge.evaluation", "fedge.models", "fedge.studies"),
+    (
+        "fedge.rounds",
+        "fedge.fleetsim",
+        "fedge.node",
+        "fedge.evaluation",
+        "fedge.models",
+        "fedge.studies",
+        "fedge.profiling",
+    ),
     ("clients", "server"),
     ("experiments",),
 )

@@ -16,6 +16,8 @@ ROOT = Path(__file__).resolve().parents[1]
 SHIPPED = ("fedge", "clients", "server")
 SHIPPED_KINDS = {".py", ".toml", ".md", ".yaml", ".yml", ".json", ".jsonl"}
 """The kinds of files that Flower puts into an app bundle."""
+ON_BOARDS = ("jetson",)
+"""Extras that are installed on boards only, in the versions that the boards need."""
 
 
 @cache
@@ -33,9 +35,10 @@ def _pins() -> dict[str, str]:
     return {canonicalize_name(name): version for name, _, version in (line.partition("==") for line in _lock_lines())}
 
 
-def _declared() -> list[Requirement]:
+def _declared(without: tuple[str, ...] = ()) -> list[Requirement]:
+    """Everything that the project file asks for, but the extras ``without``."""
     project = _project()["project"]
-    extras = [text for texts in project["optional-dependencies"].values() for text in texts]
+    extras = [text for name, texts in project["optional-dependencies"].items() if name not in without for text in texts]
     return [Requirement(text) for text in (*project["dependencies"], *extras, *_project()["build-system"]["requires"])]
 
 
@@ -54,11 +57,19 @@ def test_the_lock_names_each_package_once() -> None:
     assert len(_pins()) == len(_lock_lines())
 
 
-@pytest.mark.parametrize("requirement", _declared(), ids=lambda requirement: requirement.name)
+@pytest.mark.parametrize("requirement", _declared(ON_BOARDS), ids=lambda requirement: requirement.name)
 def test_a_declared_dependency_is_pinned_within_its_range(requirement: Requirement) -> None:
     version = _pins().get(canonicalize_name(requirement.name))
     assert version is not None, f"{requirement.name} is not in requirements.lock"
     assert requirement.specifier.contains(version), f"{version} is outside {requirement}"
+
+
+@pytest.mark.parametrize("extra", ON_BOARDS)
+def test_what_is_for_boards_only_is_not_in_the_lock(extra: str) -> None:
+    requirements = [Requirement(text) for text in _project()["project"]["optional-dependencies"][extra]]
+
+    assert requirements
+    assert not [found.name for found in requirements if canonicalize_name(found.name) in _pins()]
 
 
 def test_the_version_is_the_same_in_the_code_and_in_the_project_file() -> None:

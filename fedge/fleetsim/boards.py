@@ -11,11 +11,11 @@ import numpy as np
 from fedge import modes as mode_tables
 from fedge.costs.profiles import cost_of, priors_for
 from fedge.costs.record import CostProfile, load_calibrated
-from fedge.costs.workloads import load_workloads
+from fedge.costs.workloads import work_of
 from fedge.devices import catalogue
 from fedge.devices.link import Link
 from fedge.devices.truth import IDLE_BELOW_WORK, Surface, own_surface
-from fedge.errors import BadInput, UnknownName
+from fedge.errors import BadInput
 from fedge.experiment import Board, FleetEntry, LinkSpec, WorkloadSpec
 from fedge.physics import model
 from fedge.physics.knowledge import Knowledge
@@ -43,20 +43,6 @@ class Kind:
 def kind_of(board: Board, workload: WorkloadSpec) -> Kind:
     """The kind behind a board's fleet entry; raises ``BadInput`` for an unknown device, workload or table."""
     return _kind(board.entry.device, board.entry.truth, work_of(board.entry, workload), board.entry.cost is None)
-
-
-def work_of(entry: FleetEntry, workload: WorkloadSpec) -> Workload:
-    """What a minibatch is on an entry's boards: of the entry's own ``cost``, at that workload's batch size, if given.
-
-    Such an entry's measured table is replayed at its one batch size, whatever that is. Raises ``UnknownName`` for a
-    cost of its own that nobody knows.
-    """
-    if entry.cost is None:
-        return Workload(workload.cost, workload.batch_size)
-    sizes = load_workloads()
-    if entry.cost not in sizes:
-        raise UnknownName("fleet.cost", entry.cost, tuple(sizes))
-    return Workload(entry.cost, sizes[entry.cost].batch_size)
 
 
 def references_of(board: Board, workload: WorkloadSpec) -> tuple[ProfileTable, ...]:

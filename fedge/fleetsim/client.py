@@ -16,13 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedge import pareto, rounds, workloads
+from fedge.costs.workloads import work_of
 from fedge.devices.emulated import WARM_UP_STEPS, EmulatedBoard, thermal_of, top_mode
 from fedge.devices.link import Link
 from fedge.devices.truth import Surface
 from fedge.errors import FedgeError
 from fedge.experiment import Board, Experiment, boards
 from fedge.explorers import explorer_for
-from fedge.fleetsim.boards import Kind, kind_of, knowledge_of, link_of, references_of, surface_of, work_of
+from fedge.fleetsim.boards import Kind, kind_of, knowledge_of, link_of, references_of, surface_of
 from fedge.interfaces import LearningTask, Training
 from fedge.modes import index_of
 from fedge.policies import lowest_mode, policy_for, waiting_mode
@@ -37,11 +38,10 @@ from fedge.types import (
     PowerMode,
     Predictions,
     ProfileTable,
-    RoundReport,
     TrainOptions,
     TrainResult,
 )
-from fedge.wire import Answer, Ask, BoardState
+from fedge.wire import Answer, Ask
 from fedge.workloads.partitions import split
 
 logger = logging.getLogger(__name__)
@@ -49,8 +49,6 @@ EXPLORER = "active"
 """What chooses the first modes that a board tries."""
 WATTS = "fastest"
 """The policy that plans with the boards' watts, for which their fronts need the modes of low power too."""
-REMEMBERED = 30
-"""So many rounds' deadlines are remembered."""
 SEATS = 256
 """How many boards a process keeps in memory (about 1 MB each); others are made anew when they are asked."""
 
@@ -149,35 +147,24 @@ def _round(experiment: Experiment, seat: Seat, ask: Ask, arrays: NamedArrays) ->
     training = _training(experiment, seat, ask, arrays)
     played = rounds.play(player, goal, ask.state.measurements, link, training, ask.shared)
     apes = _apes(played.predictions, seat.truth)
-    report = RoundReport(
-        board=seat.board.name,
-        device=seat.kind.spec.name,
-        round=ask.round,
-        decision=played.decision,
-        measured=played.measured,
-        probes=played.probes,
-        predicted=played.predicted,
-        link=link,
-        idle_w=played.front.idle_w,
-        front=played.front,
-        true_front=true_front(seat, player, link.down_s + link.up_s),
+    told = rounds.report_of(
+        played,
+        player,
+        ask.round,
+        link,
+        asked_steps=seat.steps,
         samples=len(seat.share),
-        loss=played.trained.loss,
-        accuracy=played.trained.accuracy,
         temperature_c=board.temperature_c,
+    )
+    report = dataclasses.replace(
+        told,
+        true_front=true_front(seat, player, link.down_s + link.up_s),
         prior_time_ape=prior_apes[0],
         prior_power_ape=prior_apes[1],
         time_ape=apes[0],
         power_ape=apes[1],
-        own_samples=played.own_samples,
-        shared_samples=played.shared_samples,
-        mixed=played.mixed,
-        asked_steps=seat.steps,
     )
-    measurements = (*ask.state.measurements, *report.parts)
-    allowed_s = (*ask.state.allowed_s, *(() if played.allowed_s is None else (played.allowed_s,)))[-REMEMBERED:]
-    state = BoardState(measurements, board.temperature_c, ask.start_s + report.busy_s, allowed_s)
-    return Answer(seat.board.name, played.front, report, state), played.trained
+    return Answer(seat.board.name, played.front, report, rounds.state_after(ask, played, report)), played.trained
 
 
 def _training(experiment: Experiment, seat: Seat, ask: Ask, arrays: NamedArrays) -> Training:

@@ -6,6 +6,7 @@ from fedge.rounds.candidates import above_floor, choosable
 from fedge.rounds.learning import believed, offer
 from fedge.rounds.player import Played, Player
 from fedge.rounds.playing import play
+from fedge.rounds.reporting import report_of, state_after
 from fedge.rounds.work import steps_of, warm_up_steps
 
 __all__ = [
@@ -16,6 +17,8 @@ __all__ = [
     "choosable",
     "offer",
     "play",
+    "report_of",
+    "state_after",
     "steps_of",
     "warm_up_steps",
 ]

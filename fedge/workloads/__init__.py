@@ -2,49 +2,35 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedge import registry
 from fedge.errors import BadInput
 from fedge.interfaces import LearningTask
+from fedge.worker.networks import TASKS as TASKS
+from fedge.worker.refusal import Refusal
 from fedge.workloads import data
 
 DEFAULT_DATA_DIR = "~/.cache/fedge/data"
 """Where data sets are looked for, and put, when no folder is named."""
-
-
-@dataclass(frozen=True, slots=True)
-class TaskSpec:
-    """A task by its parts: an entry of ``models.MODELS`` and a name of ``data.load``."""
-
-    model: str
-    dataset: str
-
-
-TASKS: Mapping[str, TaskSpec] = {
-    "digits-cnn": TaskSpec("digits-cnn", "digits"),
-    "synthetic-cnn": TaskSpec("digits-cnn", "synthetic"),
-    "mnist-lenet5": TaskSpec("lenet5", "mnist"),
-    "mnist-cnn": TaskSpec("small-cnn", "mnist"),
-    "fashionmnist-lenet5": TaskSpec("lenet5", "fashionmnist"),
-    "fashionmnist-cnn": TaskSpec("small-cnn", "fashionmnist"),
-    "cifar10-cnn": TaskSpec("small-cnn", "cifar10"),
-    "cifar10-resnet18": TaskSpec("resnet18", "cifar10"),
-    "cifar10-mobilenetv3": TaskSpec("mobilenet-v3-small", "cifar10"),
-    "cifar10-mobilenetv3-large": TaskSpec("mobilenet-v3-large", "cifar10"),
-}
-"""fedge's own tasks. A name of the form ``module:Class`` is the user's own, see ``load_task``."""
+OWN_FILE = ".py"
+"""A task whose name ends so is the user's own file: it defines ``model(shape)``, see ``fedge.worker.tasks``."""
 
 _NEEDED = ("buffers", "initial_arrays", "start", "evaluate", "labels")
 
 
 def check_task(name: str, where: str = "workload.task") -> None:
-    """Raise ``BadInput`` unless ``name`` is one of ``TASKS`` or an importable ``module:Class``; loads no data."""
-    if name not in TASKS:
+    """Raise ``BadInput`` unless ``name`` is one of ``TASKS``, a .py file, or an importable ``module:Class``.
+
+    Loads no data, and does not run the file.
+    """
+    if name.endswith(OWN_FILE):
+        _text_of(name, where)
+    elif name not in TASKS:
         _own_factory(name, where)
 
 
@@ -54,17 +40,21 @@ def load_task(
     """Build the task called ``name`` with its data in memory.
 
     Data sets are read from ``data_dir`` (default ``DEFAULT_DATA_DIR``); what is absent is fetched when ``download``.
+    A name that ends in ``.py`` is the path of the user's own task file, whose data comes from its own
+    ``data(source)``, or else from ``data_dir``, an .npz file or a folder (see ``fedge.worker.sources.read``).
     The user's own ``module:Class`` is called as ``Class(data_dir=Path, download=bool)`` and must have the methods of
     ``LearningTask``. Raises ``UnknownName`` or ``BadInput``; the latter also says which files are
     missing and where they belong.
     """
+    if name.endswith(OWN_FILE):
+        return _own_file(name, data_dir, where)
     root = Path(data_dir or DEFAULT_DATA_DIR).expanduser()
     if name not in TASKS:
         return _own_task(_own_factory(name, where), name, where, {"data_dir": root, "download": download})
+    from fedge.worker import tasks
     from fedge.workloads.task import ImageTask
 
-    spec = TASKS[name]
-    return ImageTask(spec.model, data.load(spec.dataset, root, download=download))
+    return ImageTask(tasks.builtin(name), data.load(TASKS[name].dataset, root, download=download))
 
 
 def data_findings(data_dir: str | Path | None = None) -> tuple[tuple[str, bool, str], ...]:
@@ -75,6 +65,36 @@ def data_findings(data_dir: str | Path | None = None) -> tuple[tuple[str, bool, 
         ("synthetic", True, "made on the spot"),
         *((name, not source.missing(root), str(source.folder(root))) for name, source in data.SOURCES.items()),
     )
+
+
+def _own_file(name: str, data_dir: str | Path | None, where: str) -> LearningTask:
+    from fedge.worker import sources, tasks
+    from fedge.workloads.task import ImageTask
+
+    text = _text_of(name, where)
+    try:
+        task = tasks.from_source(name, text, hashlib.sha256(text.encode("utf-8")).hexdigest())
+        if task.data is None and data_dir is None:
+            right = f"an .npz file or a folder with the images, or a function data(source) in {name}"
+            raise BadInput(data.WHERE, "nothing", right)
+        return ImageTask(task, (task.data or sources.read)(_source_of(data_dir)))
+    except Refusal as error:
+        raise BadInput(error.where, error.got, error.right) from error
+
+
+def _text_of(name: str, where: str) -> str:
+    try:
+        return Path(name).expanduser().read_bytes().decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(where, repr(name), f"the path of a Python file that defines model(shape) ({error})") from error
+
+
+def _source_of(data_dir: str | Path | None) -> dict[str, str]:
+    """What a board would be told: its folder, or a file of arrays."""
+    if data_dir is None:
+        return {}
+    path = Path(data_dir).expanduser()
+    return {"file" if path.suffix == ".npz" else "folder": str(path)}
 
 
 def _own_factory(name: str, where: str) -> Any:

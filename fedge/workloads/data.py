@@ -18,32 +18,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedge.errors import BadInput, UnknownName
+from fedge.worker.refusal import Refusal
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+    from fedge.worker.sources import Data
 
 WHERE = "data.dir"
 CONNECT_TIMEOUT_S = 15.0
 """How long a download may stay silent before it counts as failed."""
 DIGITS_TEST_SHARE = 0.2
 DIGITS_SPLIT_SEED = 0
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Images:
-    """A data set: images uint8 (n, channels, side, side), labels int64 (n,), classes counted from 0.
-
-    ``mean`` and ``sd`` are the training images' per channel, in the pixels' own unit.
-    """
-
-    train_x: NDArray[np.uint8]
-    train_y: NDArray[np.int64]
-    test_x: NDArray[np.uint8]
-    test_y: NDArray[np.int64]
-    mean: tuple[float, ...]
-    sd: tuple[float, ...]
-    classes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +80,7 @@ def _reading_errors() -> tuple[type[Exception], ...]:
     return (OSError, RuntimeError, HTTPException, *broken)
 
 
-def load(name: str, root: Path, *, download: bool = True) -> Images:
+def load(name: str, root: Path, *, download: bool = True) -> Data:
     """The data set called ``name`` (``digits``, ``synthetic`` or one of ``SOURCES``), from the folder ``root``.
 
     Absent files are fetched when ``download``. Raises ``UnknownName``, or ``BadInput`` that says which files belong
@@ -109,6 +96,8 @@ def load(name: str, root: Path, *, download: bool = True) -> Images:
     try:
         with _alone(root) if download else _reader(root) as may_write:
             return _read(source, root, download=may_write)
+    except Refusal as error:  # no torchvision
+        raise BadInput(error.where, error.got, error.right) from error
     except _reading_errors() as error:
         raise _absent(source, root, error, download=download) from error
 
@@ -122,9 +111,11 @@ def digits_path() -> Path | None:
     return path if path.is_file() else None
 
 
-def _digits() -> Images:
+def _digits() -> Data:
     """scikit-learn's 1,797 handwritten digits, 8 x 8 pixels from 0 to 16; every fifth of each class is for testing."""
     import numpy as np
+
+    from fedge.worker.sources import Data
 
     table = _digits_table()
     images, labels = table[:, :-1].reshape(-1, 1, 8, 8), table[:, -1].astype(np.int64)
@@ -133,7 +124,7 @@ def _digits() -> Images:
     for label in range(10):
         members = rng.permutation(np.flatnonzero(labels == label))
         test[members[: round(DIGITS_TEST_SHARE * len(members))]] = True
-    return Images(images[~test], labels[~test], images[test], labels[test], mean=(4.884,), sd=(6.017,), classes=10)
+    return Data(images[~test], labels[~test], images[test], labels[test], mean=(4.884,), sd=(6.017,), classes=10)
 
 
 def _digits_table() -> NDArray[np.uint8]:
@@ -149,22 +140,24 @@ def _digits_table() -> NDArray[np.uint8]:
     return np.column_stack([digits.data, digits.target]).astype(np.uint8)
 
 
-def _synthetic() -> Images:
+def _synthetic() -> Data:
     """``synthetic``'s images, always the same ones; both parts have as many of every class."""
     import numpy as np
 
+    from fedge.worker.sources import Data
     from fedge.workloads import synthetic
 
     rng = np.random.default_rng(synthetic.SEED)
     (train_x, train_y), (test_x, test_y) = (synthetic.images(n, rng) for n in (synthetic.TRAIN, synthetic.TEST))
     mean, sd = (tuple(found.tolist()) for found in (train_x.mean((0, 2, 3)), train_x.std((0, 2, 3))))
-    return Images(train_x, train_y, test_x, test_y, mean, sd, synthetic.CLASSES)
+    return Data(train_x, train_y, test_x, test_y, mean, sd, synthetic.CLASSES)
 
 
-def _read(source: Source, root: Path, *, download: bool) -> Images:
+def _read(source: Source, root: Path, *, download: bool) -> Data:
     import numpy as np
 
-    from fedge.workloads.vision import datasets
+    from fedge.worker.sources import Data
+    from fedge.worker.vision import datasets
 
     reader = getattr(datasets, source.title)
     parts = [reader(root, train=train, download=download) for train in (True, False)]
@@ -176,7 +169,7 @@ def _read(source: Source, root: Path, *, download: bool) -> Images:
         if len(images) != len(labels) or not len(labels) or not 0 <= labels.min() <= labels.max() < source.classes:
             raise ValueError(f"{len(images)} images and {len(labels)} labels do not belong together")
     mean, sd = (tuple(255 * value for value in values) for values in (source.mean, source.sd))
-    return Images(train_x, train_y, test_x, test_y, mean, sd, source.classes)
+    return Data(train_x, train_y, test_x, test_y, mean, sd, source.classes)
 
 
 def _channels_first(images: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -11,11 +10,10 @@ from fedge.profiles.importers import Imported
 from fedge.profiles.importers.power_log import log_of, measured_in, rails_of
 from fedge.profiles.importers.stamps import leading
 from fedge.profiles.importers.steps import Steps
+from fedge.tegrastats import rails_in
 
 INPUTS = ("VDD_IN", "POM_5V_IN")
 """Rails that are a module's whole input, so that they are the total on boards that fedge does not know, too."""
-_RAIL = re.compile(r"(?<!\S)([A-Z][A-Z0-9_]*) (\d{1,9})(?:mW)?/\d{1,9}(?:mW)?(?!\S)", re.ASCII)
-"""``NAME now/mean`` in milliwatts: without a unit up to JetPack 4, with it since. ``RAM 1/2MB`` is none."""
 _STAMPING = 'tegrastats --interval 100 | while read -r l; do echo "$(date +%s.%N) $l"; done'
 
 
@@ -39,11 +37,6 @@ def from_log(
         notes.append(f"the board is not in the catalogue: {total_power} is taken for the module's total")
     notes.append(f"power is {total_power}, from {len(samples)} samples")
     return measured_in(where, log_of(where, samples, rails_of(total_power), notes), steps, device, workload)
-
-
-def rails_in(line: str) -> dict[str, float]:
-    """Milliwatts now by rail; ``NC`` is a sensor that measures nothing."""
-    return {name: float(now) for name, now in _RAIL.findall(line) if name != "NC"}
 
 
 def _times(where: str, lines: Sequence[str]) -> list[float]:

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from fedge.errors import BadInput, UnknownName
+from fedge.worker.vision import datasets
 from fedge.workloads import data, load_task
-from fedge.workloads.vision import datasets
 
 N_TRAIN, N_TEST = 30, 20
 

@@ -9,19 +9,26 @@ import torch
 from fedge.errors import BadInput
 from fedge.interfaces import LearningTask
 from fedge.types import TrainOptions
+from fedge.worker.models import MODELS
+from fedge.worker.sources import Data
+from fedge.worker.tasks import Task, cross_entropy
+from fedge.worker.trainer import Options, Trainer, minibatches
 from fedge.workloads import load_task
-from fedge.workloads.data import Images
 from fedge.workloads.partitions import dirichlet
-from fedge.workloads.task import ImageTask, minibatches
+from fedge.workloads.task import ImageTask
 
 OPTIONS = TrainOptions(steps=4, batch_size=8, learning_rate=0.05)
 
 
-def noise_images(channels: int = 1, side: int = 8, n: int = 64) -> Images:
+def noise_images(channels: int = 1, side: int = 8, n: int = 64) -> Data:
     rng = np.random.default_rng(0)
     x = rng.integers(0, 256, (n, channels, side, side), dtype=np.uint8)
     y = rng.integers(0, 10, n)
-    return Images(x, y, x[:20], y[:20], mean=(127.0,) * channels, sd=(74.0,) * channels, classes=10)
+    return Data(x, y, x[:20], y[:20], mean=(127.0,) * channels, sd=(74.0,) * channels, classes=10)
+
+
+def task_with(model: str) -> Task:
+    return Task(model, "", MODELS[model], cross_entropy, None)
 
 
 @pytest.fixture(scope="module")
@@ -100,18 +107,18 @@ class TestDropout(LearningTaskContract):
     @pytest.fixture(scope="class")
     @classmethod
     def task(cls) -> LearningTask:
-        return ImageTask("small-cnn", noise_images())
+        return ImageTask(task_with("small-cnn"), noise_images())
 
 
 class TestBatchNorm(LearningTaskContract):
     @pytest.fixture(scope="class")
     @classmethod
     def task(cls) -> LearningTask:
-        return ImageTask("mobilenet-v3-small", noise_images(channels=3, side=16))
+        return ImageTask(task_with("mobilenet-v3-small"), noise_images(channels=3, side=16))
 
 
 def test_batch_norm_counts_its_steps_in_integers_also_after_averaging() -> None:
-    task = ImageTask("mobilenet-v3-small", noise_images())
+    task = ImageTask(task_with("mobilenet-v3-small"), noise_images())
     start = task.initial_arrays(0)
     counter = next(name for name in start if name.endswith("num_batches_tracked"))
     averaged = {
@@ -123,7 +130,7 @@ def test_batch_norm_counts_its_steps_in_integers_also_after_averaging() -> None:
 
 
 def test_a_share_of_one_sample_trains_even_with_batch_norm() -> None:
-    task = ImageTask("resnet18", noise_images())
+    task = ImageTask(task_with("resnet18"), noise_images())
     result = task.train(task.initial_arrays(0), np.array([3]), 0, TrainOptions(1, 4, 0.01))
     assert np.isfinite(result.loss)
 
@@ -132,11 +139,12 @@ def test_a_share_of_one_sample_trains_even_with_batch_norm() -> None:
 def test_the_steps_are_those_of_torchs_own_sgd_on_the_proximal_loss(digits, mu: float) -> None:
     start, share = digits.initial_arrays(2), np.arange(100)
     options = TrainOptions(steps=6, batch_size=16, learning_rate=0.05, momentum=0.9, proximal_mu=mu)
-    net = digits._fresh(2)
+    trainer = digits.trainer
+    net = trainer._fresh(2)
     anchors = [w.detach().clone() for w in net.parameters()]
     sgd = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
     for chosen in minibatches(share, 6, 16, np.random.default_rng(9)):
-        x, y = digits._scaled(digits._train_x[chosen]), digits._train_y[chosen]
+        x, y = trainer._feed.minibatch(chosen)
         pull = sum(((w - a) ** 2).sum() for w, a in zip(net.parameters(), anchors, strict=True))
         sgd.zero_grad()
         (torch.nn.functional.cross_entropy(net(x), y) + mu / 2 * pull).backward()
@@ -217,3 +225,24 @@ def test_eight_clients_with_uneven_digits_learn_them_together(digits) -> None:
         trained = [digits.train(arrays, shares[i], 8 * r + i, options[i]).arrays for i in range(8)]
         arrays = {name: sum(w * one[name] for w, one in zip(weights, trained, strict=True)) for name in arrays}
     assert digits.evaluate(arrays)[1] >= 0.92
+
+
+@pytest.mark.parametrize(
+    ("model", "channels", "side"), [("digits-cnn", 1, 8), ("small-cnn", 1, 28), ("resnet18", 3, 16)]
+)
+@pytest.mark.parametrize("mu", [0.0, 0.2])
+def test_in_process_and_in_the_worker_training_gives_the_same_bits(model, channels, side, mu) -> None:
+    images, share = noise_images(channels, side), np.arange(40)
+    task, trainer = ImageTask(task_with(model), images), Trainer(task_with(model), images)
+    start = task.initial_arrays(4)
+    trained = task.train(start, share, 7, TrainOptions(4, 8, 0.05, proximal_mu=mu))
+    training = trainer.start(trainer.initial_arrays(4), share, 7, Options(4, 8, 0.05, proximal_mu=mu))
+    for _ in range(4):  # the worker's steps come one by one, with other work between
+        training.advance(1)
+        trainer.profile(1, 4)
+        torch.rand(5)
+    result = training.result()
+
+    assert same(trained.arrays, result.arrays)
+    assert (trained.loss, trained.accuracy) == (result.loss, result.accuracy)
+    assert task.evaluate(trained.arrays) == trainer.evaluate(result.arrays)

@@ -11,6 +11,8 @@ import pytest
 
 from fedge import workloads
 from fedge.errors import BadInput, UnknownName
+from fedge.types import TrainOptions
+from fedge.worker import sources
 
 OWN_TASK = """
 import numpy as np
@@ -33,6 +35,21 @@ class Half:
 class Odd:
     def __init__(self, path): ...
 """
+
+
+TASK_FILE = """
+from torch import nn
+
+def model(shape):
+    return nn.Sequential(nn.Flatten(), nn.Linear(shape.channels * shape.side ** 2, shape.classes))
+"""
+
+
+@pytest.fixture
+def own_file(tmp_path: Path) -> Path:
+    path = tmp_path / "my_task.py"
+    path.write_text(TASK_FILE, encoding="utf-8")
+    return path
 
 
 @pytest.fixture
@@ -105,3 +122,63 @@ def test_the_findings_say_where_each_data_set_belongs(tmp_path: Path) -> None:
     assert found["mnist"] == (True, str(folder))
     assert found["cifar10"] == (False, str(tmp_path / "cifar-10-batches-py"))
     assert set(found) == {"digits"} | {spec.dataset for spec in workloads.TASKS.values()}
+
+
+def test_a_task_file_is_trained_on_the_users_arrays(own_file: Path, tmp_path: Path) -> None:
+    images = sources.synthetic(40, 1, 6, 3)
+    sources.write_file(tmp_path / "mine.npz", images)
+    workloads.check_task(str(own_file))
+
+    task = workloads.load_task(str(own_file), data_dir=tmp_path / "mine.npz")
+    trained = task.train(task.initial_arrays(0), np.arange(40), 0, TrainOptions(3, 8, 0.01))
+
+    assert np.array_equal(task.labels, images.train_y)
+    assert [array.shape for array in trained.arrays.values()] == [(3, 36), (3,)]
+
+
+def test_a_task_files_data_may_be_a_folder_of_arrays(own_file: Path, tmp_path: Path) -> None:
+    for name, array in zip(sources.PARTS, sources.synthetic(40, 1, 6, 3)[:4], strict=True):
+        np.save(tmp_path / f"{name}.npy", array)
+    assert len(workloads.load_task(str(own_file), data_dir=tmp_path).labels) == 40
+
+
+@pytest.mark.parametrize("folder", [None, "somewhere"])
+def test_a_task_file_may_read_its_data_itself(own_file: Path, folder: str | None) -> None:
+    own_file.write_text(
+        f"{TASK_FILE}\nfrom fedge.worker.sources import synthetic\n"
+        f"def data(source):\n    assert source == { ({} if folder is None else {'folder': folder})!r}\n"
+        "    return synthetic(30, 1, 6, 3)\n"
+    )
+    assert len(workloads.load_task(str(own_file), data_dir=folder).labels) == 30
+
+
+def test_a_task_file_without_data_is_refused(own_file: Path, tmp_path: Path) -> None:
+    with pytest.raises(
+        BadInput, match=r"data\.dir: got nothing; an \.npz file or a folder .* or a function data\(source"
+    ):
+        workloads.load_task(str(own_file))
+    with pytest.raises(BadInput, match=r"got a folder without images; train_x.npy"):
+        workloads.load_task(str(own_file), data_dir=tmp_path)
+
+
+def test_an_absent_task_file_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
+    for ask in (workloads.check_task, workloads.load_task):
+        with pytest.raises(BadInput, match=r"workload\.task: got '.*no\.py'; the path of a Python file that defines"):
+            ask(str(tmp_path / "no.py"))
+
+
+def test_a_mistake_in_a_task_file_is_told_with_its_line(own_file: Path, tmp_path: Path) -> None:
+    sources.write_file(tmp_path / "mine.npz", sources.synthetic(40, 1, 6, 3))
+    own_file.write_text(TASK_FILE.replace("shape.classes", "shape.width"))
+    with pytest.raises(BadInput, match=r"my_task\.py, line 5: got AttributeError from model\(shape\)"):
+        workloads.load_task(str(own_file), data_dir=tmp_path / "mine.npz")
+    own_file.write_text(TASK_FILE + "def loss(scores, labels):\n    return scores.no\n")
+    task = workloads.load_task(str(own_file), data_dir=tmp_path / "mine.npz")
+    training = task.start(task.initial_arrays(0), np.arange(40), 0, TrainOptions(3, 8, 0.01))
+    with pytest.raises(BadInput, match=r"line 7: got AttributeError from loss\(scores, labels\)"):
+        training.advance(1)
+
+
+def test_checking_a_task_file_loads_no_torch(own_file: Path) -> None:
+    program = f"from fedge import workloads; workloads.check_task({str(own_file)!r})"
+    assert modules_after(program, "torch", "numpy") == set()

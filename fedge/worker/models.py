@@ -1,20 +1,10 @@
 """The networks that can be trained, by name; each is built for images of a given shape and a number of classes."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from typing import Callable, Dict
 
 from torch import nn
 
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """What a network sees and says: square images of ``side`` pixels with ``channels``, and ``classes`` scores."""
-
-    channels: int
-    side: int
-    classes: int
+from fedge.worker.tasks import Shape
 
 
 def digits_cnn(shape: Shape) -> nn.Module:
@@ -82,19 +72,19 @@ def resnet18(shape: Shape) -> nn.Module:
 
     The first convolution is 3 x 3 with stride 1 instead of 7 x 7 with stride 2, and the pooling after it is left out.
     """
-    from fedge.workloads.vision import models
+    from fedge.worker.vision import models
 
-    net: nn.Module = models.resnet18(weights=None, num_classes=shape.classes)
+    net: nn.Module = models.resnet18(num_classes=shape.classes)
     net.conv1 = nn.Conv2d(shape.channels, 64, kernel_size=3, stride=1, padding=1, bias=False)
     net.maxpool = nn.Identity()
     return net
 
 
 def _mobilenet_v3(size: str, shape: Shape) -> nn.Module:
-    from fedge.workloads.vision import models
+    from fedge.worker.vision import models
 
     build = {"small": models.mobilenet_v3_small, "large": models.mobilenet_v3_large}[size]
-    net: nn.Module = build(weights=None, num_classes=shape.classes)
+    net: nn.Module = build(num_classes=shape.classes)
     stem = net.get_submodule("features.0")
     assert isinstance(stem, nn.Sequential)
     stem[0] = nn.Conv2d(shape.channels, 16, kernel_size=3, stride=1, padding=1, bias=False)
@@ -111,12 +101,48 @@ def mobilenet_v3_large(shape: Shape) -> nn.Module:
     return _mobilenet_v3("large", shape)
 
 
-MODELS: Mapping[str, Callable[[Shape], nn.Module]] = {
+def imagenet_resnet18(shape: Shape) -> nn.Module:
+    """ResNet-18 of torchvision as it is, for large images; not pretrained."""
+    from fedge.worker.vision import models
+
+    net: nn.Module = models.resnet18(num_classes=shape.classes)
+    return net
+
+
+def imagenet_resnet50(shape: Shape) -> nn.Module:
+    """ResNet-50 of torchvision as it is, for large images; not pretrained."""
+    from fedge.worker.vision import models
+
+    net: nn.Module = models.resnet50(num_classes=shape.classes)
+    return net
+
+
+def imagenet_mobilenet_v3_large(shape: Shape) -> nn.Module:
+    """MobileNetV3-Large of torchvision as it is, for large images; not pretrained."""
+    from fedge.worker.vision import models
+
+    net: nn.Module = models.mobilenet_v3_large(num_classes=shape.classes)
+    return net
+
+
+def vit_b16(shape: Shape) -> nn.Module:
+    """ViT-B/16 of torchvision (Dosovitskiy et al. 2021), not pretrained, for images of any multiple of 16 pixels."""
+    from fedge.worker.vision import models, require
+
+    net: nn.Module = require(models, "vit_b_16")(image_size=shape.side, num_classes=shape.classes)
+    return net
+
+
+MODELS: Dict[str, Callable[[Shape], nn.Module]] = {
     "digits-cnn": digits_cnn,
     "lenet5": lenet5,
     "small-cnn": small_cnn,
     "resnet18": resnet18,
     "mobilenet-v3-small": mobilenet_v3_small,
     "mobilenet-v3-large": mobilenet_v3_large,
+    "resnet18-imagenet": imagenet_resnet18,
+    "resnet50-imagenet": imagenet_resnet50,
+    "mobilenet-v3-large-imagenet": imagenet_mobilenet_v3_large,
+    "vit-b16": vit_b16,
 }
 """Every network by name."""

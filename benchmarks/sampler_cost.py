@@ -1,0 +1,116 @@
+"""What sampling a board's sensors costs, in percent of one core, beside parsing the lines of tegrastats from a pipe.
+
+A sampler runs in this process against the recorded files of an AGX Orin at 1, 10 and 20 Hz while the main thread
+sleeps; then the same with a stand-in for tegrastats, whose own cost is not counted. The process's CPU time is what
+counts, user and system; what the process uses while it only sleeps is printed first. On a board, the reads go to
+drivers: an INA3221 and the thermal sensors answer over a bus, which takes time and some system CPU that files do not.
+
+    OMP_NUM_THREADS=1 python benchmarks/sampler_cost.py [SECONDS]
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import tempfile
+import time
+import tracemalloc
+from pathlib import Path
+
+from fedge.clock import RealClock
+from fedge.devices.sensing import OpenSensor
+from fedge.devices.sensing.board import BoardSensor
+from fedge.devices.sensing.sampler import Sampler
+from fedge.devices.sensing.tegrastats import TegrastatsSensor
+from fedge.powerd.machine import Machine
+
+SECONDS = 20.0
+BOARD = "agx-orin-jp6"
+RATES_HZ = (1, 10, 20)
+LIMIT_PERCENT = 1.0
+LOOKS = 2000
+KEPT = 5000
+LINE = (
+    "03-04-2024 10:00:01 RAM 4722/62800MB (lfb 5x4MB) SWAP 0/31400MB (cached 0MB) CPU [0%@729,1%@729,0%@729,2%@729,"
+    "0%@1728,0%@1728,0%@1728,0%@1728,off,off,off,off] EMC_FREQ 1%@3199 GR3D_FREQ 41%@[612,612] NVENC off NVDEC off "
+    "VIC off OFA off NVDLA0 off NVDLA1 off PVA0_FREQ off APE 174 cpu@48.093C soc2@45.437C soc0@46.343C gpu@44.875C "
+    "tj@48.093C soc1@46.562C VDD_GPU_SOC 2400mW/2400mW VDD_CPU_CV 400mW/400mW VIN_SYS_5V0 3000mW/3000mW NC 0mW/0mW "
+    "VDDQ_VDD2_1V8AO 600mW/600mW NC 0mW/0mW"
+)
+
+
+def recorded_board(folder: str) -> Machine:
+    """The recorded board, made below ``folder``."""
+    sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+    from contracts import jetsons
+
+    return Machine(str(jetsons.build(BOARD, folder)))
+
+
+def percent(seconds: float) -> float:
+    """Percent of one core that this process uses over ``seconds`` from now."""
+    cpu_s, wall_s = time.process_time(), time.perf_counter()
+    time.sleep(seconds)
+    return 100 * (time.process_time() - cpu_s) / (time.perf_counter() - wall_s)
+
+
+def sampled(sensor: OpenSensor, hz: float, seconds: float) -> tuple[float, int]:
+    """Percent of one core, and the samples that came."""
+    clock = RealClock()
+    with Sampler(sensor, clock, hz) as sampler:
+        time.sleep(0.5)
+        start_s = clock.now_s()
+        used = percent(seconds)
+        return used, len(sampler.samples_since(start_s))
+
+
+def tegrastats_at(root: Path, hz: int) -> Machine:
+    """A machine whose tegrastats prints ``LINE`` at ``hz``."""
+    program = root / "usr/bin/tegrastats"
+    program.parent.mkdir(parents=True, exist_ok=True)
+    loop = f"while True: print({LINE!r}, flush=True); time.sleep({1 / hz})"
+    source = f"import time\n{loop}"
+    program.write_text(f"#!/bin/sh\nexec {shlex.quote(sys.executable)} -c {shlex.quote(source)}\n")
+    program.chmod(0o755)
+    return Machine(str(root))
+
+
+def bytes_each(sensor: OpenSensor) -> float:
+    """Memory of a sample that is kept."""
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    kept = [sensor.read() for _ in range(KEPT)]
+    used = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    return used / len(kept)
+
+
+def look_us(sensor: OpenSensor) -> float:
+    """Microseconds of CPU for one look."""
+    cpu_s = time.process_time()
+    for _ in range(LOOKS):
+        sensor.read()
+    return (time.process_time() - cpu_s) / LOOKS * 1e6
+
+
+def main() -> None:
+    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else SECONDS
+    print(f"{BOARD}, {seconds:g} s each; the process alone uses {percent(seconds):.3f} % of a core")
+    with tempfile.TemporaryDirectory() as folder:
+        sensor = BoardSensor(recorded_board(folder), RealClock())
+        print(f"one look at the files: {look_us(sensor):.0f} us of CPU; a kept sample: {bytes_each(sensor):.0f} B")
+        print(f"{'Hz':>4} {'sysfs, % of a core':>20} {'samples':>8} {'tegrastats, %':>15} {'samples':>8}")
+        worst = 0.0
+        for hz in RATES_HZ:
+            files, count = sampled(sensor, hz, seconds)
+            lines = TegrastatsSensor(tegrastats_at(Path(folder) / "t", hz), RealClock(), interval_ms=1000 // hz)
+            parsed, parsed_count = sampled(lines, hz, seconds)
+            lines.close()
+            print(f"{hz:>4} {files:>20.3f} {count:>8} {parsed:>15.3f} {parsed_count:>8}")
+            worst = files if hz == 10 else worst
+        sensor.close()
+    print(f"at 10 Hz: {worst:.3f} %, {'below' if worst < LIMIT_PERCENT else 'NOT below'} {LIMIT_PERCENT:g} % of a core")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""What a resident worker saves: seconds from a request to train to the first minibatch's start, warm and cold.
+
+    python benchmarks/warm_worker.py [--repeats 9] [--cold 3] [--python /path/to/python]
+
+Warm: the second and later ``train`` on a worker that has its task loaded, as the worker measures it (from the request's
+arrival) and from the client's side (from just before it sends, less the minibatch itself and the answer). Cold: a fresh
+process for each, from its start over Python, torch and the load to the same point. Medians; the goal is 50 ms.
+``--python`` runs both under another interpreter, which must have torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedge.worker.client import Client, WorkerError
+
+ROOT = Path(__file__).resolve().parents[1]
+GOAL_S = 0.050
+BATCH = 16
+TASKS = {
+    "digits-cnn": {"samples": 1000, "channels": 1, "side": 8, "classes": 10},
+    "cifar10-resnet18": {"samples": 1000, "channels": 3, "side": 32, "classes": 10},
+}
+COLD = """
+import sys
+sys.path.insert(0, {root!r})
+from fedge.worker import sources, tasks, trainer
+sizes = {sizes!r}
+trainer = trainer.Trainer(tasks.builtin({task!r}), sources.read({{"synthetic": sizes}}))
+with open({model!r}, "rb") as file:
+    import numpy
+    arrays = dict(numpy.load(file))
+options = {options!r}
+from fedge.worker.trainer import Options
+training = trainer.start(arrays, None, 0, Options(**options))
+begun = []
+def stop():
+    if not begun:
+        begun.append(1)
+        sys.stdout.write("begins\\n")
+        sys.stdout.flush()
+    return False
+training.advance(1, stop)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Seconds to the first minibatch's start; medians."""
+
+    task: str
+    model_mb: float
+    warm_s: float
+    warm_worst_s: float
+    client_s: float
+    cold_s: float
+
+
+def main() -> int:
+    """Measure and print; 1 when the goal is missed."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--cold", type=int, default=3)
+    parser.add_argument("--python", default=sys.executable)
+    asked = parser.parse_args()
+    rows = [measured(task, asked.python, asked.repeats, asked.cold) for task in TASKS]
+    print(f"{'task':18s} {'model':>8s} {'warm':>9s} {'worst':>9s} {'client':>9s} {'cold':>9s} {'cold/client':>12s}")
+    for row in rows:
+        print(
+            f"{row.task:18s} {row.model_mb:5.1f} MB {1e3 * row.warm_s:6.1f} ms {1e3 * row.warm_worst_s:6.1f} ms "
+            f"{1e3 * row.client_s:6.1f} ms {1e3 * row.cold_s:6.0f} ms {row.cold_s / row.client_s:11.0f}x"
+        )
+    missed = [row.task for row in rows if max(row.warm_s, row.client_s) >= GOAL_S]
+    print(f"goal of {1e3 * GOAL_S:.0f} ms: " + (f"missed by {', '.join(missed)}" if missed else "met"))
+    return 1 if missed else 0
+
+
+def measured(task: str, python: str, repeats: int, cold: int) -> Figures:
+    """One task's figures."""
+    with tempfile.TemporaryDirectory() as folder, worker(Path(folder), python) as client:
+        client.load({"builtin": task}, {"synthetic": TASKS[task]}, "cpu")
+        begin = {"seed": 0, "options": options()}
+        _, arrays = client.train(begin, steps=1, finish=True)  # without arrays: the task's own
+        client.train(begin, arrays, steps=1)  # the first; what is measured is the second and those after it
+        warm, outside = [], []
+        for _ in range(repeats):
+            asked_s = time.perf_counter()
+            reply, _ = client.train(begin, arrays, steps=1)
+            took_s = time.perf_counter() - asked_s
+            warm.append(reply["first_step_after_s"])
+            outside.append(took_s - sum(reply["seconds"]))
+        model = Path(folder) / "model.npz"
+        np.savez(model, **arrays)
+        colds = [cold_s(task, python, model) for _ in range(cold)]
+    size_mb = sum(array.nbytes for array in arrays.values()) / 1e6
+    middle = statistics.median
+    return Figures(task, size_mb, middle(warm), max(warm), middle(outside), middle(colds))
+
+
+def options() -> dict[str, float]:
+    return {"steps": 1, "batch_size": BATCH, "learning_rate": 0.01}
+
+
+def cold_s(task: str, python: str, model: Path) -> float:
+    """A fresh process, from before it starts until it says that its first minibatch begins."""
+    program = COLD.format(root=str(ROOT), sizes=TASKS[task], task=task, model=str(model), options=options())
+    begun_s = time.perf_counter()
+    with subprocess.Popen([python, "-c", program], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        if process.stdout.readline() != b"begins\n":
+            sys.exit(f"the fresh process under {python} did not train")
+        return time.perf_counter() - begun_s
+
+
+@contextmanager
+def worker(folder: Path, python: str) -> Iterator[Client]:
+    """A worker of its own, ended afterwards."""
+    path = str(folder / "worker.sock")
+    command = [python, "-m", "fedge.worker", "--socket", path, "--device", "cpu"]
+    process = subprocess.Popen(command, cwd=ROOT)
+    try:
+        client = Client(path)
+        ends_s = time.monotonic() + 60.0
+        while not ready(client):
+            if process.poll() is not None or time.monotonic() > ends_s:
+                sys.exit(f"the worker under {python} does not start")
+            time.sleep(0.05)
+        with client:
+            yield client
+    finally:
+        os.kill(process.pid, signal.SIGTERM)
+        process.wait()
+
+
+def ready(client: Client) -> bool:
+    """Whether the worker answers and has torch."""
+    try:
+        return client.status()["torch"] is not None
+    except WorkerError:
+        return False
+
+
+if __name__ == "__main__":
+    sys.exit(main())

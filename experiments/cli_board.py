@@ -1,0 +1,40 @@
+"""The commands for a person at a board: ``fedge profile``; registered by ``experiments.cli``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
+
+
+def profile(
+    *,
+    workload: Annotated[str, typer.Option(metavar="NAME", help="What a minibatch is, e.g. resnet18-imagenet.")],
+    out: Annotated[Path, typer.Option(metavar="TABLE", help="The table to write (CSV); the same again goes on.")],
+    board: Annotated[
+        str, typer.Option(help="here, or a board of the catalogue, which is emulated: emulated:agx-orin.")
+    ] = "here",
+    modes: Annotated[str, typer.Option(metavar="N|all", help="How many modes.")] = "50",
+    explorer: Annotated[str, typer.Option(help="What picks them.")] = "active",
+    batch_size: Annotated[
+        int | None, typer.Option(help="Samples per minibatch; the workload's own by default.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Fixes everything random.")] = 0,
+    settings: Annotated[
+        Path | None, typer.Option(help="The settings of the board at hand; /etc/fedge/node.yaml by default.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure a board's time and power in many modes, each until it has settled; may be stopped and resumed."""
+    from experiments.commands.profile import Asked
+    from experiments.commands.profile import profile as command
+
+    command(Asked(board, workload, out, modes, explorer, batch_size, seed, settings), as_json)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to ``fedge`` itself."""
+    app.command()(profile)

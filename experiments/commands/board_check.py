@@ -1,0 +1,153 @@
+"""``fedge board-check``: sets each knob of the board twice, reads back, measures a while, puts back, and tells."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from experiments.commands.power import KNOBS, shown
+from fedge.devices.here import Here, Place, board_here
+from fedge.devices.jetson import Lease
+from fedge.errors import BoardError
+from fedge.powerd.client import Client, PowerdError
+from fedge.types import Energy
+from fedge.worker.client import Client as Worker
+from fedge.worker.client import WorkerError
+
+PASSED, FAILED, SKIPPED = "ok", "FAILED", "skipped"
+HOLDER = "board-check"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the check: what was tried, how it went, what was seen."""
+
+    what: str
+    result: str
+    seen: str
+
+
+def check(place: Place, worker_socket: str, seconds: float, tell: Callable[[str], None]) -> tuple[Finding, ...]:
+    """Every finding, failed knobs among them; raises ``BoardError`` when the board cannot be reached at all."""
+    with board_here(place) as here, _power(place) as power:
+        tell(f"{here.identity.model}, {here.catalogued.title}, L4T {here.identity.l4t or 'unknown'}")
+        before = power.get()
+        allowed = power.describe()["allowed"]
+        with Lease(lambda: Client(place.power_socket), HOLDER) as lease:
+            findings = [finding for knob in KNOBS for finding in _knob(power, lease.token, knob, allowed, tell)]
+            tell(f"measuring for {seconds:g} s ...")
+            findings += _measured(here, seconds)
+        findings.append(_restored(before, power.get()))
+    return (*findings, _worker(worker_socket))
+
+
+def _knob(
+    power: Client,
+    token: str,
+    knob: tuple[str, str, float],
+    allowed: Mapping[str, Sequence[int]],
+    tell: Callable[[str], None],
+) -> Iterator[Finding]:
+    name, title, unit = knob
+    values = _two(allowed[name])
+    if len(values) < 2:
+        yield Finding(title, SKIPPED, "the board has no choice here")
+        return
+    for value in values:
+        tell(f"{title} to {value / unit:g} ...")
+        yield _set(power, token, f"{title} to {value / unit:g}", {name: value})
+
+
+def _two(table: Sequence[int]) -> Sequence[int]:
+    """The two values tried: the second lowest, so that something changes from either end, then the highest."""
+    return (table[min(1, len(table) - 2)], table[-1]) if len(table) > 1 else ()
+
+
+def _set(power: Client, token: str, what: str, mode: dict[str, int]) -> Finding:
+    start_s = time.monotonic()
+    try:
+        told = power.set_mode(mode, token=token)
+    except PowerdError as error:
+        return Finding(what, FAILED, str(error))
+    took_s = time.monotonic() - start_s
+    return Finding(what, PASSED, f"read back {shown(told['mode'])} after {1e3 * took_s:.0f} ms")
+
+
+def _measured(here: Here, seconds: float) -> Iterator[Finding]:
+    start_s = time.monotonic()
+    time.sleep(seconds)
+    try:
+        energy = here.sampler.window(start_s, time.monotonic())
+    except BoardError as error:
+        yield Finding("power", FAILED, str(error))
+        return
+    yield Finding("power", FAILED if energy.gaps else PASSED, _energy(energy))
+    sample = here.sensor.read()
+    rails = ", ".join(f"{rail} {watts:.2f} W" for rail, watts in sample.rails_w.items())
+    yield Finding("rails now", PASSED, rails)
+    hottest = sample.hottest_c
+    yield Finding(
+        "temperature", SKIPPED if hottest is None else PASSED, f"{hottest} C" if hottest else "no zone readable"
+    )
+    for note in getattr(here.sensor, "notes", ()):
+        yield Finding("note", SKIPPED, note)
+
+
+def _energy(energy: Energy) -> str:
+    odd = [f"{energy.gaps} gaps, the longest {energy.longest_gap_s:.1f} s"] if energy.gaps else []
+    odd += ["throttled"] if energy.throttled else []
+    seen = f"{energy.mean_w:.2f} W from {energy.samples} samples, total = {energy.total_power}"
+    return "; ".join([seen, *odd])
+
+
+def _restored(before: Mapping[str, Any], after: Mapping[str, Any]) -> Finding:
+    same = before["limits"] == after["limits"] and before["mode"] == after["mode"]
+    seen = f"as found: {shown(after['mode'])}" if same else f"found {before['limits']}, now {after['limits']}"
+    return Finding("put back", PASSED if same else FAILED, seen)
+
+
+def _worker(socket: str) -> Finding:
+    try:
+        with closing(Worker(socket, timeout_s=5.0)) as worker:
+            status = worker.status()
+    except WorkerError as error:
+        return Finding("worker", FAILED, str(error))
+    cuda = (status.get("cuda") or {}).get("name", "no CUDA")
+    return Finding("worker", PASSED, f"Python {status['python']}, torch {status['torch']}, {cuda}")
+
+
+def passed(findings: Sequence[Finding]) -> bool:
+    """Whether nothing failed."""
+    return all(finding.result != FAILED for finding in findings)
+
+
+def print_findings(console: Console, findings: Sequence[Finding]) -> None:
+    """The table for a person."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("Check", no_wrap=True)
+    table.add_column("Result", no_wrap=True)
+    table.add_column("Seen")
+    styles = {PASSED: "green", FAILED: "bold red", SKIPPED: "dim"}
+    for finding in findings:
+        table.add_row(finding.what, f"[{styles[finding.result]}]{finding.result}[/]", finding.seen)
+    console.print(table)
+
+
+def as_data(findings: Sequence[Finding]) -> list[dict[str, str]]:
+    """The findings for a program."""
+    return [asdict(finding) for finding in findings]
+
+
+@contextmanager
+def _power(place: Place) -> Iterator[Client]:
+    try:
+        with closing(Client(place.power_socket)) as power:
+            yield power
+    except PowerdError as error:
+        raise BoardError(str(error)) from error

@@ -1,0 +1,189 @@
+"""``fedge profile``: measures a board's modes, shows how far it is, and leaves a table and what it cost."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedge.errors import BadInput
+from fedge.profiling import journal as journals
+from fedge.profiling import record
+from fedge.profiling.bench import Bench
+from fedge.profiling.campaign import ALL, Campaign, Wanted, check, header_of
+from fedge.profiling.emulated import emulated_bench
+from fedge.profiling.journal import Failure, Past, open_journal
+from fedge.profiling.measuring import Settled
+from fedge.types import PowerMode
+
+HERE, EMULATED = "here", "emulated:"
+JETSON = Path("/etc/nv_tegra_release")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The options as they were typed."""
+
+    board: str
+    workload: str
+    out: Path
+    modes: str = "50"
+    explorer: str = "active"
+    batch_size: int | None = None
+    seed: int = 0
+    settings: Path | None = None
+    """The settings of the board at hand."""
+
+
+def profile(asked: Asked, as_json: bool) -> None:
+    """Measure what is left, write the table and its record, print what it cost.
+
+    Ctrl-C, and a board that fails again and again, leave a table of what is done. Raises ``BadInput`` for wrong input
+    before anything is measured, ``Stopped`` for such a board.
+    """
+    wanted = Wanted(_modes(asked.modes), asked.explorer, asked.seed)
+    journal_path = _check_out(asked.out)
+    with _device(asked, journals.last_temperature_c(journal_path)) as bench:
+        check(bench, wanted)
+        _measure(asked, bench, wanted, journal_path, as_json)
+
+
+def _measure(asked: Asked, bench: Bench, wanted: Wanted, journal_path: Path, as_json: bool) -> None:
+    header = header_of(bench, wanted)
+    with open_journal(journal_path, header) as journal:
+        campaign = Campaign(bench, wanted, journal)
+        before = len(journal.past.done)
+        if before:
+            sys.stderr.write(f"fedge: going on after {before} of {campaign.total} modes\n")
+        finished = False
+        try:
+            _run(campaign)
+            finished = True
+        except KeyboardInterrupt:
+            sys.stderr.write(f"fedge: {_so_far(asked.out, journal.on_disk())}; the same command goes on\n")
+            raise
+        finally:
+            record.save(asked.out, header, journal.on_disk(), finished=finished)
+        _close(asked.out, journal.past, len(journal.past.done) - before, as_json)
+
+
+@contextmanager
+def _device(asked: Asked, temperature_c: float | None) -> Iterator[Bench]:
+    """The board on the bench; an emulated one goes on at ``temperature_c``."""
+    if asked.board != HERE:
+        name = asked.board.removeprefix(EMULATED)
+        yield emulated_bench(name, asked.workload, asked.batch_size, asked.seed, temperature_c)
+        return
+    from fedge.node.bench import bench_here
+    from fedge.node.settings import settings_here
+    from fedge.profiling.real import workload_of
+
+    if asked.settings is None and not JETSON.exists():
+        raise BadInput(
+            "--board here", "a machine that is no Jetson", f"{EMULATED}NAME, a board of `fedge devices list`"
+        )
+    with bench_here(settings_here(asked.settings), workload_of(asked.workload, asked.batch_size), asked.seed) as bench:
+        yield bench
+
+
+def _modes(text: str) -> int:
+    if text == "all":
+        return ALL
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise BadInput("--modes", repr(text), "a whole number above 0, or all")
+    return int(text)
+
+
+def _check_out(out: Path) -> Path:
+    """Where the journal lies; raises ``BadInput`` for a table that no journal belongs to: it would be overwritten."""
+    journal = journals.path_of(out)
+    if out.is_dir() or not out.absolute().parent.is_dir():
+        raise BadInput("--out", str(out), "the path of a file in a folder that exists")
+    for path in (out, record.path_of(out)):
+        if path.exists() and not journal.exists():
+            raise BadInput("--out", f"{path}, which is there already and has no journal", "a new file")
+    return journal
+
+
+# The course -----------------------------------------------------------------------------------------------------------
+
+
+def _run(campaign: Campaign) -> None:
+    with _progress(campaign) as told:
+        while (mode := campaign.next()) is not None:
+            result = _measured(campaign, mode, told)
+            if isinstance(result, Failure):
+                sys.stderr.write(f"fedge: {result.mode} failed and is left out: {result.reason}\n")
+            elif result.note:
+                sys.stderr.write(f"fedge: {result.mode}: {result.note}\n")
+
+
+def _measured(campaign: Campaign, mode: PowerMode, told: Callable[[str], None]) -> Settled | Failure:
+    """The mode's result; meanwhile the line says what is still missing."""
+    told(f"{mode}")
+    return campaign.measure(mode, lambda verdict: told(f"{mode}  {verdict.why or 'settled'}"))
+
+
+@contextmanager
+def _progress(campaign: Campaign) -> Iterator[Callable[[str], None]]:
+    """A line on the terminal: mode i of n, minutes left, the mode; nothing where there is no terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    console = Console(stderr=True)
+    columns = (BarColumn(), TextColumn("{task.fields[place]}"), TextColumn("{task.description}"))
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("starting", total=campaign.total, place="")
+
+        def told(text: str) -> None:
+            past = campaign.journal.past
+            tried = len(past.done) + len(past.failed)
+            progress.update(task, completed=tried, description=text, place=_place(past, tried, campaign.total))
+
+        yield told
+
+
+def _place(past: Past, tried: int, total: int) -> str:
+    """Which mode this is, and how many minutes of board time the others will take at the pace so far."""
+    place = f"mode {min(tried + 1, total)} of {total}"
+    if not past.done:
+        return place
+    per_mode_s = sum(one.seconds for one in past.done) / len(past.done)
+    return f"{place}, {(total - tried) * per_mode_s / 60:.0f} min left"
+
+
+# The end --------------------------------------------------------------------------------------------------------------
+
+
+def _so_far(out: Path, past: Past) -> str:
+    return f"{out} holds the {len(past.done)} modes done so far" if past.done else "no mode is done yet"
+
+
+def _close(out: Path, past: Past, new: int, as_json: bool) -> None:
+    seconds, joules = record.cost(past)
+    unsettled = [one for one in past.done if not one.verdict.settled]
+    if as_json:
+        data = {
+            "file": str(out) if past.done else None,
+            "record": str(record.path_of(out)) if past.done else None,
+            "modes": len(past.done),
+            "new": new,
+            "not_settled": len(unsettled),
+            "failed": len(past.failed),
+            "board_s": seconds,
+            "board_j": joules,
+        }
+        sys.stdout.write(json.dumps(data) + "\n")
+        return
+    sys.stdout.write(f"{_written(out, past, unsettled)}; {seconds / 60:.1f} min of board time, {joules / 1e3:.2f} kJ\n")
+
+
+def _written(out: Path, past: Past, unsettled: list[Settled]) -> str:
+    if not past.done:
+        return f"nothing written: all {len(past.failed)} modes failed"
+    odd = [f"{len(unsettled)} not settled"] if unsettled else []
+    odd += [f"{len(past.failed)} failed"] if past.failed else []
+    return f"written: {out}, {len(past.done)} modes{' (' + ', '.join(odd) + ')' if odd else ''}"

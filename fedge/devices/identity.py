@@ -1,0 +1,69 @@
+"""Which board of the catalogue a real board is: by its module's number, else its kit's, else its own words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from fedge.errors import BoardError
+from fedge.types import DeviceSpec
+
+KITS: Mapping[str, str] = {"P3450": "P3448-0000", "P2771": "P3310-1000", "P2972": "P2888-0004", "P3509": "P3668-0000"}
+"""Developer kits whose device tree names the carrier only -> the module on them."""
+JETPACKS: Sequence[tuple[str, str]] = (("R32", "4"), ("R35", "5"), ("R36", "6"), ("R38", "7"), ("R39", "7"))
+"""Leading part of the L4T release -> JetPack's generation."""
+_MODULE = re.compile(r"p(\d{4})(?:-(\d{4}))?", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a board says it is: its model, its device tree's ``compatible`` names, its L4T release."""
+
+    model: str
+    compatible: tuple[str, ...]
+    l4t: str | None
+
+    @property
+    def jetpack(self) -> str | None:
+        """The generation of JetPack, ``"4"`` to ``"7"``; None for a release that is not known."""
+        return next((pack for start, pack in JETPACKS if self.l4t and self.l4t.startswith(start)), None)
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """Module and kit numbers in the device tree, e.g. ``P3701-0005``, in their order."""
+        found = [match for name in self.compatible for match in _MODULE.finditer(name)]
+        return tuple(dict.fromkeys("P" + "-".join(filter(None, match.groups())) for match in found))
+
+
+def spec_for(identity: Identity, gpu_mhz: Sequence[float], specs: Mapping[str, DeviceSpec]) -> DeviceSpec:
+    """The catalogue's board that this one is.
+
+    Several boards share a module number (Orin Nano before and after its Super clocks): the one whose top GPU clock is
+    nearest to that of ``gpu_mhz``. Raises ``BoardError`` for a board that the catalogue does not know.
+    """
+    candidates = _with_module(identity.modules, specs.values()) or _with_words(identity.model, specs.values())
+    if not candidates:
+        known = ", ".join(specs)
+        raise BoardError(
+            f"the catalogue does not know this board: got {identity.model!r} ({', '.join(identity.compatible)}); "
+            f"known: {known}; write a file for it (docs/devices.md) and name it as the board's device"
+        )
+    if not gpu_mhz:
+        return candidates[0]
+    return min(candidates, key=lambda spec: abs(max(spec.gpu_mhz) - max(gpu_mhz)))
+
+
+def _with_module(modules: Iterable[str], specs: Iterable[DeviceSpec]) -> list[DeviceSpec]:
+    """The boards that carry one of the modules; the last part of the number counts only where it is given."""
+    named = [KITS.get(module.split("-")[0], module) for module in modules]
+    return [spec for spec in specs if any(f"{module}" in spec.sources["modules"] for module in named)]
+
+
+def _with_words(model: str, specs: Iterable[DeviceSpec]) -> list[DeviceSpec]:
+    """The boards whose title's words, sizes aside, are all in the model's name; those of most words only."""
+    said = set(model.casefold().split())
+    words = {spec.name: {w for w in spec.title.casefold().split() if not w.endswith("gb")} for spec in specs}
+    fitting = [spec for spec in specs if words[spec.name] <= said]
+    most = max((len(words[spec.name]) for spec in fitting), default=0)
+    return [spec for spec in fitting if len(words[spec.name]) == most]

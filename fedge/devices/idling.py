@@ -1,0 +1,45 @@
+"""What a board draws at rest in the modes in which that was measured, kept in a file so that it is measured once."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from pathlib import Path
+
+from fedge.types import PowerMode
+
+logger = logging.getLogger(__name__)
+
+
+class IdleBook:
+    """Watts at rest by mode; with a ``path``, what was written there before is known, too."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._watts: dict[str, float] = _read(path) if path is not None else {}
+
+    def watts(self, mode: PowerMode) -> float | None:
+        """What was measured in ``mode``; None when nothing was."""
+        return self._watts.get(str(mode))
+
+    def note(self, mode: PowerMode, watts: float) -> None:
+        """Remember a measurement; the file is replaced as a whole."""
+        self._watts[str(mode)] = watts
+        if self._path is None:
+            return
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        unfinished.write_text(json.dumps(self._watts, indent=1), encoding="utf-8")
+        unfinished.replace(self._path)
+
+
+def _read(path: Path) -> dict[str, float]:
+    try:
+        written = json.loads(path.read_text(encoding="utf-8"))
+        return {str(mode): float(watts) for mode, watts in written.items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, AttributeError, TypeError) as error:
+        logger.warning("%s cannot be read (%s): idle power is measured again", path, error)
+        return {}

@@ -1,0 +1,226 @@
+"""A real board: its modes through the power daemon, its work timed and its energy integrated from its own sensors."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from fedge.devices.chunks import Chunk, next_count, timing_of
+from fedge.devices.idling import IdleBook
+from fedge.devices.own_spec import mode_from_wire, mode_to_wire
+from fedge.errors import ModeNotSet
+from fedge.interfaces import Clock
+from fedge.powerd.client import Client, PowerdError
+from fedge.types import DeviceSpec, Energy, Measurement, PowerMode, Workload
+
+logger = logging.getLogger(__name__)
+LEASE_S = 15.0
+"""The board is put back this long after a client that holds it went silent; chosen by us."""
+RENEW_S = LEASE_S / 3
+SAME = 0.001
+"""Two clocks that differ by less are one: some kernels keep kHz of a table in Hz."""
+IDLE_SETTLE_S = 2.0
+"""A board is left alone for so long before its power at rest is measured; chosen by us."""
+IDLE_S = 5.0
+"""So long is its power at rest measured; chosen by us, 50 samples at 10 Hz."""
+
+
+class Meter(Protocol):
+    """Energy of a stretch of time; ``fedge.devices.sensing.sampler.Sampler`` is the real one."""
+
+    def window(self, start_s: float, end_s: float) -> Energy: ...
+
+    def mode_changed(self) -> None: ...
+
+
+class JetsonBoard:
+    """A ``fedge.interfaces.Device`` on real hardware.
+
+    ``power`` is a connection to the power daemon, ``connect`` opens one more, for the lease; ``knobs`` are its tables
+    by wire name. Inside ``held`` nobody else can change the mode; ``in_mode`` holds the board by itself. All
+    of it raises ``BoardError``.
+    """
+
+    def __init__(
+        self,
+        spec: DeviceSpec,
+        knobs: Mapping[str, Sequence[int]],
+        power: Client,
+        connect: Callable[[], Client],
+        meter: Meter,
+        clock: Clock,
+        *,
+        idle: IdleBook | None = None,
+        holder: str = "fedge",
+    ) -> None:
+        self.spec = spec
+        self.total_power = spec.total_power
+        self._knobs = knobs
+        self._connect = connect
+        self._power = power
+        self._meter = meter
+        self._clock = clock
+        self._idle = idle or IdleBook()
+        self._holder = holder
+        self._lease: Lease | None = None
+        self._mode: PowerMode | None = None
+        self._worked: PowerMode | None = None
+        """The mode of the work so far."""
+        self._set_s = 0.0
+        """What setting the present mode took."""
+
+    def idle_w(self, mode: PowerMode) -> float:
+        """Watts at rest in ``mode``: measured when it is first asked for, remembered then."""
+        known = self._idle.watts(mode)
+        if known is not None:
+            return known
+        with self.in_mode(mode):
+            self._clock.sleep_s(IDLE_SETTLE_S)
+            start_s = self._clock.now_s()
+            self._clock.sleep_s(IDLE_S)
+            watts = self._meter.window(start_s, self._clock.now_s()).mean_w
+        self._idle.note(mode, watts)
+        return watts
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep the board for this client; what was found is put back at the end, also when the client dies."""
+        if self._lease is not None:
+            yield
+            return
+        with _asked("hold the board"), Lease(self._connect, self._holder) as lease:
+            self._lease = lease
+            try:
+                yield
+            finally:
+                self._lease, self._mode = None, None
+
+    @contextmanager
+    def in_mode(self, mode: PowerMode) -> Iterator[None]:
+        with self.held():
+            outer = self._mode
+            self._set(mode)
+            try:
+                yield
+            except BaseException as error:
+                with _unless(error):
+                    self._put_back(outer)
+                raise
+            self._put_back(outer)
+
+    def measure(
+        self, workload: Workload, steps: int, work: Callable[[int], object], limit_s: float | None = None
+    ) -> Measurement:
+        mode = self._mode or self._found()
+        start_s, chunks = self._clock.now_s(), list[Chunk]()
+        while (count := next_count(chunks, steps, limit_s)) > 0:
+            before_s = self._clock.now_s()
+            work(count)
+            chunks.append(Chunk(count, self._clock.now_s() - before_s))
+        energy = self._meter.window(start_s, self._clock.now_s())
+        self._check_still(mode)
+        return self._measured(mode, chunks, energy)
+
+    def _measured(self, mode: PowerMode, chunks: Sequence[Chunk], energy: Energy) -> Measurement:
+        timing = timing_of(chunks)
+        first, switched = self._worked is None, self._worked not in (None, mode)
+        set_s, self._set_s, self._worked = self._set_s, 0.0, mode
+        return Measurement(
+            mode,
+            sum(chunk.steps for chunk in chunks),
+            timing.step_s,
+            energy.mean_w,
+            peak_c=energy.peak_c,
+            throttled=energy.throttled,
+            warm_up_s=timing.warm_up_s + (set_s if first else 0.0),
+            switch_s=set_s if switched else None,
+            time_se_log=timing.se_log,
+            power_se_log=energy.power_se_log,
+        )
+
+    def _set(self, mode: PowerMode) -> None:
+        assert self._lease is not None
+        start_s = self._clock.now_s()
+        with _asked(f"set {mode}"):
+            self._power.set_mode(mode_to_wire(mode, self._knobs), token=self._lease.token)
+        self._meter.mode_changed()
+        self._mode, self._set_s = mode, self._clock.now_s() - start_s
+
+    def _put_back(self, outer: PowerMode | None) -> None:
+        """Back to the mode around this one, or to what was found."""
+        assert self._lease is not None
+        self._mode = None
+        if outer is not None:
+            self._set(outer)
+            return
+        with _asked("put back what was found"):
+            self._power.restore(token=self._lease.token)
+        self._meter.mode_changed()
+
+    def _found(self) -> PowerMode:
+        with _asked("read the mode"):
+            return mode_from_wire(self._power.get()["mode"], self.spec)
+
+    def _check_still(self, mode: PowerMode) -> None:
+        """Work counts for a mode only if the board was in it to the end."""
+        with _asked("read the mode"):
+            now: dict[str, Any] = self._power.get()
+        wished = mode_to_wire(mode, self._knobs)
+        if any(abs(now["mode"].get(knob, value) - value) > SAME * value for knob, value in wished.items()):
+            why = now.get("stopped") or "something else changed it"
+            raise ModeNotSet(f"the board left {mode} during the work: got {now['mode']}; {why}")
+
+
+class Lease:
+    """The board for oneself, renewed by a thread until the block ends; then what was found is put back."""
+
+    def __init__(self, connect: Callable[[], Client], holder: str) -> None:
+        self._power, self._holder = connect(), holder
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._renew, name="lease", daemon=True)
+        self.token = ""
+
+    def __enter__(self) -> Self:
+        self.token = str(self._power.hold(self._holder, LEASE_S)["token"])
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._thread.join()
+        with contextlib.closing(self._power), _unless(error):
+            self._power.hold(self._holder, 0, token=self.token)
+
+    def _renew(self) -> None:
+        while not self._over.wait(RENEW_S):
+            try:
+                self._power.hold(self._holder, LEASE_S, token=self.token)
+            except PowerdError as error:  # the work's own calls report it; here nobody listens
+                logger.warning("the lease on the board could not be renewed: %s", error)
+
+
+@contextmanager
+def _unless(first: BaseException | None) -> Iterator[None]:
+    """Let an error pass unless another one came before it, which then is the one to report."""
+    try:
+        yield
+    except (PowerdError, ModeNotSet) as error:
+        if first is None:
+            raise
+        logger.warning("the board could not be put back at once, the end of its lease does it: %s", error)
+
+
+@contextmanager
+def _asked(what: str) -> Iterator[None]:
+    """The power daemon's errors as the library's own."""
+    try:
+        yield
+    except PowerdError as error:
+        raise ModeNotSet(f"could not {what}: {error}") from error

@@ -1,0 +1,34 @@
+"""What a board says of itself: the name table of its power sensors and their look-up."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from fedge.interfaces import Clock, PowerSensor
+from fedge.powerd.machine import Machine
+from fedge.registry import load
+
+SENSORS = {
+    "sysfs": "fedge.devices.sensing.board:BoardSensor",
+    "tegrastats": "fedge.devices.sensing.tegrastats:TegrastatsSensor",
+    "jtop": "fedge.devices.sensing.jtop:JtopSensor",
+}
+"""A sensor's name in the configuration -> its class, made from (machine, clock, formula of the total or None)."""
+
+
+class OpenSensor(PowerSensor, Protocol):
+    """A power sensor that holds files, a process or a thread until it is closed."""
+
+    def close(self) -> None: ...
+
+
+def sensor_for(
+    name: str, machine: Machine, clock: Clock, total_power: str | None = None, where: str = "sensor"
+) -> OpenSensor:
+    """The sensor behind ``name``: one of ``SENSORS`` or the user's own ``module:Class``, opened.
+
+    ``total_power`` is the formula that is wanted, e.g. ``"VDD_IN"``. Raises ``UnknownName`` or ``BadInput`` for the
+    field ``where``, and ``SensorLost`` when the machine has no such sensor.
+    """
+    sensor: OpenSensor = load(where, name, SENSORS)(machine, clock, total_power)
+    return sensor

@@ -1,0 +1,85 @@
+"""INA3221 power monitors through sysfs, found by their rails' labels: JetPack 4 (iio) and JetPack 5 on (hwmon)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fedge.devices.sensing.held import Files, text_or_none
+from fedge.powerd.machine import Machine
+
+HWMON = "/sys/bus/i2c/drivers/ina3221/*/hwmon/hwmon*"
+MONITORS = "/sys/class/hwmon/hwmon*"
+"""All hardware monitors, whatever their driver; told by their name."""
+IIO = "/sys/bus/i2c/drivers/ina3221x/*/iio:device*"
+SUM_CHANNEL = 7
+"""Of the hwmon driver: the sum of the shunt voltages, no rail."""
+_CHANNEL = re.compile(r"(?:in|rail_name_)(\d{1,2})(?:_label)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Rail:
+    """A rail and its files: ``(mW,)`` or ``(mV, mA)``, whose product is its power."""
+
+    label: str
+    files: tuple[str, ...]
+
+
+def rails_of(machine: Machine) -> tuple[Rail, ...]:
+    """All rails that are connected, in the order of their chips and channels; a label that comes again is left out."""
+    folders = machine.glob(HWMON) or _named(machine)
+    rails = [
+        rail
+        for folder in folders
+        for path in machine.glob(f"{folder}/in*_label")
+        if (rail := _hwmon_rail(machine, folder, path))
+    ]
+    for folder in machine.glob(IIO):
+        paths = machine.glob(f"{folder}/rail_name_*")
+        rails += [rail for path in paths if (rail := _iio_rail(machine, folder, path))]
+    first: dict[str, Rail] = {}
+    for rail in rails:
+        first.setdefault(rail.label, rail)
+    return tuple(first.values())
+
+
+def reader(files: Files, rail: Rail) -> Callable[[], float]:
+    """A cheap way to read the rail's watts; the call raises ``OSError`` or ``ValueError``."""
+    first, *rest = (files.number(path) for path in rail.files)
+    if not rest:
+        return lambda: first() / 1e3
+    (second,) = rest
+    return lambda: first() * second() / 1e6
+
+
+def _named(machine: Machine) -> list[str]:
+    return [path for path in machine.glob(MONITORS) if text_or_none(machine, f"{path}/name") == "ina3221"]
+
+
+def _hwmon_rail(machine: Machine, folder: str, path: str) -> Rail | None:
+    channel, label = _channel(path), text_or_none(machine, path)
+    files = (f"{folder}/in{channel}_input", f"{folder}/curr{channel}_input")
+    if channel in {None, SUM_CHANNEL} or not _connected(label) or not all(map(machine.exists, files)):
+        return None
+    return Rail(str(label), files)
+
+
+def _iio_rail(machine: Machine, folder: str, path: str) -> Rail | None:
+    channel, label = _channel(path), text_or_none(machine, path)
+    if channel is None or not _connected(label):
+        return None
+    power = f"{folder}/in_power{channel}_input"
+    if machine.exists(power):
+        return Rail(str(label), (power,))
+    files = (f"{folder}/in_voltage{channel}_input", f"{folder}/in_current{channel}_input")
+    return Rail(str(label), files) if all(map(machine.exists, files)) else None
+
+
+def _channel(path: str) -> int | None:
+    found = _CHANNEL.fullmatch(path.rsplit("/", 1)[-1])
+    return None if found is None else int(found[1])
+
+
+def _connected(label: str | None) -> bool:
+    return bool(label) and "NC" not in str(label) and "sum of shunt voltages" not in str(label).lower()

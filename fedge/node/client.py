@@ -1,0 +1,169 @@
+"""A real board's client: answers one message with its own power daemon, worker and sensors."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedge import rounds, workloads
+from fedge.costs.profiles import priors_for
+from fedge.costs.workloads import work_of
+from fedge.devices import catalogue
+from fedge.devices.here import Here, board_here
+from fedge.errors import BadInput, FedgeError
+from fedge.experiment import Board, Experiment, boards
+from fedge.explorers import explorer_for
+from fedge.fleetsim.boards import link_of, references_of
+from fedge.modes import grid, index_of
+from fedge.node.samples import source_of
+from fedge.node.settings import NodeSettings
+from fedge.node.training import WorkerTraining, load
+from fedge.physics.knowledge import Knowledge
+from fedge.policies import policy_for, waiting_mode
+from fedge.predictors import predictor_for
+from fedge.seeds import derived_seed
+from fedge.types import Goal, LinkUse, Modes, NamedArrays, TrainOptions, TrainResult
+from fedge.wire import Answer, Ask
+from fedge.worker.client import Client
+
+logger = logging.getLogger(__name__)
+EXPLORER = "active"
+"""What chooses the first modes that a board tries."""
+WATTS = "fastest"
+"""The policy that plans with the boards' watts, for which their fronts need the modes of low power too."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Post:
+    """What one message is answered with: the board as it stands, its entry in the fleet, its worker, its samples."""
+
+    experiment: Experiment
+    board: Board
+    here: Here
+    worker: Client
+    samples: int
+
+    @property
+    def steps(self) -> int:
+        """Minibatches in the board's share of a round."""
+        work = self.experiment.workload
+        return rounds.steps_of(self.samples, work.batch_size, work.local_epochs)
+
+    def link(self, ask: Ask) -> LinkUse:
+        """The transfer of the model, as the fleet's entry describes the board's network."""
+        return link_of(self.board.entry.link).transfer(ask.model_bytes)
+
+
+def answer(
+    experiment: Experiment, settings: NodeSettings, ask: Ask, arrays: NamedArrays | None
+) -> tuple[Answer, TrainResult | None]:
+    """What this board says to ``ask``; whatever fails on the board is an answer with ``error``."""
+    if ask.kind == "hello":
+        return Answer(settings.board), None
+    try:
+        with _post(experiment, settings) as post:
+            return _front(post, ask) if ask.kind == "front" else _round(post, ask, arrays or {})
+    except Exception as error:
+        logger.warning("%s failed in round %s", settings.board, ask.round, exc_info=error)
+        reason = str(error) if isinstance(error, FedgeError) else f"{type(error).__name__}: {error}"
+        return Answer(settings.board, error=reason), None
+
+
+@contextmanager
+def _post(experiment: Experiment, settings: NodeSettings) -> Iterator[Post]:
+    board = _entry(experiment, settings.board)
+    task = task_of(experiment)
+    source = source_of(experiment, board.index, settings.state_dir / "data", settings.data_folder)
+    with closing(Client(settings.worker_socket)) as worker:
+        samples = load(worker, task, source)
+        with board_here(settings.place) as here:
+            yield Post(experiment, board, here, worker, samples)
+
+
+def _entry(experiment: Experiment, name: str) -> Board:
+    named = {board.name: board for board in boards(experiment)}
+    if name not in named:
+        raise BadInput("fleet", f"a fleet without the board {name!r}", f"an entry for it; known: {', '.join(named)}")
+    return named[name]
+
+
+def task_of(experiment: Experiment) -> Mapping[str, Any]:
+    """What the worker is told to train: one of fedge's tasks by name, or the user's own file with its hash."""
+    name = experiment.workload.task
+    if name in workloads.TASKS:
+        return {"builtin": name}
+    if not name.endswith(".py"):
+        right = "one of fedge's tasks, or the path of a task file (.py), which the board's worker can load"
+        raise BadInput("workload.task", repr(name), right)
+    source = Path(name).read_bytes()
+    return {"name": name, "source": source.decode("utf-8"), "sha256": hashlib.sha256(source).hexdigest()}
+
+
+def _front(post: Post, ask: Ask) -> tuple[Answer, None]:
+    with post.here.board.held():
+        player = _player(post, ask)
+        own = ask.state.measurements
+        shared = rounds.believed(player, own, ask.shared)
+        steps = post.steps + rounds.warm_up_steps(own)
+        _, front = rounds.offer(player, own, shared, steps, post.link(ask))
+    return Answer(post.board.name, front=front, samples=post.samples), None
+
+
+def _round(post: Post, ask: Ask, arrays: NamedArrays) -> tuple[Answer, TrainResult]:
+    work, link = post.experiment.workload, post.link(ask)
+    goal = dataclasses.replace(ask.goal or Goal(ask.policy, post.steps), steps=post.steps)
+    seed = derived_seed(post.experiment.seed, post.board.name, ask.round, "train")
+    options = TrainOptions(post.steps, work.batch_size, work.learning_rate, work.momentum, ask.proximal_mu)
+    with post.here.board.held():
+        player = _player(post, ask)
+        training = WorkerTraining(post.worker, arrays, None, seed, options)
+        played = rounds.play(player, goal, ask.state.measurements, link, training, ask.shared)
+    report = rounds.report_of(
+        played,
+        player,
+        ask.round,
+        link,
+        asked_steps=post.steps,
+        samples=post.samples,
+        temperature_c=post.here.sensor.read().hottest_c,
+    )
+    return Answer(post.board.name, played.front, report, rounds.state_after(ask, played, report)), played.trained
+
+
+def _player(post: Post, ask: Ask) -> rounds.Player:
+    experiment, spec = post.experiment, post.here.board.spec
+    workload = work_of(post.board.entry, experiment.workload)
+    candidates = _candidates(post)
+    specs = catalogue.load_catalogue()
+    priors = tuple(prior.coefficients for prior in priors_for(post.here.catalogued, workload.name, specs))
+    references = references_of(post.board, experiment.workload)
+    knowledge = Knowledge(spec.maxn, priors, references, post.here.board.idle_w(spec.maxn))
+    return rounds.Player(
+        post.board.name,
+        post.here.board,
+        predictor_for(experiment.predictor, knowledge),
+        policy_for(ask.policy),
+        workload,
+        candidates,
+        spec.maxn,
+        waiting_mode(ask.policy, spec, candidates),
+        experiment.exploration,
+        lambda modes: explorer_for(EXPLORER, modes, knowledge),
+        ask.state.allowed_s,
+        ask.policy == WATTS,
+    )
+
+
+def _candidates(post: Post) -> Modes:
+    """The board's own modes among which it chooses, its presets among them."""
+    spec = post.here.board.spec
+    everything = grid(spec)
+    keep = rounds.choosable(everything)
+    keep[[row for mode in spec.presets.values() if (row := index_of(everything, mode)) is not None]] = True
+    return Modes(everything.knobs[keep])

@@ -1,0 +1,74 @@
+"""What a board is told of itself: its name, its sockets, its data, its sensors; one small YAML file on the board."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fedge.devices.here import Place
+from fedge.errors import BadInput
+from fedge.powerd.client import SOCKET as POWER_SOCKET
+from fedge.worker.client import SOCKET as WORKER_SOCKET
+
+SETTINGS = Path("/etc/fedge/node.yaml")
+"""Where the file lies on a board."""
+
+
+class NodeSettings(BaseModel):
+    """A board's own settings; ``root`` is for recorded boards."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    board: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    device: str | None = None
+    """A name or YAML file of the catalogue, where the board is not recognised by itself."""
+    power_socket: str = POWER_SOCKET
+    worker_socket: str = WORKER_SOCKET
+    state_dir: Path = Path("/var/lib/fedge/node")
+    data_folder: str | None = None
+    """The board's own samples, in a folder that the worker may read; None: a partition of the experiment's data set."""
+    sensor: str = "sysfs"
+    sample_hz: Annotated[float, Field(ge=1, le=20)] = 10.0
+    root: str = "/"
+
+    @property
+    def place(self) -> Place:
+        """Where the board's daemon, files and sensors are."""
+        return Place(
+            self.device,
+            self.power_socket,
+            self.root,
+            self.sensor,
+            self.sample_hz,
+            self.state_dir,
+            f"run on {self.board}",
+        )
+
+
+def read_settings(path: Path = SETTINGS) -> NodeSettings:
+    """The settings in a file; raises ``BadInput`` that names the field."""
+    try:
+        content: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise BadInput(
+            str(path), "no such file", "a board's settings: at least 'board: NAME' (docs/boards.md)"
+        ) from error
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise BadInput(str(path), "an unreadable file", " ".join(str(error).split())) from error
+    try:
+        return NodeSettings.model_validate(content)
+    except ValidationError as error:
+        first: Any = error.errors(include_url=False)[0]
+        field = ".".join(str(part) for part in first["loc"])
+        known = ", ".join(NodeSettings.model_fields)
+        right = f"known: {known}" if first["type"] == "extra_forbidden" else str(first["msg"])
+        raise BadInput(f"{path}: {field}", repr(first["input"]), right) from error
+
+
+def settings_here(path: Path | None = None) -> NodeSettings:
+    """Those of the file that is named or lies in its place, else what a board has by default."""
+    found = path or (SETTINGS if SETTINGS.exists() else None)
+    return read_settings(found) if found else NodeSettings(board="here")

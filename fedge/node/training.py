@@ -1,0 +1,78 @@
+"""A board's share of a round, trained by the resident worker: a ``fedge.interfaces.Training`` over its socket."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedge.errors import WorkerFailed
+from fedge.types import NamedArrays, TrainOptions, TrainResult
+from fedge.worker.client import Client, WorkerError
+
+FORGOTTEN = "no-task"
+"""What a worker says that was started anew."""
+
+
+class WorkerTraining:
+    """Begins at once, so that sending the model is over before anything is metered; raises ``WorkerFailed``."""
+
+    def __init__(
+        self, worker: Client, arrays: NamedArrays, share: NDArray[np.int64] | None, seed: int, options: TrainOptions
+    ) -> None:
+        self._worker = worker
+        begin = {
+            "seed": seed,
+            "options": {
+                "steps": options.steps,
+                "batch_size": options.batch_size,
+                "learning_rate": options.learning_rate,
+                "momentum": options.momentum,
+                "proximal_mu": options.proximal_mu,
+            },
+        }
+        with failing():
+            worker.train(begin=begin, arrays=dict(arrays), share=share, steps=0)
+
+    def advance(self, steps: int) -> None:
+        with self._going_on():
+            told, _ = self._worker.train(steps=steps)
+        stopped = told.get("stopped")
+        if stopped:
+            raise WorkerFailed("cancelled", f"the worker's training was {stopped} after {told['done']} minibatches")
+
+    def result(self) -> TrainResult:
+        with self._going_on():
+            told, arrays = self._worker.train(steps=0, finish=True)
+        return TrainResult(arrays, float(told["loss"]), float(told["accuracy"]))
+
+    @contextmanager
+    def _going_on(self) -> Iterator[None]:
+        """Errors of a training that was begun; a worker that has forgotten it died between two requests."""
+        with failing():
+            try:
+                yield
+            except WorkerError as error:
+                ended = self._worker.status()["last_exit"] if error.kind == FORGOTTEN else None
+                if ended is None:
+                    raise
+                raise WorkerError("died", f"{ended['text']} [{ended['cause']}]") from error
+
+
+def load(worker: Client, task: Mapping[str, Any], data: Mapping[str, Any]) -> int:
+    """Have the worker load a task and its data, a no-op when it has them; how many training samples there are."""
+    with failing():
+        told = worker.load(task=dict(task), data=dict(data))
+    return int(told["samples"])
+
+
+@contextmanager
+def failing() -> Iterator[None]:
+    """The worker's errors as the library's own."""
+    try:
+        yield
+    except WorkerError as error:
+        raise WorkerFailed(error.kind, f"worker: {error}") from error

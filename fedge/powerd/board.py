@@ -1,0 +1,186 @@
+"""A board's knobs behind one door: each change is checked, read back, and undone when it does not hold."""
+
+import os
+from typing import Any, Callable, Dict, List, Optional
+
+from fedge.powerd import allow, change, fan, nvpmodel, thermal
+from fedge.powerd.change import NotStuck, Snapshot
+from fedge.powerd.identity import identify
+from fedge.powerd.knobs import State, discover, limits_of, look, mode_of
+from fedge.powerd.machine import Machine
+from fedge.powerd.mode import Mode, Options, Preset, Refused, Tables
+from fedge.powerd.plan import plain
+from fedge.powerd.putback import PutBack
+from fedge.powerd.reading import maybe_text, maybe_whole
+
+DROP_CACHES = "/proc/sys/vm/drop_caches"
+
+
+class Board:
+    """Discovers what the board has; raises ``Refused`` (failed) on a machine that is no Jetson or cannot be read."""
+
+    def __init__(self, machine: Machine, options: Options) -> None:
+        self._machine, self._options = machine, options
+        self._identity = identify(machine)
+        try:
+            self._hardware = discover(machine, options)
+        except OSError as error:
+            raise Refused("failed", f"the board's knobs cannot be read: {error}; run as root on the board") from error
+
+    def identity(self) -> Dict[str, Any]:
+        """Model, compatible names and L4T release."""
+        return self._identity.wire()
+
+    def tables(self) -> Tables:
+        """The values each knob can have."""
+        return self._hardware.tables()
+
+    def allowed(self) -> Tables:
+        """The same above the floor."""
+        return allow.above_floor(self.tables(), self._options)
+
+    def emc_control(self) -> str:
+        """``lock``, ``cap`` or ``none``."""
+        return self._hardware.emc
+
+    def presets(self) -> List[Preset]:
+        """The modes of nvpmodel's file; none without it."""
+        return self._presets(self._preset_id())
+
+    def preset(self) -> Optional[Preset]:
+        """The mode that nvpmodel says is set; None where it does not tell."""
+        present = self._preset_id()
+        return next((preset for preset in self._presets(present) if preset.id == present), None)
+
+    def mode(self) -> Mode:
+        """What is set now, as table values: the caps, and the memory's rate where it is locked."""
+        return mode_of(self._look(), self._hardware)
+
+    def limits(self) -> Dict[str, Any]:
+        """The raw limits of every policy, GPU clock and the memory."""
+        return dict(limits_of(self._look()))
+
+    def snapshot(self) -> Snapshot:
+        """Everything a change can touch, as JSON."""
+        found = change.snapshot(self._look(), self._preset_id())
+        path = fan.file(self._machine)
+        found["fan"] = maybe_whole(self._machine, path) if path is not None else None
+        return found
+
+    def set_mode(self, mode: Mode, lock_min: bool = False) -> Mode:
+        """Sets the knobs that the mode names; the mode as read back.
+
+        The upper limits are set; the lower ones to the table's lowest value, or with ``lock_min`` to the upper ones.
+        Raises ``Refused`` (bad-request, not-allowed, off-table, below-floor; did-not-stick with the state put back).
+        """
+        allow.check(mode, self.tables(), self._options)
+        before = self.snapshot()
+        try:
+            change.to_mode(self._machine, self._hardware, mode, lock_min)
+            return self.mode()
+        except (NotStuck, OSError, Refused) as error:
+            raise self._undone(before, error) from error
+
+    def set_preset(self, name_or_id: Any) -> Mode:
+        """Sets a stock mode through nvpmodel; the mode as read back.
+
+        Raises ``Refused`` (off-table, below-floor, reboot-needed, container; did-not-stick with the state put back).
+        """
+        preset = allow.find(self._presets(nvpmodel.query(self._machine)), name_or_id)
+        allow.check_preset(preset, self.tables(), self._options)
+        before = self.snapshot()
+        try:
+            self._enter(preset.id)
+            self._check_met(preset.id)
+            return self.mode()
+        except (NotStuck, OSError, Refused) as error:
+            raise self._undone(before, error) from error
+
+    def put_back(self, snapshot: Snapshot) -> List[str]:
+        """Sets a snapshot's state again, or the parts it has; what could not be put back. Never raises."""
+        work = PutBack(self._machine, self._hardware, snapshot)
+        work.attempt("nvpmodel", lambda: self._enter_again(snapshot.get("nvpmodel")))
+        work.run()
+        work.attempt("fan", lambda: self._raise_fan(snapshot.get("fan")))
+        return work.left
+
+    def temperatures(self) -> Dict[str, float]:
+        """Degrees C by zone; raises ``Refused`` (sensor-lost)."""
+        return thermal.temperatures(self._machine, self._options.needed_zones)
+
+    def drop_caches(self, sync: Callable[[], None] = os.sync) -> None:
+        """Drops the kernel's clean caches, after writing dirty ones out; raises ``Refused`` (failed)."""
+        sync()
+        try:
+            self._machine.write(DROP_CACHES, "3")
+        except OSError as error:
+            raise Refused("failed", f"{DROP_CACHES}: {error.strerror or error}; run as root on the board") from error
+
+    def set_fan(self, percent: float) -> None:
+        """Sets the fan's speed; raises ``Refused`` (bad-request, not-allowed; did-not-stick, put back)."""
+        write = fan.at(self._machine, percent)
+        before = maybe_whole(self._machine, write.path)
+        try:
+            change.write_all(self._machine, [write])
+        except NotStuck as error:
+            text = f"{error.text}; is another fan service running?"
+            try:
+                change.write_all(self._machine, [plain(write.path, before)] if before is not None else [])
+            except NotStuck as again:
+                text += f" The speed before is not set again: {again.text}"
+            raise Refused("did-not-stick", text, error.got) from error
+
+    def _look(self) -> State:
+        try:
+            return look(self._machine, self._hardware)
+        except OSError as error:
+            raise Refused("failed", f"the board's state cannot be read: {error}") from error
+
+    def _conf(self) -> nvpmodel.Conf:
+        return nvpmodel.parse(maybe_text(self._machine, nvpmodel.CONF))
+
+    def _presets(self, present: Optional[int]) -> List[Preset]:
+        return list(nvpmodel.presets(self._machine, self._conf(), present, self._hardware))
+
+    def _preset_id(self) -> Optional[int]:
+        try:
+            return nvpmodel.query(self._machine)
+        except Refused:
+            return None  # in a container no preset can be set, so none has to be put back
+
+    def _enter(self, preset_id: int) -> None:
+        change.release(self._machine, self._hardware)
+        nvpmodel.switch(self._machine, preset_id)
+        now = nvpmodel.query(self._machine)
+        if now != preset_id:
+            raise NotStuck(f"nvpmodel -m {preset_id} ended well, but nvpmodel -q says {now}", now)
+
+    def _check_met(self, preset_id: int) -> None:
+        conf = self._conf()
+        model = nvpmodel.model_of(conf, preset_id)
+        unmet = nvpmodel.unmet(nvpmodel.caps(conf, model), self._look(), self._hardware) if model is not None else None
+        if unmet is not None:
+            raise NotStuck(f"nvpmodel -m {preset_id} ended well, but {unmet[0]} reads back {unmet[1]}", unmet[1])
+
+    def _enter_again(self, preset_id: Optional[int]) -> None:
+        now = nvpmodel.query(self._machine) if preset_id is not None else None
+        if preset_id is None or now == preset_id:
+            return
+        preset = next((preset for preset in self._presets(now) if preset.id == preset_id), None)
+        if preset is None or preset.needs_reboot:
+            raise NotStuck(f"preset {preset_id} is {'gone' if preset is None else 'not to be had without a reboot'}")
+        self._enter(preset_id)
+
+    def _raise_fan(self, before: Optional[int]) -> None:
+        """A fan that was slowed is put back; one that was sped up stays, since a restore may be due to heat."""
+        path = fan.file(self._machine)
+        now = maybe_whole(self._machine, path) if path is not None else None
+        if path is not None and before is not None and now is not None and now < before:
+            change.write_all(self._machine, [plain(path, int(before))])
+
+    def _undone(self, before: Snapshot, error: Exception) -> Refused:
+        """Puts the state before back; the refusal that says so, or says that it is not."""
+        left = self.put_back(before)
+        ending = f"NOT put back: {'; '.join(left)}" if left else "the state before is set again"
+        kind = error.kind if isinstance(error, Refused) and error.kind != "failed" else "did-not-stick"
+        return Refused(kind, f"{error}; {ending}", getattr(error, "got", None))

@@ -1,0 +1,149 @@
+"""The daemon's life: read its file, make up for a crash, listen, serve until told to end, put everything back."""
+
+import argparse
+import logging
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Callable, List, NamedTuple, Optional
+
+from fedge.powerd import config as configuration
+from fedge.powerd import peers, sockets
+from fedge.powerd.board import Board
+from fedge.powerd.config import BadConfig, Config
+from fedge.powerd.keeper import Keeper
+from fedge.powerd.machine import Machine
+from fedge.powerd.mode import Options, Refused
+from fedge.powerd.server import Server
+from fedge.powerd.verbs import Daemon
+
+logger = logging.getLogger(__name__)
+
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+
+
+class Places(NamedTuple):
+    """Where the daemon's own files lie, below the machine's root."""
+
+    socket: Path
+    state: Path
+
+
+def main(argv: Optional[List[str]] = None, machine_at: Callable[[str], Machine] = Machine) -> int:
+    """Run the daemon: 0 when it ended well, 1 when it cannot run here or left something changed, 2 for a bad file."""
+    asked = _arguments().parse_args(argv)
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(message)s")
+    machine = machine_at(asked.root)
+    try:
+        path = Path(asked.config) if asked.config else machine.path(configuration.CONFIG)
+        config = configuration.load(path, needed=asked.config is not None)
+        places = Places(Path(asked.socket) if asked.socket else machine.path(config.socket), machine.path(config.state))
+        return _run(machine, config, places)
+    except BadConfig as error:
+        return _say(2, error)
+    except Refused as refused:
+        return _say(1, refused.text)
+    except (sockets.CannotStart, OSError) as error:
+        return _say(1, error)
+
+
+def _arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="fedge-powerd", description="Sets a Jetson board's power modes, safely.")
+    parser.add_argument("--config", help=f"the daemon's file (default {configuration.CONFIG})")
+    parser.add_argument("--root", default="/", help="a folder that stands for / of the board (default /)")
+    parser.add_argument("--socket", help="where to listen (default: what the file says)")
+    return parser
+
+
+def _say(code: int, why: object) -> int:
+    sys.stderr.write(f"fedge-powerd: {why}\n")
+    return code
+
+
+def _run(machine: Machine, config: Config, places: Places) -> int:
+    gid = _group(machine, config)
+    board = Board(machine, _options(config))
+    sockets.make_folder(places.state, sockets.PRIVATE_MODE)
+    sockets.make_folder(places.socket.parent, sockets.FOLDER_MODE)
+    lock = sockets.lock(places.state)
+    try:
+        daemon = Daemon(board, Keeper(board, places.state, _boot(machine)), config)
+        gate = peers.Gate(config.group, gid, os.geteuid())
+        wakeup = _Wakeup()
+        return _serve(daemon, gate, sockets.listen(places.socket, gid), places.socket, wakeup)
+    finally:
+        os.close(lock)
+
+
+def _serve(daemon: Daemon, gate: peers.Gate, listener: socket.socket, path: Path, wakeup: "_Wakeup") -> int:
+    """From the first look at the board to the last; clients that come early wait in the socket's queue."""
+    try:
+        daemon.start()
+        server = Server(listener, daemon.answer, gate.why_not, daemon.tick)
+        logger.info("fedge-powerd listens at %s", path)
+        notify("READY=1")
+        server.serve(lambda: wakeup.ended, wakeup.reader)
+    finally:
+        whole = daemon.end()
+        listener.close()
+        sockets.remove(path)
+    return 0 if whole else 1
+
+
+def _group(machine: Machine, config: Config) -> Optional[int]:
+    """The group's number; None where the socket stays with the ordinary user who tries the daemon below a root."""
+    if machine.root != "/" and os.geteuid() != 0:
+        return None
+    gid = peers.group_id(config.group)
+    if gid is None:
+        raise BadConfig(f"no group {config.group} on this machine; make it: sudo groupadd --system {config.group}")
+    return gid
+
+
+def _options(config: Config) -> Options:
+    return Options(
+        floor_cores=config.floor_cores,
+        floor_cpu_khz=config.floor_cpu_khz,
+        emc=config.emc,
+        emc_table_hz=config.emc_table_hz,
+        hottest_c=config.hottest_c,
+        needed_zones=config.needed_zones,
+    )
+
+
+def _boot(machine: Machine) -> str:
+    try:
+        return machine.read(BOOT_ID)
+    except OSError:
+        logger.warning("no %s: after a crash only the nvpmodel mode can be put back", BOOT_ID)
+        return ""
+
+
+class _Wakeup:
+    """SIGTERM and SIGINT as a flag and a byte to wake on, so that a change under way ends first."""
+
+    def __init__(self) -> None:
+        self.ended = False
+        self.reader, self._writer = socket.socketpair()
+        self.reader.setblocking(False)
+        self._writer.setblocking(False)
+        signal.set_wakeup_fd(self._writer.fileno())
+        for name in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(name, self._end)
+
+    def _end(self, number: int, frame: object) -> None:
+        self.ended = True
+
+
+def notify(state: str) -> None:
+    """Tell systemd, where it asked to be told; the address may be an abstract one."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as link:
+        try:
+            link.sendto(state.encode("ascii"), "\0" + address[1:] if address[0] == "@" else address)
+        except OSError as error:
+            logger.warning("systemd could not be told %s: %s", state, error)

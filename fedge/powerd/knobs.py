@@ -1,0 +1,242 @@
+"""The knobs a board has and how they are set now: cores, every cpufreq policy, the GPU and the memory clock."""
+
+import re
+from typing import Dict, List, NamedTuple, Optional, Tuple
+
+from fedge.powerd.machine import Machine
+from fedge.powerd.mode import Mode, Options, Tables
+from fedge.powerd.plan import EMC_SLACK_HZ, SLACK_HZ, Emc, EmcFiles, Span, SpanFiles
+from fedge.powerd.reading import at_or_below, maybe_text, maybe_whole, table, whole
+
+CPU = "/sys/devices/system/cpu"
+DEVFREQ = "/sys/class/devfreq"
+BPMP = "/sys/kernel/debug/bpmp/debug"
+OVERRIDE = "/sys/kernel/debug/clk/override.emc"
+BWMGR = "/sys/kernel/debug/tegra_bwmgr"
+EMC_CAPS = ("/sys/kernel/nvpmodel_emc_cap/emc_iso_cap", "/sys/kernel/nvpmodel_clk_cap/emc")
+"""Up to JetPack 5, and from JetPack 6 on; Hz, 0 is no cap."""
+GPU_NODES = ("gpu", "gv11b", "gp10b", "ga10b", "gb10b")
+"""Device-tree names of the GPU, from the Nano to the Orin."""
+GPU_DESCRIBED = ("gpu-gpc-0", "gpu-nvd-0")
+"""Thor's GPU clocks, known by folder name only: described, never set."""
+KHZ_BELOW = 10000000
+"""A number below it in a table of memory rates is in kHz: no memory runs below 10 MHz or at 10 GHz."""
+
+
+class Policy(NamedTuple):
+    """A cpufreq policy of a cluster that is on; kHz."""
+
+    name: str
+    core: int
+    files: SpanFiles
+    span: Span
+    table: Tuple[int, ...]
+
+
+class Gpu(NamedTuple):
+    """A GPU's devfreq; Hz. ``table`` is empty for one that is described only."""
+
+    name: str
+    files: SpanFiles
+    table: Tuple[int, ...]
+
+
+class Hardware(NamedTuple):
+    """What stays the same while a board is up. ``emc`` is how the memory is controlled: lock, cap or none."""
+
+    cores: Dict[int, str]
+    cpu_khz: Tuple[int, ...]
+    gpus: Tuple[Gpu, ...]
+    emc: str
+    emc_files: EmcFiles
+    emc_hz: Tuple[int, ...]
+
+    def tables(self) -> Tables:
+        """The values each knob can have."""
+        gpu = self.gpu()
+        return Tables(
+            tuple(range(1, len(self.cores) + 1)), self.cpu_khz, gpu.table if gpu is not None else (), self.emc_hz
+        )
+
+    def gpu(self) -> Optional[Gpu]:
+        """The GPU that can be set."""
+        return next((gpu for gpu in self.gpus if gpu.table), None)
+
+
+class State(NamedTuple):
+    """How everything is set at one moment; ``gpus`` by name."""
+
+    online: Dict[int, bool]
+    policies: Tuple[Policy, ...]
+    gpus: Dict[str, Span]
+    emc: Emc
+
+
+def discover(machine: Machine, options: Options) -> Hardware:
+    """The board's knobs. The CPU table is that of core 0's policy, the only one that is there at all times.
+
+    A policy with another table is later set to its own highest value at or below what is asked.
+    Raises ``OSError`` where core 0's policy cannot be read.
+    """
+    cores = core_files(machine)
+    first = policies(machine, online(machine, cores))
+    files = emc_files(machine)
+    rates = emc_table(machine, options)
+    control = emc_control(files, options.emc) if rates else "none"
+    return Hardware(
+        cores, first[0].table if first else (), gpus(machine), control, files, rates if control != "none" else ()
+    )
+
+
+def look(machine: Machine, hardware: Hardware) -> State:
+    """How the knobs are set now; raises ``OSError`` where one cannot be read."""
+    on = online(machine, hardware.cores)
+    spans = {gpu.name: _gpu_span(machine, gpu) for gpu in hardware.gpus}
+    return State(on, tuple(policies(machine, on)), spans, emc_now(machine, hardware.emc_files))
+
+
+def _gpu_span(machine: Machine, gpu: Gpu) -> Span:
+    if gpu.table:
+        return Span(whole(machine, gpu.files.low), whole(machine, gpu.files.high))
+    return Span(maybe_whole(machine, gpu.files.low) or 0, maybe_whole(machine, gpu.files.high) or 0)
+
+
+def core_files(machine: Machine) -> Dict[int, str]:
+    """The switch of every core, by core number; core 0 often has none."""
+    names = [path.rsplit("/", 1)[1] for path in machine.glob(f"{CPU}/cpu[0-9]*")]
+    numbers = sorted(int(name[3:]) for name in names if re.match(r"cpu\d+$", name))
+    return {number: f"{CPU}/cpu{number}/online" for number in numbers}
+
+
+def online(machine: Machine, files: Dict[int, str]) -> Dict[int, bool]:
+    """Which cores are on; one without a switch always is. Raises ``OSError``."""
+    return {core: not machine.exists(path) or whole(machine, path) == 1 for core, path in files.items()}
+
+
+def policies(machine: Machine, on: Dict[int, bool]) -> List[Policy]:
+    """The policies of the clusters that are on, by their first core.
+
+    The folder of a cluster that is off is gone on some kernels and answers with errors on others, so a policy counts
+    when its first core is on or it names cores that are. Raises ``OSError`` where one that counts cannot be read.
+    """
+    return [read_policy(machine, folder) for folder in policy_folders(machine, on)]
+
+
+def policy_folders(machine: Machine, on: Dict[int, bool]) -> List[str]:
+    """The folders of the policies that count, by their first core."""
+    folders = sorted(machine.glob(f"{CPU}/cpufreq/policy[0-9]*"), key=core_of)
+    return [path for path in folders if on.get(core_of(path), False) or maybe_text(machine, f"{path}/affected_cpus")]
+
+
+def core_of(folder: str) -> int:
+    """The core that a policy's folder is named after."""
+    return int(folder.rsplit("policy", 1)[1])
+
+
+def policy_files(folder: str) -> SpanFiles:
+    """Where a policy's limits are."""
+    return SpanFiles(f"{folder}/scaling_min_freq", f"{folder}/scaling_max_freq")
+
+
+def policy_table(machine: Machine, folder: str) -> Tuple[int, ...]:
+    """A policy's clocks in kHz."""
+    return table(machine, f"{folder}/scaling_available_frequencies")
+
+
+def read_policy(machine: Machine, folder: str) -> Policy:
+    """A policy as it is now; raises ``OSError``."""
+    core, files = core_of(folder), policy_files(folder)
+    span = Span(whole(machine, files.low), whole(machine, files.high))
+    return Policy(f"policy{core}", core, files, span, policy_table(machine, folder))
+
+
+def gpus(machine: Machine) -> Tuple[Gpu, ...]:
+    """The GPUs among the devfreq devices, by their device-tree name, since folder names differ between releases."""
+    found = []
+    for folder in machine.glob(f"{DEVFREQ}/*"):
+        name = folder.rsplit("/", 1)[1]
+        files = SpanFiles(f"{folder}/min_freq", f"{folder}/max_freq", SLACK_HZ)
+        if maybe_text(machine, f"{folder}/device/of_node/name") in GPU_NODES and name not in GPU_DESCRIBED:
+            found.append(Gpu(name, files, table(machine, f"{folder}/available_frequencies")))
+        elif name in GPU_DESCRIBED:
+            found.append(Gpu(name, files, ()))
+    return tuple(found)
+
+
+def emc_files(machine: Machine) -> EmcFiles:
+    """The memory clock's control files of whatever generation this is."""
+    cap = next((path for path in EMC_CAPS if machine.exists(path)), "")
+    clock, rate = f"{BPMP}/clk/emc", f"{BPMP}/clk/emc/rate"
+    if machine.exists(f"{clock}/mrq_rate_locked") and machine.exists(rate):
+        return EmcFiles(rate, rate, rate, f"{clock}/mrq_rate_locked", cap)
+    if machine.exists(f"{OVERRIDE}/clk_state") and machine.exists(f"{OVERRIDE}/clk_update_rate"):
+        rate, now = f"{OVERRIDE}/clk_update_rate", f"{OVERRIDE}/clk_rate"
+        now = now if machine.exists(now) else rate
+        asked = rate if maybe_whole(machine, rate) is not None else now  # it may be write-only
+        return EmcFiles(rate, asked, now, f"{OVERRIDE}/clk_state", cap)
+    return EmcFiles(cap=cap)
+
+
+def emc_control(files: EmcFiles, wanted: str) -> str:
+    """How the memory is controlled: locked where that is wanted and there, else capped, else not at all."""
+    if wanted == "lock" and files.lock:
+        return "lock"
+    return "cap" if files.cap else "none"
+
+
+def emc_table(machine: Machine, options: Options) -> Tuple[int, ...]:
+    """The memory's rates in Hz: the firmware's list, else the daemon's file, else the highest rate alone.
+
+    The firmware lists kHz, separated by blanks, some releases with "(kHz)" behind; rates in Hz are told by their size.
+    Rates above the clock's present maximum are left out: the firmware ignores them.
+    """
+    listed = table(machine, f"{BPMP}/emc/possible_rates")
+    rates = tuple(sorted({rate * 1000 if rate < KHZ_BELOW else rate for rate in listed}))
+    highest = maybe_whole(machine, f"{BPMP}/clk/emc/max_rate") or maybe_whole(machine, f"{BWMGR}/emc_max_rate")
+    rates = rates or tuple(sorted(set(options.emc_table_hz)))
+    if highest is None or highest <= 0:
+        return rates
+    return tuple(rate for rate in rates if rate <= highest + EMC_SLACK_HZ) or (highest,)
+
+
+def emc_now(machine: Machine, files: EmcFiles) -> Emc:
+    """How the memory clock is set; raises ``OSError``."""
+    return Emc(
+        whole(machine, files.now) if files.now else 0,
+        whole(machine, files.asked) if files.asked else 0,
+        bool(whole(machine, files.lock)) if files.lock else False,
+        whole(machine, files.cap) if files.cap else 0,
+    )
+
+
+def mode_of(state: State, hardware: Hardware) -> Mode:
+    """The mode a state amounts to: its caps as table values; a lock on the memory is its rate."""
+    gpu, tables = hardware.gpu(), hardware.tables()
+    return Mode(
+        sum(state.online.values()),
+        _as_table(tables.cpu_khz, state.policies[0].span.high, 0) if state.policies else None,
+        _as_table(gpu.table, state.gpus[gpu.name].high, gpu.files.slack) if gpu is not None else None,
+        _as_table(tables.emc_hz, _emc_bound(state.emc, hardware), EMC_SLACK_HZ),
+    )
+
+
+def _as_table(values: Tuple[int, ...], found: Optional[int], slack: int) -> Optional[int]:
+    if not values:
+        return None
+    return values[-1] if found is None else at_or_below(values, found + slack)
+
+
+def _emc_bound(emc: Emc, hardware: Hardware) -> Optional[int]:
+    if hardware.emc == "lock" and emc.locked:
+        return emc.rate_hz
+    return emc.cap_hz if emc.cap_hz > 0 else None
+
+
+def limits_of(state: State) -> Dict[str, Dict[str, object]]:
+    """The raw limits, for people and logs."""
+    emc = {"rate_hz": state.emc.rate_hz, "locked": state.emc.locked, "cap_hz": state.emc.cap_hz}
+    return {
+        "cpu": {policy.name: {"min_khz": policy.span.low, "max_khz": policy.span.high} for policy in state.policies},
+        "gpu": {name: {"min_hz": span.low, "max_hz": span.high} for name, span in state.gpus.items()},
+        "emc": dict(emc),
+    }

@@ -1,0 +1,81 @@
+"""Who is at the other end of a connection, and whether this user may ask."""
+
+import grp
+import os
+import pwd
+import socket
+import struct
+import time
+from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
+
+CREDENTIALS = struct.Struct("3i")
+REMEMBERED_S = 5.0
+"""How long a looked-up answer is kept, chosen by us: short enough for a group just given, long enough for a burst."""
+MOST_REMEMBERED = 1024
+
+
+class Peer(NamedTuple):
+    """The process that connected, as the kernel saw it then; ``gid`` is its primary group alone."""
+
+    pid: int
+    uid: int
+    gid: int
+
+
+def peer_of(connection: socket.socket) -> Peer:
+    """The kernel's word on who connected (``SO_PEERCRED``); raises ``OSError``."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+    return Peer(*CREDENTIALS.unpack(raw))
+
+
+def groups_of(uid: int) -> List[int]:
+    """All groups of a user, looked up by uid; raises ``KeyError`` for a uid that is nobody's on this machine."""
+    user = pwd.getpwuid(uid)
+    return os.getgrouplist(user.pw_name, user.pw_gid)
+
+
+def group_id(name: str) -> Optional[int]:
+    """The number of a group, or None where this machine has none of that name."""
+    try:
+        return grp.getgrnam(name).gr_gid
+    except KeyError:
+        return None
+
+
+class Gate:
+    """Lets in root, the daemon's own user, and the members of one group."""
+
+    def __init__(
+        self,
+        group: str,
+        gid: Optional[int],
+        own_uid: int,
+        groups: Callable[[int], List[int]] = groups_of,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._group, self._gid, self._own_uid = group, gid, own_uid
+        self._groups, self._clock = groups, clock
+        self._known: Dict[int, Tuple[float, Optional[str]]] = {}
+
+    def why_not(self, peer: Peer) -> Optional[str]:
+        """Why this peer may not ask, with what to do; None when it may."""
+        if peer.uid in (0, self._own_uid):
+            return None
+        now_s = self._clock()
+        at_s, answer = self._known.get(peer.uid, (-REMEMBERED_S, None))
+        if now_s - at_s < REMEMBERED_S:
+            return answer
+        if len(self._known) >= MOST_REMEMBERED:
+            self._known.clear()
+        answer = self._look_up(peer.uid)
+        self._known[peer.uid] = (now_s, answer)
+        return answer
+
+    def _look_up(self, uid: int) -> Optional[str]:
+        try:
+            groups = self._groups(uid)
+        except KeyError:
+            return f"uid {uid} is no user of this machine; ask as a user who is in group {self._group}"
+        if self._gid is not None and self._gid in groups:
+            return None
+        return f"uid {uid} is not in group {self._group}; on the board: sudo usermod -aG {self._group} USER"

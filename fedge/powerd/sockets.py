@@ -1,0 +1,106 @@
+"""The daemon's socket file: made with the right owner, group and rights, and never taken from a live daemon."""
+
+import fcntl
+import os
+import socket
+import stat
+from pathlib import Path
+from typing import Optional
+
+LONGEST_PATH = 107
+"""Bytes of a unix socket's path; the kernel's own limit."""
+FOLDER_MODE, PRIVATE_MODE = 0o755, 0o700
+BACKLOG = 128
+ANSWER_S = 2.0
+
+
+class CannotStart(Exception):
+    """The daemon cannot start; the text is one line that says why and what to do."""
+
+
+def make_folder(folder: Path, mode: int) -> None:
+    """Make a folder of ours, or check that nobody else could have put something into it; raises ``CannotStart``."""
+    try:
+        folder.mkdir(mode=mode, parents=True)
+        folder.chmod(mode)  # whatever the umask was
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise CannotStart(f"{folder} cannot be made: {error.strerror}; run the daemon as root") from error
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode):
+        raise CannotStart(f"{folder} is no folder; take it away")
+    sticky = mode == FOLDER_MODE and found.st_mode & stat.S_ISVTX  # /tmp: nobody can replace another's socket
+    if found.st_uid not in (0, os.geteuid()) or (found.st_mode & 0o022 and not sticky):
+        right = f"chown root {folder} and chmod {mode:o} {folder}"
+        text = f"{folder} belongs to uid {found.st_uid} with rights {stat.S_IMODE(found.st_mode):o}"
+        raise CannotStart(f"{text}, so others could write into it; {right}")
+
+
+def lock(folder: Path) -> int:
+    """Take the folder for this process until it ends, however it ends; raises ``CannotStart`` when another has it."""
+    handle = os.open(str(folder / "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(handle)
+        raise CannotStart(f"another daemon uses {folder}; stop it first: systemctl stop fedge-powerd") from error
+    return handle
+
+
+def listen(path: Path, gid: Optional[int]) -> socket.socket:
+    """A listening socket at ``path`` with rights 0660, given to a group; None leaves it the process's own group.
+
+    A socket that nobody answers at any more is replaced. Raises ``CannotStart``.
+    """
+    if len(os.fsencode(str(path))) > LONGEST_PATH:
+        raise CannotStart(f"{path} is longer than {LONGEST_PATH} bytes; choose a shorter socket path")
+    _clear(path)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    before = os.umask(0o117)
+    try:
+        listener.bind(str(path))
+        if gid is not None:
+            os.chown(str(path), -1, gid)
+    except OSError as error:
+        listener.close()
+        raise CannotStart(f"{path} cannot be made: {error.strerror}; run the daemon as root") from error
+    finally:
+        os.umask(before)
+    listener.listen(BACKLOG)
+    listener.setblocking(False)
+    return listener
+
+
+def _clear(path: Path) -> None:
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(found.st_mode):
+        raise CannotStart(f"{path} is there and is no socket; take it away, or choose another socket path")
+    if _alive(path):
+        raise CannotStart(f"a daemon answers at {path}; stop it first: systemctl stop fedge-powerd")
+    path.unlink()
+
+
+def remove(path: Path) -> None:
+    """Take the socket away, if nobody else did."""
+    try:
+        path.unlink()
+    except FileNotFoundError:
+        return
+
+
+def _alive(path: Path) -> bool:
+    caller = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    caller.settimeout(ANSWER_S)
+    try:
+        caller.connect(str(path))
+    except ConnectionRefusedError:
+        return False
+    except OSError:
+        return True  # busy is alive
+    finally:
+        caller.close()
+    return True

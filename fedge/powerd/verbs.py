@@ -1,0 +1,355 @@
+"""What each verb does: requests checked field by field, changes made one at a time, the state found always kept."""
+
+import logging
+import math
+import secrets
+import time
+from typing import Any, Callable, Dict, List, Optional, Tuple, TypeVar
+
+from fedge.powerd import PROTOCOL, guard, lease, wire
+from fedge.powerd.board import Board
+from fedge.powerd.config import CONFIG, Config
+from fedge.powerd.keeper import Keeper
+from fedge.powerd.mode import Mode, Preset, Refused, Tables
+
+logger = logging.getLogger(__name__)
+
+VERSION = "0.1.0"
+LONGEST_NAME = 64
+REMEMBERED_S = 5.0
+"""How long an answer of nvpmodel's is taken for true, chosen by us: it may be set by hand at any time."""
+RETRY_S = 10.0
+"""What could not be put back is tried again after this time, chosen by us."""
+
+FIELDS: Dict[str, Tuple[str, ...]] = {
+    "describe": (),
+    "get": (),
+    "set": ("mode", "preset", "token", "lock_min"),
+    "restore": ("token",),
+    "hold": ("name", "seconds", "token"),
+    "drop-caches": ("token",),
+    "fan": ("percent", "token"),
+}
+"""The verbs and what may stand in a request beside ``v`` and ``verb``."""
+
+Fields = Dict[str, Any]
+Known = TypeVar("Known")
+
+
+def _new_token() -> str:
+    return secrets.token_hex(16)
+
+
+class Daemon:
+    """All that the daemon knows; one request at a time. ``uid`` is the asking user's, for the log alone."""
+
+    def __init__(
+        self,
+        board: Board,
+        keeper: Keeper,
+        config: Config,
+        clock: Callable[[], float] = time.monotonic,
+        new_token: Callable[[], str] = _new_token,
+    ) -> None:
+        self._board, self._keeper, self._config = board, keeper, config
+        self._clock, self._new_token = clock, new_token
+        self._lease: Optional[lease.Lease] = None
+        self._stop: Optional[guard.Stop] = None
+        self._hottest_c: Optional[float] = None
+        self._owed: List[str] = []
+        self._retry_s = 0.0
+        self._answers: Dict[str, Tuple[float, Any]] = {}
+        self._verbs: Dict[str, Callable[[Fields, int], Fields]] = {
+            "describe": self._describe,
+            "get": self._get,
+            "set": self._set,
+            "restore": self._restore,
+            "hold": self._hold,
+            "drop-caches": self._drop_caches,
+            "fan": self._fan,
+        }
+
+    def start(self) -> None:
+        """Make up for a daemon that died, take the state found, look at the temperatures."""
+        self._owed = self._keeper.start()
+        self._retry_s = self._clock() + RETRY_S
+        self.tick()
+
+    def tick(self) -> None:
+        """What happens without being asked, to be called every second: leases end, the board gets too hot."""
+        try:
+            self._end_lease()
+            self._look_at_temperatures()
+            if self._owed and self._clock() >= self._retry_s:
+                self._put_back("what was left is tried again")
+        except Exception:
+            # The process edge: the guard must be there at the next second too.
+            logger.exception("a look at the board failed")
+
+    def end(self) -> bool:
+        """Put everything back for good; False when something could not be."""
+        self._lease = None
+        return not self._keeper.changed or self._put_back("the daemon ends")
+
+    def answer(self, line: bytes, uid: int) -> bytes:
+        """The reply to one line."""
+        try:
+            asked = wire.request(line)
+            verb = _verb_of(asked)
+            self._end_lease()
+            return wire.reply(self._verbs[verb](asked, uid))
+        except Refused as refused:
+            return wire.refusal(refused)
+        except OSError as error:
+            logger.warning("a request by uid %d failed: %s", uid, error)
+            return wire.refusal(Refused("failed", f"{error}; see journalctl -u fedge-powerd"))
+        except Exception:
+            # The process edge: a slip of ours in one verb must not take the daemon from everybody.
+            logger.exception("a request by uid %d failed", uid)
+            return wire.refusal(Refused("failed", "the daemon made a mistake; see journalctl -u fedge-powerd"))
+
+    # The verbs
+
+    def _describe(self, asked: Fields, uid: int) -> Fields:
+        board, config = self._board, self._config
+        nothing: List[Preset] = []
+        presets = self._remembered("presets", lambda: _outside_containers(board.presets, nothing))
+        return {
+            "protocol": PROTOCOL,
+            "version": VERSION,
+            "board": board.identity(),
+            "knobs": _knobs(board.tables()),
+            "allowed": _knobs(board.allowed()),
+            "floor": {"cores": config.floor_cores, "cpu_khz": config.floor_cpu_khz},
+            "emc": board.emc_control(),
+            "presets": [_preset(preset) for preset in presets],
+            "extras": list(config.extras),
+            "hottest_c": config.hottest_c,
+        }
+
+    def _get(self, asked: Fields, uid: int) -> Fields:
+        preset = self._remembered("preset", lambda: _outside_containers(self._board.preset, None))
+        left_s = lease.left_s(self._lease, self._clock()) if self._lease else 0.0
+        return {
+            "mode": self._board.mode().wire(),
+            "limits": self._board.limits(),
+            "preset": {"id": preset.id, "name": preset.name} if preset else None,
+            "lease": {"name": self._lease.name, "left_s": round(left_s, 3)} if self._lease else None,
+            "changed": self._keeper.changed,
+            "temperature_c": self._hottest_c,
+            "stopped": self._stopped(),
+        }
+
+    def _set(self, asked: Fields, uid: int) -> Fields:
+        if ("mode" in asked) == ("preset" in asked):
+            raise Refused("bad-request", 'got both or none of them; a set has either "mode" or "preset"')
+        lock_min = _flag(asked, "lock_min")
+        mode = _mode(asked["mode"]) if "mode" in asked else None
+        preset = _text(asked, "preset") if mode is None else ""
+        lease.allow(self._lease, _token(asked), self._clock())
+        if lock_min:
+            self._extra("lock-min")
+        if lock_min and mode is None:
+            raise Refused("bad-request", "got lock_min with a preset; it goes with a mode")
+        self._may_set()
+        return self._change(mode, preset, lock_min, uid)
+
+    def _change(self, mode: Optional[Mode], preset: str, lock_min: bool, uid: int) -> Fields:
+        wished = preset if mode is None else mode.wire()
+        before = self._board.mode().wire()
+        self._keeper.before_change()
+        began_s = self._clock()
+        self._answers.clear()
+        now = None
+        try:
+            now = self._board.set_preset(preset) if mode is None else self._board.set_mode(mode, lock_min)
+        except Refused as refused:
+            logger.info("set by %s: to %s, refused as %s: %s", self._who(uid), wished, refused.kind, refused.text)
+            raise
+        finally:
+            took_s = self._clock() - began_s
+            self._keeper.settle(now)
+        logger.info("set by %s: from %s to %s", self._who(uid), before, now.wire())
+        return {"mode": now.wire(), "took_s": round(took_s, 6)}
+
+    def _restore(self, asked: Fields, uid: int) -> Fields:
+        lease.allow(self._lease, _token(asked), self._clock())
+        if not self._put_back(f"restore by {self._who(uid)}"):
+            raise Refused("failed", self._stopped() or "")
+        return {"mode": self._board.mode().wire()}
+
+    def _hold(self, asked: Fields, uid: int) -> Fields:
+        name, token = _text(asked, "name"), _token(asked)
+        seconds = _number(asked, "seconds")
+        before, now_s = self._lease, self._clock()
+        self._lease = lease.hold(before, name, seconds, token, self._new_token(), now_s)
+        if self._lease is None:
+            logger.info("hold by uid %d: %s gave the board back", uid, name)
+            if self._keeper.changed and not self._put_back(f"{name} gave the board back"):
+                raise Refused("failed", self._stopped() or "")
+            return {"token": token, "left_s": 0}
+        if before is None:
+            logger.info("hold by uid %d: %s holds the board for %g s", uid, name, seconds)
+        return {"token": self._lease.token, "left_s": round(lease.left_s(self._lease, now_s), 3)}
+
+    def _drop_caches(self, asked: Fields, uid: int) -> Fields:
+        self._extra("drop-caches")
+        lease.allow(self._lease, _token(asked), self._clock())
+        self._board.drop_caches()
+        logger.info("drop-caches by %s", self._who(uid))
+        return {}
+
+    def _fan(self, asked: Fields, uid: int) -> Fields:
+        self._extra("fan")
+        percent = _number(asked, "percent")
+        if not 0 <= percent <= 100:
+            raise Refused("bad-request", f"got percent={percent:g}; it must be from 0 to 100")
+        lease.allow(self._lease, _token(asked), self._clock())
+        self._may_set()
+        self._keeper.before_change(fan=True)
+        self._board.set_fan(int(percent))
+        logger.info("fan by %s: %d %%", self._who(uid), percent)
+        return {"percent": int(percent)}
+
+    # What they share
+
+    def _remembered(self, what: str, ask: Callable[[], Any]) -> Any:
+        """What nvpmodel says takes long, so it is kept for a while; every change forgets it."""
+        at_s, answer = self._answers.get(what, (-math.inf, None))
+        if self._clock() - at_s >= REMEMBERED_S:
+            answer = ask()
+            self._answers[what] = (self._clock(), answer)
+        return answer
+
+    def _who(self, uid: int) -> str:
+        return f"uid {uid} ({self._lease.name})" if self._lease else f"uid {uid}"
+
+    def _extra(self, name: str) -> None:
+        if name not in self._config.extras:
+            text = f'{name} is off on this board; to turn it on add "{name}" to "extras" in {CONFIG} and restart'
+            raise Refused("not-allowed", text)
+
+    def _stopped(self) -> Optional[str]:
+        if self._stop is not None:
+            return self._stop.text
+        if self._owed:
+            left = "; ".join(self._owed)
+            return f"the state found could not be put back: {left}; it is tried every {RETRY_S:g} s and at restore"
+        return None
+
+    def _may_set(self) -> None:
+        text = self._stopped()
+        if text is not None:
+            raise Refused(self._stop.kind if self._stop else "failed", text)
+
+    def _put_back(self, why: str) -> bool:
+        self._answers.clear()
+        self._owed = self._keeper.put_back()
+        self._retry_s = self._clock() + RETRY_S
+        if self._owed:
+            logger.error("%s: not all could be put back: %s", why, "; ".join(self._owed))
+            return False
+        logger.info("%s: the state found is set again", why)
+        return True
+
+    def _end_lease(self) -> None:
+        if self._lease is None or not lease.ended(self._lease, self._clock()):
+            return
+        name, self._lease = self._lease.name, None
+        logger.warning("the lease of %s ended without renewal", name)
+        if self._keeper.changed:
+            self._put_back(f"the lease of {name} ended")
+
+    def _look_at_temperatures(self) -> None:
+        before, lost = self._stop, ""
+        temperatures_c: Optional[Dict[str, float]] = None
+        try:
+            temperatures_c = self._board.temperatures()
+        except (Refused, OSError) as error:
+            lost = error.text if isinstance(error, Refused) else str(error)
+        self._hottest_c = guard.hottest_of(temperatures_c or {})[1]
+        needed, hottest_c = self._config.needed_zones, self._config.hottest_c
+        self._stop = guard.judge(before, temperatures_c, hottest_c, needed, lost)
+        if before is None and self._stop is not None:
+            logger.warning("%s", self._stop.text)
+            if self._keeper.changed:
+                self._put_back(self._stop.kind)
+        elif before is not None and self._stop is None:
+            logger.info("modes are set again")
+
+
+def _outside_containers(ask: Callable[[], Known], otherwise: Known) -> Known:
+    """In a container nvpmodel answers nothing; the other knobs can still be told."""
+    try:
+        return ask()
+    except Refused as refused:
+        if refused.kind != "container":
+            raise
+        return otherwise
+
+
+def _knobs(tables: Tables) -> Dict[str, List[int]]:
+    return {knob: list(values) for knob, values in zip(tables._fields, tables)}
+
+
+def _preset(preset: Preset) -> Fields:
+    return {
+        "id": preset.id,
+        "name": preset.name,
+        "mode": preset.mode.wire(),
+        "needs_reboot": preset.needs_reboot,
+        "default": preset.default,
+    }
+
+
+def _verb_of(asked: Fields) -> str:
+    verb: str = asked["verb"]
+    if verb not in FIELDS:
+        raise Refused("unknown-verb", f"got {wire.shown(verb)}; known: {', '.join(FIELDS)}")
+    unknown = sorted(set(asked) - set(FIELDS[verb]) - {"v", "verb"})
+    if unknown:
+        known = ", ".join(FIELDS[verb]) or "none"
+        raise Refused("bad-request", f"got field {wire.shown(unknown[0])}; fields of {verb}: {known}")
+    return verb
+
+
+def _mode(raw: Any) -> Mode:
+    known = Mode._fields
+    if not isinstance(raw, dict) or not raw:
+        right = 'it must look like {"cores":4,"gpu_hz":510000000}'
+        raise Refused("bad-request", f"got mode={wire.shown(raw)}; {right} with some of: {', '.join(known)}")
+    for knob, value in raw.items():
+        if knob not in known:
+            raise Refused("bad-request", f"got knob {wire.shown(knob)}; known: {', '.join(known)}")
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise Refused("bad-request", f"got {knob}={wire.shown(value)}; it must be a whole number")
+    return Mode(**{knob: raw.get(knob) for knob in known})
+
+
+def _text(asked: Fields, field: str) -> str:
+    value = asked.get(field)
+    if not isinstance(value, str) or not value.isprintable() or not 0 < len(value) <= LONGEST_NAME:
+        right = f"it must be a text of 1 to {LONGEST_NAME} printable characters"
+        raise Refused("bad-request", f"got {field}={wire.shown(value)}; {right}")
+    return value
+
+
+def _token(asked: Fields) -> Optional[str]:
+    value = asked.get("token")
+    if value is not None and not isinstance(value, str):
+        raise Refused("bad-request", "got a token that is no text; it must be what hold replied")
+    return value
+
+
+def _flag(asked: Fields, field: str) -> bool:
+    value = asked.get(field, False)
+    if not isinstance(value, bool):
+        raise Refused("bad-request", f"got {field}={wire.shown(value)}; it must be true or false")
+    return value
+
+
+def _number(asked: Fields, field: str) -> float:
+    value = asked.get(field)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < math.inf:
+        raise Refused("bad-request", f"got {field}={wire.shown(value)}; it must be a number")
+    return min(max(value, -1e9), 1e9)  # so that a text can show it

@@ -1,0 +1,53 @@
+"""What a board tells of a round it played, and what it remembers of it: the same for emulated and real boards."""
+
+from __future__ import annotations
+
+from fedge.rounds.player import Played, Player
+from fedge.types import LinkUse, RoundReport
+from fedge.wire import Ask, BoardState
+
+REMEMBERED = 30
+"""So many rounds' deadlines are remembered."""
+
+
+def report_of(
+    played: Played,
+    player: Player,
+    number: int,
+    link: LinkUse,
+    *,
+    asked_steps: int,
+    samples: int,
+    temperature_c: float | None,
+) -> RoundReport:
+    """The report of round ``number`` on a share of ``samples``; what only an emulated board can know is None."""
+    return RoundReport(
+        board=player.board,
+        device=player.device.spec.name,
+        round=number,
+        decision=played.decision,
+        measured=played.measured,
+        probes=played.probes,
+        predicted=played.predicted,
+        link=link,
+        idle_w=played.front.idle_w,
+        front=played.front,
+        true_front=None,
+        samples=samples,
+        loss=played.trained.loss,
+        accuracy=played.trained.accuracy,
+        temperature_c=temperature_c,
+        prior_time_ape=None,
+        prior_power_ape=None,
+        own_samples=played.own_samples,
+        shared_samples=played.shared_samples,
+        mixed=played.mixed,
+        asked_steps=asked_steps,
+    )
+
+
+def state_after(ask: Ask, played: Played, report: RoundReport) -> BoardState:
+    """What the board remembers when the round that ``ask`` asked for is over."""
+    allowed_s = (*ask.state.allowed_s, *(() if played.allowed_s is None else (played.allowed_s,)))[-REMEMBERED:]
+    measurements = (*ask.state.measurements, *report.parts)
+    return BoardState(measurements, report.temperature_c, ask.start_s + report.busy_s, allowed_s)

@@ -1,0 +1,263 @@
+"""The trainer process: the main thread trains, another accepts connections, and one thread serves each of them.
+
+Started by the supervisor, which gives it the listening socket. ``status`` and ``cancel`` answer at once; every other
+verb is a job, and while one runs the others are refused as busy.
+"""
+
+import ctypes
+import faulthandler
+import json
+import logging
+import os
+import platform
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+
+import numpy as np
+
+from fedge.worker import PROTOCOL, frames
+from fedge.worker.jobs import JOB_VERBS, Job, Reply, Runner, Slot, real_parts, refusal
+
+logger = logging.getLogger(__name__)
+
+VERSION = "0.1.0"
+STALL_S = 30.0
+"""A peer that neither sends nor takes a byte for so long in the middle of a frame is given up. Chosen by us."""
+MOST_CONNECTIONS = 32
+"""A board has one client and perhaps a person; each connection is a thread. Chosen by us."""
+MOST_ROOM = 256 << 20
+"""Bytes of memory for arrays that are kept from one request to the next. Chosen by us."""
+GRACE_S = 0.25
+"""After a restart, clients that ask why come first: importing torch makes every thread wait. Chosen by us."""
+BROKEN_EXIT = 70
+"""Exit status of a process that only a new one can replace (EX_SOFTWARE)."""
+SACRIFICE = 500
+"""Added to the kernel's readiness to kill this process when memory is short, rather than another. Chosen by us."""
+DIE_WITH_PARENT = 1
+"""PR_SET_PDEATHSIG of prctl(2)."""
+
+
+class Start(NamedTuple):
+    """What the supervisor tells the process that it starts."""
+
+    socket_fd: int
+    parent: int
+    data_roots: List[str]
+    device: str
+    restarts: int
+    last_exit: Optional[Dict[str, str]]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """``python -m fedge.worker.service START``, with a ``Start`` as JSON."""
+    return serve(read_start(arguments[0]), real_parts)
+
+
+def read_start(text: str) -> Start:
+    """The supervisor's record, from its JSON."""
+    return Start(**json.loads(text))
+
+
+def serve(start: Start, make_parts: Any) -> int:
+    """Serve until the parent ends this process, or until only a new process can help: then its exit status."""
+    _settle(start.parent)
+    runner = Runner(make_parts(), start.data_roots, start.device)
+    service = Service(runner, start)
+    listener = socket.socket(fileno=start.socket_fd)
+    threading.Thread(target=service.accept, args=(listener,), daemon=True, name="accept").start()
+    return service.work()
+
+
+def _settle(parent: int) -> None:
+    """Make this process end with its parent, be the kernel's first victim, and say where it crashes."""
+    faulthandler.enable()
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is the parent's to handle
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(DIE_WITH_PARENT, int(signal.SIGKILL), 0, 0, 0)
+        try:
+            Path("/proc/self/oom_score_adj").write_text(str(SACRIFICE))
+        except OSError as error:
+            logger.info("the kernel's readiness to kill cannot be set: %s", error)
+    if os.getppid() != parent:
+        os._exit(0)  # it ended before it could be followed
+
+
+class Service:
+    """What the threads share: the runner, the room for one job, and what is known of this process."""
+
+    def __init__(self, runner: Runner, start: Start) -> None:
+        self._runner = runner
+        self._start = start
+        self._slot = Slot()
+        self._begun_s = time.monotonic()
+        self._places = threading.BoundedSemaphore(MOST_CONNECTIONS)
+        self._told = threading.Event()
+        self._room = np.empty(0, np.uint8)
+
+    def work(self) -> int:
+        """The main thread: get ready, then run one job after the other."""
+        if self._start.last_exit is not None:
+            time.sleep(GRACE_S)
+        self._runner.prepare()
+        while not self._runner.broken:
+            job = self._slot.wait()
+            if job is not None:
+                reply = self._runner.run(job)
+                self._slot.free(job)  # before the answer: whoever has it may ask for the next thing at once
+                job.finish(reply)
+        self._told.wait(STALL_S)
+        sys.stderr.write(f"CUDA can be used again only by a new process: {self._runner.broken}\n")
+        return BROKEN_EXIT
+
+    def accept(self, listener: socket.socket) -> None:
+        """The accepting thread: a thread for each connection."""
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError as error:
+                logger.warning("cannot accept a connection: %s", error)
+                time.sleep(0.1)  # out of file descriptors: some may be given back
+                continue
+            if self._places.acquire(blocking=False):
+                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+            else:
+                _turn_away(connection)
+
+    def _serve(self, connection: socket.socket) -> None:
+        try:
+            with connection:
+                while self._answer_next(connection):
+                    pass
+        except OSError as error:
+            logger.info("a connection ended: %s", error)
+        finally:
+            self._places.release()
+
+    def _answer_next(self, connection: socket.socket) -> bool:
+        """Wait for a request and answer it; whether the connection can be used on."""
+        connection.settimeout(None)
+        select.select([connection], [], [])
+        connection.settimeout(STALL_S)
+        try:
+            head = frames.read_head(connection)
+            if head is None:
+                return False
+            header, arrays = self._answer(connection, head)
+        except frames.FrameError as error:
+            header, arrays = refusal("bad-request", f"{error}; the connection is closed")
+            frames.write(connection, header, arrays)
+            return False
+        _send(connection, header, arrays)
+        if self._runner.broken and not header["ok"]:
+            self._told.set()
+        return True
+
+    def _answer(self, connection: socket.socket, head: frames.Head) -> Reply:
+        verb = head.header.get("verb")
+        if head.header.get("v") != PROTOCOL:
+            problem = refusal(
+                "bad-request", f"v: got {str(head.header.get('v'))[:40]}; protocol {PROTOCOL} is spoken here"
+            )
+        elif verb in JOB_VERBS:
+            return self._do(connection, Job(str(verb), head))
+        elif verb == "status":
+            problem = self.status(), {}
+        elif verb == "cancel":
+            problem = {"ok": True, "cancelled": self._slot.cancel()}, {}
+        else:
+            verbs = ", ".join(("status", "cancel", *JOB_VERBS))
+            problem = refusal("unknown-verb", f"verb: got {str(verb)[:40]!r}; one of {verbs}")
+        frames.drain(connection, head)
+        return problem
+
+    def _do(self, connection: socket.socket, job: Job) -> Reply:
+        holder = self._slot.claim(job)
+        try:
+            if holder is not None:
+                frames.drain(connection, job.head)
+                return refusal("busy", f"the worker is busy with {holder}; ask again after it, or cancel it")
+            job.arrays = frames.read_body(connection, job.head, self._room_for(job.head.body_bytes))
+            self._slot.submit(job)
+            _wait(connection, job)
+        except MemoryError:
+            frames.drain(connection, job.head)
+            return refusal("oom", f"{job.verb}: no memory for arrays of {job.head.body_bytes} bytes; a smaller model")
+        else:
+            return job.answer()
+        finally:
+            self._slot.free(job)  # for a request that never became a job; else it is free already
+            job.close()
+
+    def _room_for(self, body_bytes: int) -> Optional[np.ndarray]:
+        """Memory that a model was read into before: fresh pages cost as long as the copying. One job at a time."""
+        if len(self._room) < body_bytes <= MOST_ROOM:
+            self._room = np.empty(0, np.uint8)  # never both
+            self._room = np.empty(body_bytes, np.uint8)
+        return self._room
+
+    def status(self) -> Dict[str, Any]:
+        """The answer to ``status``; takes no lock that a job holds."""
+        runner, job, loaded, facts = self._runner, self._slot.job, self._runner.loaded, self._runner.facts
+        cuda: Optional[Dict[str, Any]] = None
+        if facts.cuda_name is not None:
+            cuda = {"name": facts.cuda_name, "total_mb": facts.cuda_total_mb, "used_mb": runner.used_cuda_mb()}
+        task: Optional[Dict[str, Any]] = None
+        if loaded is not None:
+            task = {"name": loaded.name, "sha256": loaded.sha256}
+            task.update(samples=loaded.reply[0]["samples"], test=loaded.reply[0]["test"])
+        fields = {"ok": True, "protocol": PROTOCOL, "version": VERSION, "python": platform.python_version()}
+        fields.update(torch=facts.torch, numpy=np.__version__, cuda=cuda, task=task)
+        fields.update(device=runner.device if loaded is None else loaded.device)
+        fields.update(state="idle" if job is None else "busy", job=None if job is None else job.progress())
+        fields.update(restarts=self._start.restarts, last_exit=self._start.last_exit, rss_mb=_rss_mb())
+        fields.update(up_s=time.monotonic() - self._begun_s)
+        return fields
+
+
+def _wait(connection: socket.socket, job: Job) -> None:
+    """Wait until the job has ended; a client that closes its end meanwhile cancels it."""
+    poll = select.poll()
+    poll.register(job.ended, select.POLLIN)
+    poll.register(connection, 0)  # only the hang-up: a client may send its next request early, or close its half
+    while True:
+        events = dict(poll.poll())
+        if job.ended in events:  # not job.reply: the pipe is closed next, and the main thread must have written to it
+            return
+        if connection.fileno() in events:
+            job.abandon()
+            poll.unregister(connection)
+
+
+def _send(connection: socket.socket, header: Dict[str, Any], arrays: frames.Arrays) -> None:
+    try:
+        frames.write(connection, header, arrays)
+    except (frames.FrameError, TypeError, ValueError) as error:
+        # A task's arrays may be of any kind, and nothing was sent yet.
+        frames.write(connection, *refusal("failed", f"the answer cannot be sent: {error}"))
+
+
+def _turn_away(connection: socket.socket) -> None:
+    with connection:
+        connection.settimeout(0.1)
+        try:
+            frames.write(connection, *refusal("busy", f"{MOST_CONNECTIONS} connections are open; close one of them"))
+        except OSError as error:
+            logger.info("a connection too many ended: %s", error)
+
+
+def _rss_mb() -> Optional[float]:
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+    except OSError:
+        return None
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

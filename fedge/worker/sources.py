@@ -1,0 +1,307 @@
+"""Where a task's images come from: a checked .npz file, the board's own folder, or noise made on the spot."""
+
+import hashlib
+import os
+import zipfile
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Tuple
+
+import numpy as np
+
+from fedge.worker.refusal import Refusal
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Pixels = NDArray[np.uint8]
+    Labels = NDArray[np.int64]
+else:
+    Pixels = Labels = Any
+
+__all__ = [
+    "BadSource",
+    "Data",
+    "Labels",
+    "Pixels",
+    "Refusal",
+    "checked",
+    "read",
+    "sha256_of",
+    "synthetic",
+    "write_file",
+]
+
+PARTS = ("train_x", "train_y", "test_x", "test_y")
+SCALES = ("mean", "sd", "classes")
+"""What a file may hold besides; otherwise found from the training images."""
+SUFFIXES = (".png", ".jpg", ".jpeg")
+CHUNK = 256
+"""Images looked at together: bounds memory, no influence on the result."""
+SYNTHETIC_SEED = 0
+KINDS = '{"file": PATH, "sha256": HEX}, {"folder": PATH} or {"synthetic": {"samples", "channels", "side", "classes"}}'
+
+
+class BadSource(Refusal):
+    """A data source that is not there, or holds something else than images with labels."""
+
+    kind = "bad-source"
+
+
+class Data(NamedTuple):
+    """A data set: images uint8 (n, channels, side, side), labels int64 (n,), classes counted from 0.
+
+    ``mean`` and ``sd`` are the training images' per channel, in the pixels' own unit.
+    """
+
+    train_x: Pixels
+    train_y: Labels
+    test_x: Pixels
+    test_y: Labels
+    mean: Tuple[float, ...]
+    sd: Tuple[float, ...]
+    classes: int
+
+
+def read(source: Dict[str, Any]) -> Data:
+    """The data set that ``source`` names; raises ``BadSource`` with what would be right.
+
+    ``{"file": path}`` is an .npz file with ``PARTS`` and, if it has them, ``SCALES``; with ``"sha256"`` it must be
+    that file. ``{"folder": path}`` holds ``PARTS`` as .npy files, or ``train/CLASS/`` and ``test/CLASS/`` with images.
+    ``{"synthetic": sizes}`` is ``synthetic``'s noise.
+    """
+    keys = set(source)
+    if "file" in keys and keys <= {"file", "sha256"}:
+        return _from_file(Path(source["file"]).expanduser(), source.get("sha256"))
+    if keys == {"folder"}:
+        return _from_folder(Path(source["folder"]).expanduser())
+    if keys == {"synthetic"} and isinstance(source["synthetic"], dict):
+        return _from_sizes(source["synthetic"])
+    raise BadSource("data", "a source of {}".format(sorted(keys) or "nothing"), KINDS)
+
+
+def write_file(path: "os.PathLike[str]", data: Data) -> str:
+    """Write ``data`` as an .npz file that ``read`` reads, all or nothing; gives the file's SHA-256."""
+    target = Path(path)
+    unfinished = target.with_name(target.name + ".part")
+    with unfinished.open("wb") as file:
+        np.savez(file, **data._asdict())
+    unfinished.replace(target)
+    return sha256_of(target)
+
+
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal digits."""
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        for block in iter(lambda: file.read(1 << 20), b""):
+            found.update(block)
+    return found.hexdigest()
+
+
+def synthetic(samples: int, channels: int, side: int, classes: int, seed: int = SYNTHETIC_SEED) -> Data:
+    """Noise with random labels, the same for the same numbers: nothing to learn, but as much work as real images.
+
+    ``samples`` for training and an eighth as many, at least one, for testing.
+    """
+    rng = np.random.default_rng(seed)
+    test = max(1, samples // 8)
+    x = rng.integers(0, 256, (samples + test, channels, side, side), dtype=np.uint8)
+    y = rng.integers(0, classes, samples + test)
+    mean, sd = (127.5,) * channels, (73.9,) * channels  # of even noise from 0 to 255
+    return Data(x[:samples], y[:samples], x[samples:], y[samples:], mean, sd, classes)
+
+
+def checked(data: Any, where: str) -> Data:
+    """``data`` if it is whole and fits together; raises ``BadSource`` naming the part that does not."""
+    if not isinstance(data, tuple) or len(data) != len(Data._fields):
+        got = f"{type(data).__name__} instead of a data set"
+        raise BadSource(where, got, "a fedge.worker.sources.Data({})".format(", ".join(Data._fields)))
+    whole = Data(*data)
+    for part in ("train", "test"):
+        _check_part(where, part, getattr(whole, part + "_x"), getattr(whole, part + "_y"), whole.classes)
+    if whole.train_x.shape[1:] != whole.test_x.shape[1:]:
+        got = f"training images of shape {whole.train_x.shape[1:]}, test images of {whole.test_x.shape[1:]}"
+        raise BadSource(where, got, "one shape for both")
+    channels = whole.train_x.shape[1]
+    finite = np.isfinite([*whole.mean, *whole.sd]).all()
+    if len(whole.mean) != channels or len(whole.sd) != channels or not finite or min(whole.sd) <= 0:
+        got = f"mean {whole.mean} and sd {whole.sd}"
+        raise BadSource(where, got, f"one of each per channel ({channels}), sd above 0")
+    return whole
+
+
+def _check_part(where: str, part: str, x: Any, y: Any, classes: int) -> None:
+    for name, array in ((part + "_x", x), (part + "_y", y)):
+        if not isinstance(array, np.ndarray):
+            raise BadSource(where, f"{name} of type {type(array).__name__}", "a numpy array")
+    if x.dtype != np.uint8 or x.ndim != 4 or x.shape[2] != x.shape[3] or not x.size:
+        right = "uint8 of shape (n, channels, side, side), pixels from 0 to 255, at least one image"
+        raise BadSource(where, f"{part}_x {x.dtype} of shape {x.shape}", right)
+    if y.dtype != np.int64 or y.shape != x.shape[:1]:
+        right = f"int64 of shape ({len(x)},), one label per image"
+        raise BadSource(where, f"{part}_y {y.dtype} of shape {y.shape}", right)
+    if y.min() < 0 or y.max() >= classes:
+        got = f"{part}_y from {y.min()} to {y.max()} for {classes} classes"
+        raise BadSource(where, got, f"labels from 0 to {classes - 1}")
+
+
+def _from_file(path: Path, sha256: Optional[str]) -> Data:
+    where = str(path)
+    if not path.is_file():
+        raise BadSource(where, "no such file", "an .npz file with {}".format(", ".join(PARTS)))
+    if sha256 is not None:
+        found = sha256_of(path)
+        if found != sha256:
+            raise BadSource(where, "a file of SHA-256 " + found, f"the one of {sha256}; copy it again")
+    try:
+        with np.load(str(path), allow_pickle=False) as file:
+            arrays = {name: file[name] for name in (*PARTS, *SCALES) if name in file.files}
+    except (OSError, ValueError, KeyError, AttributeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        right = "an .npz file of plain arrays, as numpy.savez writes it ({})".format(" ".join(str(error).split())[:200])
+        raise BadSource(where, "a file that cannot be read", right) from error
+    return _whole(where, arrays)
+
+
+def _from_folder(folder: Path) -> Data:
+    where = str(folder)
+    if (folder / "train_x.npy").is_file():
+        return _whole(where, _arrays_of(folder))
+    if (folder / "train").is_dir() and (folder / "test").is_dir():
+        return _from_images(folder)
+    right = "{} in it, or train/CLASS/ and test/CLASS/ with png or jpg images".format(
+        ", ".join(part + ".npy" for part in PARTS)
+    )
+    raise BadSource(where, "a folder without images" if folder.is_dir() else "no such folder", right)
+
+
+def _arrays_of(folder: Path) -> "Dict[str, NDArray[Any]]":
+    arrays = {}
+    for part in PARTS:
+        path = folder / (part + ".npy")
+        try:
+            arrays[part] = np.load(str(path), allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise BadSource(str(path), f"no readable array ({reason})", "a plain array, by numpy.save") from error
+    return arrays
+
+
+def _whole(where: str, arrays: "Dict[str, NDArray[Any]]") -> Data:
+    """The data set of a file's arrays; labels may be any integers, and what a file need not hold is found."""
+    missing = [part for part in PARTS if part not in arrays]
+    if missing:
+        raise BadSource(where, "nothing called " + ", ".join(missing), "arrays called " + ", ".join(PARTS))
+    for part in ("train_y", "test_y"):
+        if arrays[part].dtype.kind in "iu":
+            arrays[part] = arrays[part].astype(np.int64, copy=False)
+    for scale in SCALES:
+        if scale in arrays and arrays[scale].dtype.kind not in "iuf":
+            raise BadSource(where, f"{scale} of type {arrays[scale].dtype}", "numbers, or none of it")
+    train_x, train_y, test_x, test_y = (arrays[part] for part in PARTS)
+    classes = int(arrays["classes"].ravel()[0]) if "classes" in arrays else _classes_of(train_y, test_y)
+    _check_part(where, "train", train_x, train_y, classes)
+    if "mean" in arrays and "sd" in arrays:
+        mean, sd = (tuple(np.ravel(arrays[scale]).tolist()) for scale in ("mean", "sd"))
+    else:
+        mean, sd = _scales_of(train_x)
+    return checked(Data(train_x, train_y, test_x, test_y, mean, sd, classes), where)
+
+
+def _classes_of(*labels: "NDArray[Any]") -> int:
+    return 1 + max((int(array.max()) for array in labels if array.size and array.dtype.kind in "iu"), default=0)
+
+
+def _scales_of(images: Pixels) -> Tuple[Tuple[float, ...], Tuple[float, ...]]:
+    """Mean and standard deviation per channel, exact, without a copy of all images in floating point."""
+    channels = images.shape[1]
+    counts = np.zeros((channels, 256))
+    for start in range(0, len(images), CHUNK):
+        for channel in range(channels):
+            counts[channel] += np.bincount(images[start : start + CHUNK, channel].ravel(), minlength=256)
+    share, values = counts / counts.sum(1, keepdims=True), np.arange(256.0)
+    mean = share @ values
+    sd = np.sqrt(np.maximum(share @ values**2 - mean**2, 0.0))
+    return tuple(mean.tolist()), tuple(np.where(sd > 0, sd, 1.0).tolist())
+
+
+def _from_images(folder: Path) -> Data:
+    classes = _classes_in(folder / "train")
+    strays = sorted(set(_classes_in(folder / "test")) - set(classes))
+    if strays:
+        raise BadSource(str(folder / "test"), f"the class {strays[0]!r}", "only the classes below train/")
+    files = {part: _files_in(folder / part, classes) for part in ("train", "test")}
+    mode = _common_mode([path for part in files.values() for path, _ in part])
+    (train_x, train_y), (test_x, test_y) = (_decoded(files[part], mode) for part in ("train", "test"))
+    mean, sd = _scales_of(train_x)
+    return checked(Data(train_x, train_y, test_x, test_y, mean, sd, len(classes)), str(folder))
+
+
+def _classes_in(folder: Path) -> List[str]:
+    """The folders' names in sorted order: a class's label is its place."""
+    return sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+
+
+def _files_in(folder: Path, classes: List[str]) -> List[Tuple[Path, int]]:
+    """Every image below a folder with its label, in sorted order."""
+    found = [
+        (path, label)
+        for label, name in enumerate(classes)
+        if (folder / name).is_dir()
+        for path in sorted((folder / name).iterdir())
+        if path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
+    ]
+    if not found:
+        raise BadSource(str(folder), "no images", "png or jpg files in one folder per class")
+    return found
+
+
+def _common_mode(paths: List[Path]) -> str:
+    """How all images are to be decoded: grey (``L``) if all are, else ``RGB``; refuses more than one size."""
+    first, grey = None, True
+    for path in paths:
+        with _opened(path) as image:
+            size, grey = image.size, grey and image.mode in {"1", "L"}
+        first = first or size
+        if size != first or size[0] != size[1]:
+            got = f"an image of {size[0]} x {size[1]} pixels"
+            wanted = f"{min(first)} x {min(first)}"
+            raise BadSource(str(path), got, f"square images of one size: scale all of them to {wanted}")
+    return "L" if grey else "RGB"
+
+
+def _decoded(files: List[Tuple[Path, int]], mode: str) -> Tuple[Pixels, Labels]:
+    """Images (n, channels, side, side) and labels."""
+    rows = []
+    for path, _ in files:
+        with _opened(path) as image:
+            try:
+                pixels = np.asarray(image.convert(mode), dtype=np.uint8)
+            except (OSError, SyntaxError, ValueError) as error:
+                raise _unreadable(path, error) from error
+        rows.append(pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1))
+    return np.stack(rows), np.array([label for _, label in files], dtype=np.int64)
+
+
+def _opened(path: Path) -> Any:
+    try:
+        from PIL import Image
+    except ImportError as error:
+        right = "Pillow (the package python3-pil), or the images as {}".format(", ".join(p + ".npy" for p in PARTS))
+        raise BadSource(str(path), "an image file, and no Pillow to read it", right) from error
+    try:
+        return Image.open(str(path))
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: Exception) -> BadSource:
+    reason = " ".join(str(error).split())[:200]
+    return BadSource(str(path), f"a file that cannot be read ({reason})", "a whole png or jpg image")
+
+
+def _from_sizes(sizes: Dict[str, Any]) -> Data:
+    names = ("samples", "channels", "side", "classes")
+    if set(sizes) != set(names) or not all(type(sizes[name]) is int and sizes[name] > 0 for name in names):
+        raise BadSource("data.synthetic", repr(sizes), "whole numbers above 0 for " + ", ".join(names))
+    return synthetic(*(sizes[name] for name in names))

@@ -1,0 +1,372 @@
+"""The small parent of the trainer process: holds the socket, starts the trainer, finds why it ended, starts it again.
+
+It never imports torch or numpy, so what kills the trainer leaves it alone. The listening socket outlives the trainer:
+who connects meanwhile is served by the next one, which is told the cause.
+"""
+
+import fcntl
+import json
+import logging
+import os
+import select
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import IO, Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+from fedge.worker.causes import (
+    YOUNG_S,
+    Cause,
+    Counters,
+    Evidence,
+    cause_of,
+    group_files,
+    group_kills,
+    machine_kills,
+    pause_s,
+)
+
+logger = logging.getLogger(__name__)
+
+SOCKET = "/run/fedge/worker.sock"
+LONGEST_SOCKET_PATH = 107
+"""Bytes of sun_path in unix(7), without its final zero."""
+WAITING = 64
+"""Connections that may wait while no trainer runs."""
+LOOK_S = 5.0
+"""How often the kernel's counters are noted, so that an old kill elsewhere is not taken for this one. Chosen by us."""
+STOPPED_TICK_S = 0.25
+STOPPED_TICKS = 4
+"""A trainer found stopped (SIGSTOP) at so many looks in a row is ended; its clients know within 2 s. Chosen by us."""
+TERM_LIMIT_S = 2.0
+"""How long the trainer may take to end on SIGTERM. Chosen by us."""
+LAST_WORDS_BYTES = 8192
+KERNEL_LOG = "/dev/kmsg"
+
+
+class Unusable(Exception):
+    """The socket cannot be had; the text says what to do."""
+
+
+class Settings(NamedTuple):
+    """What the supervisor is asked for; ``command`` is how to start the trainer, its start record comes after it."""
+
+    socket_path: str
+    data_roots: Tuple[str, ...] = ()
+    device: str = "auto"
+    command: Tuple[str, ...] = (sys.executable, "-m", "fedge.worker.service")
+    root: str = "/"
+
+
+def run(settings: Settings) -> int:
+    """Serve until SIGTERM or SIGINT; the exit status. Raises ``Unusable``."""
+    with Claim(settings.socket_path) as claim:
+        return Supervisor(settings, claim.listener).run()
+
+
+class Claim:
+    """The listening socket, in a folder of its own and for this process alone; both go when it is left."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._lock: Optional[IO[str]] = None
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+
+    def __enter__(self) -> "Claim":  # noqa: PYI034  typing.Self came with 3.11
+        try:
+            self._bind()
+        except OSError as error:
+            self.listener.close()
+            right = "a place where this user may write: --socket PATH"
+            raise Unusable(f"socket {self._path}: {error.strerror or error}; {right}") from error
+        except Unusable:
+            self.listener.close()
+            raise
+        return self
+
+    def _bind(self) -> None:
+        path = Path(self._path)
+        if len(os.fsencode(self._path)) > LONGEST_SOCKET_PATH:
+            raise Unusable(f"socket {path}: a path of at most {LONGEST_SOCKET_PATH} bytes (a limit of unix sockets)")
+        if not path.parent.exists():
+            path.parent.mkdir(parents=True)
+            path.parent.chmod(0o750)
+        # Who holds the lock is alive; a socket that is still there without it was left by a crash.
+        self._lock = Path(f"{path}.lock").open("w")  # noqa: SIM115  held as long as the claim
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise Unusable(f"socket {path}: another worker serves it; stop it first, or choose another path") from error
+        if path.exists() or path.is_symlink():
+            if not stat.S_ISSOCK(path.lstat().st_mode):
+                raise Unusable(f"socket {path}: there is something else of this name; choose another path")
+            path.unlink()
+        before = os.umask(0o117)  # 0660 from the first moment on
+        try:
+            self.listener.bind(self._path)
+        finally:
+            os.umask(before)
+        self.listener.listen(WAITING)
+
+    def __exit__(self, *_error: object) -> None:
+        self.listener.close()
+        for path in (Path(self._path), Path(f"{self._path}.lock")):
+            try:
+                path.unlink()
+            except OSError as error:
+                logger.info("%s stays: %s", path, error)
+        if self._lock is not None:
+            self._lock.close()
+
+
+class Child(NamedTuple):
+    """A trainer process that runs: its number, the pipe of its standard error, and when it began."""
+
+    process: "subprocess.Popen[bytes]"
+    words: int
+    begun_s: float
+
+
+class Supervisor:
+    """Keeps one trainer running on ``listener``."""
+
+    def __init__(self, settings: Settings, listener: socket.socket) -> None:
+        self._settings = settings
+        self._listener = listener
+        self._restarts = 0
+        self._young_deaths = 0
+        self._last_exit: Optional[Cause] = None
+        self._stopping = False
+        self._last_words = b""
+        self._kernel_log = _open_kernel_log(settings.root)
+        self._wake, self._woken = os.pipe()
+
+    def run(self) -> int:
+        """Until SIGTERM or SIGINT."""
+        self._listen_to_signals()
+        while not self._stopping:
+            child = self._start()
+            status, before, stopped_s = self._watch(child)
+            if self._stopping:
+                break
+            self._note(child, status, before, stopped_s)
+            self._rest(pause_s(self._young_deaths))
+        return 0
+
+    def _listen_to_signals(self) -> None:
+        for end in (self._wake, self._woken):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(self._woken)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._stop)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # only to be woken
+
+    def _stop(self, *_signal: object) -> None:
+        self._stopping = True
+
+    def _start(self) -> Child:
+        self._last_words = b""
+        theirs = self._listener.fileno()
+        start = {
+            "socket_fd": theirs,
+            "parent": os.getpid(),
+            "data_roots": list(self._settings.data_roots),
+            "device": self._settings.device,
+            "restarts": self._restarts,
+            "last_exit": None if self._last_exit is None else self._last_exit.as_dict(),
+        }
+        words, writes = os.pipe()
+        try:
+            process = subprocess.Popen(
+                [*self._settings.command, json.dumps(start)],
+                stdin=subprocess.DEVNULL,
+                stdout=writes,
+                stderr=writes,
+                pass_fds=(theirs,),
+                env=_environment(),
+            )
+        finally:
+            os.close(writes)
+        os.set_blocking(words, False)
+        return Child(process, words, time.monotonic())
+
+    def _watch(self, child: Child) -> Tuple[int, Counters, float]:
+        """Wait for the child's end: its status, the counters shortly before it, and how long it had been stopped."""
+        pid = child.process.pid
+        older = newer = counters(pid, self._settings.root)
+        stopped, looked_s = 0, time.monotonic()
+        status: Optional[int] = None
+        was_stopped = False
+        while status is None and not self._stopping:
+            self._hear(child, STOPPED_TICK_S if was_stopped else LOOK_S)
+            was_stopped, status = _state(pid, was_stopped)
+            stopped = stopped + 1 if was_stopped else 0
+            if stopped > STOPPED_TICKS and status is None:  # with a status the number may be another process's
+                os.kill(pid, signal.SIGKILL)
+            if time.monotonic() - looked_s >= LOOK_S:
+                older, newer, looked_s = newer, counters(pid, self._settings.root), time.monotonic()
+        if status is None:
+            status = self._end(child)
+        self._hear(child, 0.0)
+        os.close(child.words)
+        child.process.returncode = status  # it was waited for here
+        return status, older, STOPPED_TICKS * STOPPED_TICK_S if stopped > STOPPED_TICKS else 0.0
+
+    def _hear(self, child: Child, limit_s: float) -> None:
+        """Pass on what the child writes, remember its end, and return when a signal comes or the time is up."""
+        ends_s = time.monotonic() + limit_s
+        listening = [child.words, self._wake]
+        while True:
+            ready, _, _ = select.select(listening, [], [], max(0.0, ends_s - time.monotonic()))
+            if child.words in ready and not self._pass_on(child.words):
+                listening.remove(child.words)
+            if self._wake in ready:
+                _empty(self._wake)
+                return
+            if not ready:
+                return
+
+    def _pass_on(self, words: int) -> bool:
+        """Whether there may be more."""
+        try:
+            text = os.read(words, 65536)
+        except BlockingIOError:
+            return True
+        self._last_words = (self._last_words + text)[-LAST_WORDS_BYTES:]
+        try:
+            os.write(2, text)
+        except OSError as error:
+            logger.debug("standard error is closed: %s", error)
+        return bool(text)
+
+    def _end(self, child: Child) -> int:
+        """End the child; its status."""
+        child.process.send_signal(signal.SIGTERM)
+        child.process.send_signal(signal.SIGCONT)
+        ends_s = time.monotonic() + TERM_LIMIT_S
+        while time.monotonic() < ends_s:
+            pid, status = os.waitpid(child.process.pid, os.WNOHANG)
+            if pid:
+                return status
+            select.select([self._wake], [], [], 0.05)
+            _empty(self._wake)
+        os.kill(child.process.pid, signal.SIGKILL)
+        return os.waitpid(child.process.pid, 0)[1]
+
+    def _note(self, child: Child, status: int, before: Counters, stopped_s: float) -> None:
+        pid = child.process.pid
+        words = self._last_words.decode("utf-8", "replace")
+        after = counters(os.getpid(), self._settings.root)  # the same control group
+        self._last_exit = cause_of(
+            Evidence(pid, status, before, after, words, _kernel_lines(self._kernel_log), stopped_s)
+        )
+        self._restarts += 1
+        self._young_deaths = self._young_deaths + 1 if time.monotonic() - child.begun_s < YOUNG_S else 0
+        logger.warning("%s; it is started again", self._last_exit.text)
+
+    def _rest(self, limit_s: float) -> None:
+        ends_s = time.monotonic() + limit_s
+        while not self._stopping and time.monotonic() < ends_s:
+            select.select([self._wake], [], [], max(0.0, ends_s - time.monotonic()))
+            _empty(self._wake)
+
+
+def _state(pid: int, was_stopped: bool) -> Tuple[bool, Optional[int]]:
+    """Whether the process is stopped, and its status if it has ended."""
+    changed, status = os.waitpid(pid, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
+    if not changed:
+        return was_stopped, None
+    if os.WIFSTOPPED(status):
+        return True, None
+    if os.WIFCONTINUED(status):
+        return False, None
+    return was_stopped, status
+
+
+def _environment() -> Dict[str, str]:
+    """This process's own, with a path on which the trainer finds the same fedge."""
+    here = str(Path(__file__).resolve().parents[2])
+    others = os.environ.get("PYTHONPATH")
+    return dict(os.environ, PYTHONPATH=os.pathsep.join([here, others] if others else [here]))
+
+
+def counters(pid: int, root: str = "/") -> Counters:
+    """The kernel's counts of out-of-memory kills: on the machine, and in the control group of a process."""
+    machine = machine_kills(_text(root, "/proc/vmstat"))
+    for path in group_files(_text(root, f"/proc/{pid}/cgroup")):
+        found = group_kills(_text(root, path))
+        if found is not None:
+            return Counters(machine, found)
+    return Counters(machine, None)
+
+
+def _text(root: str, path: str) -> str:
+    try:
+        return (Path(root) / path.lstrip("/")).read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _open_kernel_log(root: str) -> Optional[int]:
+    """The kernel's log from now on; None where it may not be read."""
+    if root != "/":
+        return None
+    try:
+        log = os.open(KERNEL_LOG, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        os.lseek(log, 0, os.SEEK_END)
+    except OSError:
+        return None
+    return log
+
+
+def _kernel_lines(log: Optional[int]) -> str:
+    """What the kernel has logged since this was asked last."""
+    lines: List[str] = []
+    while log is not None:
+        try:
+            lines.append(os.read(log, 8192).decode("utf-8", "replace"))
+        except BrokenPipeError:
+            continue  # older lines were overwritten before they were read
+        except OSError:
+            break
+    return "".join(lines)
+
+
+def _empty(pipe: int) -> None:
+    try:
+        while os.read(pipe, 4096):
+            pass
+    except BlockingIOError:
+        pass
+
+
+def main(settings: Settings) -> int:
+    """``run`` for a command line: what is wrong is one line on standard error."""
+    logging.basicConfig(level=logging.WARNING, format="fedge-worker: %(message)s")
+    try:
+        return run(settings)
+    except Unusable as error:
+        logger.error("%s", error)  # noqa: TRY400  a user's mistake, told in one line
+        return 2
+
+
+def parse(arguments: Sequence[str]) -> Settings:
+    """The command line's settings."""
+    import argparse
+
+    parser = argparse.ArgumentParser(prog="python -m fedge.worker", description="The resident trainer of a board.")
+    parser.add_argument("--socket", default=SOCKET, metavar="PATH", help=f"where to listen (default {SOCKET})")
+    parser.add_argument(
+        "--data-root",
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="a folder below which data may be read; may be given again",
+    )
+    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="what `auto` in a load means")
+    given: Any = parser.parse_args(arguments)
+    return Settings(given.socket, tuple(given.data_root), given.device)

@@ -1,0 +1,464 @@
+"""Trains, tests and profiles one task on arrays by name; the same code on a board and in an emulated client."""
+
+import copy
+import gc
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Callable, Dict, FrozenSet, Iterator, List, Mapping, NamedTuple, Optional, Tuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedge.worker.refusal import Refusal
+from fedge.worker.sources import Data, Labels
+from fedge.worker.tasks import Task, cross_entropy, shape_of
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from numpy.typing import NDArray
+
+    Arrays = Mapping[str, NDArray[Any]]
+    OwnArrays = Dict[str, NDArray[Any]]
+else:
+    Arrays = OwnArrays = Mapping
+
+TEST_BATCH = 500
+"""Test samples at once at most: bounds memory, no influence on the result."""
+TEST_PIXELS = TEST_BATCH * 3 * 32 * 32
+"""Values at once at most, so that images of 224 x 224 pixels fit into a board's memory too. Chosen by us."""
+PROFILE_RATE = 0.01
+"""Learning rate of a profile's steps, which train nothing: small, so that no number overflows. Chosen by us."""
+TIGHT_MEMORY = (
+    "out of memory",  # CUDA's allocator and CUDA itself
+    "can't allocate memory",  # the CPU's allocator on Linux
+    "not enough memory",  # the CPU's allocator elsewhere, and older releases
+    "cannot allocate memory",
+    "STATUS_ALLOC_FAILED",  # cuDNN and cuBLAS
+    "failed to allocate",
+    "NVML_SUCCESS == r",  # CUDA's allocator on boards whose NVML does not answer it
+    "NvMapMem",  # the boards' own memory driver
+)
+"""What torch 1.10 to 2.x say in a ``RuntimeError`` when memory is short; the last two on Jetsons alone."""
+
+
+class BadCall(Refusal):
+    """Arrays of another model, no samples, no steps, a device that is not there."""
+
+    kind = "bad-request"
+
+
+class Stopped(Exception):
+    """A test was stopped before its end; it has no result."""
+
+
+class Options(NamedTuple):
+    """How to train: ``steps`` minibatches of SGD; ``proximal_mu`` > 0 adds FedProx's pull to the start."""
+
+    steps: int
+    batch_size: int
+    learning_rate: float
+    momentum: float = 0.9
+    proximal_mu: float = 0.0
+
+
+class Result(NamedTuple):
+    """What training gave: the new arrays, and the mean loss and accuracy over the minibatches done."""
+
+    arrays: OwnArrays
+    loss: float
+    accuracy: float
+
+
+class StepTime(NamedTuple):
+    """Seconds of one minibatch: fetching it (gathering its images, copying them to the device), and the step."""
+
+    fetch_s: float
+    step_s: float
+
+
+def never() -> bool:
+    """The answer of a ``stop`` that does not stop."""
+    return False
+
+
+def is_oom(error: Optional[BaseException]) -> bool:
+    """Whether an error, or what caused it, is a lack of memory: torch 1.10 to 2.x, on a GPU or not, or Python's own."""
+    while error is not None:
+        if isinstance(error, MemoryError) or any(c.__name__ == "OutOfMemoryError" for c in type(error).__mro__):
+            return True
+        if isinstance(error, RuntimeError) and any(text.lower() in str(error).lower() for text in TIGHT_MEMORY):
+            return True
+        error = error.__cause__
+    return False
+
+
+def usable(device: str) -> str:
+    """The device meant by ``auto``, ``cpu``, ``cuda`` or ``cuda:N``; raises ``BadCall`` for one that is not there."""
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    kind, _, number = device.partition(":")
+    if device == "cpu":
+        return device
+    if kind != "cuda" or (number and not number.isdigit()):
+        raise BadCall("device", repr(device), "auto, cpu, cuda or cuda:N")
+    if not torch.cuda.is_available():
+        got = f"{device!r}, but torch {torch.__version__} finds no CUDA device"
+        raise BadCall("device", got, "cpu, or a torch that was built for this board's CUDA")
+    if int(number or 0) >= torch.cuda.device_count():
+        raise BadCall("device", repr(device), f"cuda:0 to cuda:{torch.cuda.device_count() - 1}")
+    return device
+
+
+class Trainer:
+    """A task with its data in memory and one network on a device, kept warm between rounds.
+
+    Nothing here is safe for two threads at once. On the CPU a seed fixes every bit, for a given number of torch's
+    threads. The global random state is left as it was found. An error of torch, such as a lack of memory, comes
+    through as it is; after ``recover()`` the trainer can be used again.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        data: Data,
+        device: str = "cpu",
+        *,
+        threads: Optional[int] = None,
+        now_s: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """``device`` is as ``usable`` takes it; ``threads`` are torch's in this process, None: as they are."""
+        if threads is not None:
+            torch.set_num_threads(threads)
+        self.task = task
+        self.device = torch.device(usable(device))
+        self.now_s = now_s
+        self._shape = shape_of(data)
+        self._net = self._fresh(seed=0).to(self.device)
+        self._feed = Feed(data, self.device)
+        self._test_x, self._test_y = torch.from_numpy(data.test_x), torch.from_numpy(data.test_y)
+        self._training: Optional[Training] = None
+        self.labels = data.train_y
+        self.n_classes = data.classes
+
+    @property
+    def buffers(self) -> FrozenSet[str]:
+        """The arrays that are statistics or counters: batch norm's."""
+        return frozenset(name for name, _ in self._net.named_buffers())
+
+    @property
+    def n_train(self) -> int:
+        """How many training samples there are."""
+        return len(self.labels)
+
+    @property
+    def n_test(self) -> int:
+        """How many test samples there are."""
+        return len(self._test_y)
+
+    def initial_arrays(self, seed: int) -> OwnArrays:
+        """A freshly initialised model: parameters and buffers by name, in the model's own order; made on the CPU."""
+        return _arrays(self._fresh(seed))
+
+    def start(self, arrays: Arrays, share: Optional[Labels], seed: int, options: Options) -> "Training":
+        """Begin ``options.steps`` minibatches of SGD from ``arrays`` on the samples ``share``; None: on all.
+
+        ``seed`` fixes the order of the samples and the dropout. Raises ``BadCall`` for no samples, samples that there
+        are not, no steps, or arrays of another model. Starting again, or testing, ends a training begun before.
+        """
+        chosen = self._checked_share(share, options)
+        self._load(arrays)
+        self._net.train()
+        order = minibatches(chosen, options.steps, options.batch_size, np.random.default_rng(seed))
+        self._training = Training(self, Descent(self._net, self.task, options), order, seed, options)
+        return self._training
+
+    def evaluate(self, arrays: Arrays, stop: Callable[[], bool] = never) -> Tuple[float, float]:
+        """Mean loss and accuracy over the whole test set; raises ``Stopped`` when ``stop`` says so before a batch."""
+        self._load(arrays)
+        self._net.eval()
+        loss, right, batch = 0.0, 0, _test_batch(self._test_x)
+        with torch.no_grad():
+            for start in range(0, self.n_test, batch):
+                if stop():
+                    raise Stopped(f"stopped after {start} of {self.n_test} test samples")
+                x, y = self._test_x[start : start + batch], self._test_y[start : start + batch].to(self.device)
+                scores = self._net(self._feed.scaled(x.to(self.device)))
+                loss += self._total_loss(scores, y)
+                right += int((scores.argmax(1) == y).sum())
+        return loss / self.n_test, right / self.n_test
+
+    def profile(
+        self, steps: int, batch_size: int, kind: str = "train", stop: Callable[[], bool] = never
+    ) -> List[StepTime]:
+        """Time ``steps`` minibatches of ``kind`` (``train`` or ``infer``), fewer when ``stop`` says so before one.
+
+        Runs on a copy of the model, so that model, training and random state stay as they are.
+        """
+        if kind not in {"train", "infer"} or steps < 1 or batch_size < 1:
+            got = f"{steps} minibatches of {batch_size} to {kind!r}"
+            raise BadCall("profile", got, "at least one of each, to 'train' or to 'infer'")
+        times: List[StepTime] = []
+        with self.forked():
+            torch.manual_seed(0)
+            work = self._work(kind, Options(steps, batch_size, PROFILE_RATE))
+            for chosen in minibatches(np.arange(self.n_train), steps, batch_size, np.random.default_rng(0)):
+                if stop():
+                    break
+                begin_s = self.settled_s()
+                x, y = self._feed.minibatch(chosen)
+                fetched_s = self.settled_s()
+                work(x, y)
+                times.append(StepTime(fetched_s - begin_s, self.settled_s() - fetched_s))
+        return times
+
+    def recover(self) -> None:
+        """Give up the training begun and all memory that is not model or data.
+
+        Call it when the error is no longer handled (after the ``except``): its traceback holds tensors.
+        """
+        self._end()
+        self._feed.release()
+        gc.collect()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    @contextmanager
+    def forked(self) -> Iterator[None]:
+        """Inside, random numbers can be drawn and seeds set without a trace outside."""
+        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
+            yield
+
+    def settled_s(self) -> float:
+        """The time, once the device has done all that it was given."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return self.now_s()
+
+    def minibatch(self, chosen: Labels) -> Tuple[Tensor, Tensor]:
+        """The training samples ``chosen``, scaled, and their labels, on the device."""
+        return self._feed.minibatch(chosen)
+
+    def arrays(self) -> OwnArrays:
+        """The model as it is now: of the last training or test, or freshly made."""
+        return _arrays(self._net)
+
+    def _work(self, kind: str, options: Options) -> Callable[[Tensor, Tensor], object]:
+        net = copy.deepcopy(self._net)
+        if kind == "train":
+            return Descent(net.train(), self.task, options).step
+        net.eval()
+
+        def infer(x: Tensor, _: Tensor) -> object:
+            with torch.no_grad():
+                return net(x).argmax(1).cpu()
+
+        return infer
+
+    def _end(self) -> None:
+        if self._training is not None:
+            self._training.end()
+        self._training = None
+
+    def _checked_share(self, share: Optional[Labels], options: Options) -> Labels:
+        chosen = np.arange(self.n_train) if share is None else np.asarray(share)
+        if not chosen.size or options.steps < 1 or options.batch_size < 1:
+            got = f"{chosen.size} samples, {options.steps} steps of {options.batch_size}"
+            raise BadCall("training", got, "at least one of each")
+        if chosen.ndim != 1 or chosen.dtype.kind not in "iu" or chosen.min() < 0 or chosen.max() >= self.n_train:
+            got = f"a share of {chosen.dtype} {chosen.shape}, from {chosen.min()} to {chosen.max()}"
+            raise BadCall("training", got, f"a row of indices from 0 to {self.n_train - 1}")
+        return chosen.astype(np.int64, copy=False)
+
+    def _fresh(self, seed: int) -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return self.task.build(self._shape)
+
+    def _total_loss(self, scores: Tensor, y: Tensor) -> float:
+        if self.task.loss is cross_entropy:  # summed by torch: one rounding less than a mean times a number
+            return float(nn.functional.cross_entropy(scores, y, reduction="sum"))
+        return float(self.task.loss(scores, y)) * len(y)
+
+    def _load(self, arrays: Arrays) -> None:
+        own = self._net.state_dict()
+        if set(arrays) != set(own):
+            got = f"arrays called {_few(list(arrays))}"
+            raise BadCall("model arrays", got, f"this model's {len(own)}: {_few(list(own))}")
+        for name, tensor in own.items():
+            shape = np.shape(arrays[name])
+            if shape != tuple(tensor.shape):
+                got = f"{name} of shape {shape}"
+                raise BadCall("model arrays", got, f"shape {tuple(tensor.shape)}")
+        self._end()
+        for name, tensor in own.items():
+            array = np.asarray(arrays[name])
+            # An average of integer buffers (batch norm's step counter) is no integer any more.
+            tensor.copy_(_tensor(array if tensor.is_floating_point() else np.rint(array)))
+
+
+class Training:
+    """A client's part of a round, done in parts; ended by the trainer's next start, test or recovery."""
+
+    def __init__(
+        self, trainer: Trainer, descent: "Descent", order: Iterator[Labels], seed: int, options: Options
+    ) -> None:
+        self.steps = options.steps
+        self._trainer = trainer
+        self._descent: Optional[Descent] = descent
+        self._order = order
+        self._seen: List[Tuple[float, float]] = []
+        with trainer.forked():
+            torch.manual_seed(seed)
+            self._random = _random_state(trainer.device)
+
+    @property
+    def done(self) -> int:
+        """The minibatches done so far."""
+        return len(self._seen)
+
+    def advance(self, steps: int, stop: Callable[[], bool] = never, limit_s: Optional[float] = None) -> List[float]:
+        """Do the next ``steps`` minibatches, or those that are left, and give the seconds of each.
+
+        ``stop`` is asked before each. With ``limit_s`` only as many are done as fit into so many seconds if the next
+        one takes as long as the last, but at least one. Raises ``BadCall`` when this training was ended.
+        """
+        descent, trainer = self._open(), self._trainer
+        seconds: List[float] = []
+        with trainer.forked():
+            _set_random_state(trainer.device, self._random)
+            begin_s = last_s = trainer.settled_s()
+            for _ in range(min(steps, self.steps - self.done)):
+                if stop() or (limit_s is not None and seconds and last_s - begin_s + seconds[-1] > limit_s):
+                    break
+                self._seen.append(descent.step(*trainer.minibatch(next(self._order))))
+                now_s = trainer.settled_s()
+                seconds.append(now_s - last_s)
+                last_s = now_s
+            self._random = _random_state(trainer.device)
+        return seconds
+
+    def result(self) -> Result:
+        """What all minibatches so far gave; raises ``BadCall`` when there were none or this training was ended."""
+        self._open()
+        if not self._seen:
+            raise BadCall("training", "no minibatch done", "at least one before the result is asked for")
+        loss, accuracy = np.mean(self._seen, axis=0)
+        return Result(self._trainer.arrays(), float(loss), float(accuracy))
+
+    def end(self) -> None:
+        """Let go of the memory that only training needs."""
+        self._descent = None
+
+    def _open(self) -> "Descent":
+        if self._descent is None:
+            raise BadCall("training", "one that was ended by another start, test or recovery", "begin it again")
+        return self._descent
+
+
+class Descent:
+    """Plain SGD with momentum, as ``torch.optim.SGD`` does it.
+
+    Written out, because the first optimiser of a process imports torch's compiler, which takes as long as torch
+    itself. FedProx (Li et al. 2020, eq. 2) adds ``mu / 2 * |w - w_start|^2`` to the loss, here as its gradient.
+    """
+
+    def __init__(self, net: nn.Module, task: Task, options: Options) -> None:
+        self._net, self._loss, self._options = net, task.loss, options
+        self._weights = [w for w in net.parameters() if w.requires_grad]
+        self._starts = [w.detach().clone() for w in self._weights] if options.proximal_mu > 0 else []
+        self._speeds = [torch.zeros_like(w) for w in self._weights]
+
+    def step(self, x: Tensor, y: Tensor) -> Tuple[float, float]:
+        """One minibatch: its loss and accuracy before the step."""
+        scores = self._net(x)
+        loss = self._loss(scores, y)
+        gradients = torch.autograd.grad(loss, self._weights, allow_unused=True)
+        with torch.no_grad():
+            for i, (w, speed, gradient) in enumerate(zip(self._weights, self._speeds, gradients)):
+                if gradient is None:  # a weight that this minibatch did not use
+                    continue
+                speed.mul_(self._options.momentum).add_(gradient)
+                if self._options.proximal_mu > 0:
+                    speed.add_(w - self._starts[i], alpha=self._options.proximal_mu)
+                w.add_(speed, alpha=-self._options.learning_rate)
+        return loss.item(), float((scores.argmax(1) == y).float().mean())
+
+
+class Feed:
+    """Makes minibatches of training images that stay bytes in main memory; to a GPU they go from pinned memory."""
+
+    def __init__(self, data: Data, device: torch.device) -> None:
+        self._x, self._y = torch.from_numpy(data.train_x), torch.from_numpy(data.train_y)
+        self._device = device
+        self._mean, self._sd = (torch.tensor(v).reshape(1, -1, 1, 1).to(device) for v in (data.mean, data.sd))
+        self._pinned: Optional[Tuple[Tensor, Tensor]] = None
+
+    def minibatch(self, chosen: Labels) -> Tuple[Tensor, Tensor]:
+        """The samples ``chosen``: images float32 (n, c, h, w), scaled, and labels, on the device."""
+        index = torch.from_numpy(chosen)
+        if self._device.type == "cpu":
+            return self.scaled(self._x[index]), self._y[index]
+        # The memory is used again only after the step before, whose end the trainer waited for.
+        x, y = self._pinned_for(len(chosen))
+        torch.index_select(self._x, 0, index, out=x)
+        torch.index_select(self._y, 0, index, out=y)
+        return self.scaled(x.to(self._device, non_blocking=True)), y.to(self._device, non_blocking=True)
+
+    def scaled(self, x: Tensor) -> Tensor:
+        """Images of bytes on the device as the network wants them."""
+        return (x.to(torch.float32) - self._mean) / self._sd
+
+    def release(self) -> None:
+        """Let go of the pinned memory."""
+        self._pinned = None
+
+    def _pinned_for(self, count: int) -> Tuple[Tensor, Tensor]:
+        if self._pinned is None or len(self._pinned[1]) != count:
+            x = torch.empty((count, *self._x.shape[1:]), dtype=self._x.dtype, pin_memory=True)
+            self._pinned = x, torch.empty((count,), dtype=self._y.dtype, pin_memory=True)
+        return self._pinned
+
+
+def minibatches(share: Labels, steps: int, batch_size: int, rng: "np.random.Generator") -> Iterator[Labels]:
+    """``steps`` minibatches of exactly ``batch_size`` indices: the share over and over, newly shuffled each time.
+
+    All are full, also across the end of an epoch and for a share smaller than one minibatch (whose samples then come
+    more than once), because a board's cost is counted in whole minibatches and batch norm needs more than one sample.
+    """
+    left = share[:0]
+    for _ in range(steps):
+        while len(left) < batch_size:
+            left = np.concatenate([left, rng.permutation(share)])
+        yield left[:batch_size]
+        left = left[batch_size:]
+
+
+def _random_state(device: torch.device) -> List[Tensor]:
+    state = [torch.random.get_rng_state()]
+    return [*state, torch.cuda.get_rng_state(device)] if device.type == "cuda" else state
+
+
+def _set_random_state(device: torch.device, state: List[Tensor]) -> None:
+    torch.random.set_rng_state(state[0])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(state[1], device)
+
+
+def _test_batch(images: Tensor) -> int:
+    return max(1, min(TEST_BATCH, TEST_PIXELS // max(1, images[0].numel())))
+
+
+def _tensor(array: "NDArray[Any]") -> Tensor:
+    """The array as a tensor, not copied where torch can share its memory."""
+    plain = np.asarray(array, dtype=array.dtype.newbyteorder("="), order="C")
+    return torch.from_numpy(plain) if plain.flags.writeable else torch.tensor(plain)
+
+
+def _arrays(net: nn.Module) -> OwnArrays:
+    return {name: tensor.detach().cpu().numpy().copy() for name, tensor in net.state_dict().items()}
+
+
+def _few(names: List[str]) -> str:
+    return ", ".join(names[:3]) + (" ..." if len(names) > 3 else "")

@@ -1,0 +1,87 @@
+"""A whole board at a desk: a recorded root, the real power daemon on it, the real worker; ended by process id."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from contracts import jetsons
+
+from fedge.node.settings import NodeSettings
+
+ROOT = Path(__file__).resolve().parents[2]
+DAEMON = Path(jetsons.__file__).with_name("daemon.py")
+START_LIMIT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """A board's settings and the folder of its files."""
+
+    settings: NodeSettings
+    root: Path
+    log: Path
+    supervisor: int = 0
+    """The process that holds the worker's socket."""
+
+    @property
+    def trainer(self) -> int:
+        """The process that trains, which the supervisor starts again when it dies."""
+        parents = {int(path.parent.name): _parent(path) for path in Path("/proc").glob("[0-9]*/stat")}
+        return next(pid for pid, parent in parents.items() if parent == self.supervisor)
+
+
+def _parent(stat: Path) -> int:
+    try:
+        return int(stat.read_text(encoding="utf-8").rpartition(")")[2].split()[1])
+    except OSError:  # it has ended meanwhile
+        return 0
+
+
+@contextmanager
+def desk(name: str, tmp_path: Path, board: str = "board-1", worker: bool = True) -> Iterator[Desk]:
+    """The board ``name`` of ``jetsons.BOARDS``, its daemon answering, with its worker unless that is not needed."""
+    root = jetsons.build(name, tmp_path)
+    settings = NodeSettings(
+        board=board,
+        power_socket=str(tmp_path / "p.sock"),
+        worker_socket=str(tmp_path / "w.sock"),
+        state_dir=tmp_path / "state",
+        root=str(root),
+        sample_hz=20,
+    )
+    config = tmp_path / "powerd.json"
+    config.write_text(f'{{"state": "{tmp_path / "found"}", "group": "root"}}', encoding="utf-8")
+    daemon = [str(DAEMON), "--root", str(root), "--config", str(config), "--socket", settings.power_socket]
+    trainer = ["-m", "fedge.worker", "--socket", settings.worker_socket, "--data-root", str(settings.state_dir)]
+    log = tmp_path / "log"
+    with _running(daemon, settings.power_socket, log):
+        if not worker:
+            yield Desk(settings, root, log)
+            return
+        with _running(trainer, settings.worker_socket, log) as supervisor:
+            yield Desk(settings, root, log, supervisor)
+
+
+@contextmanager
+def _running(command: Sequence[str], socket: str, log: Path) -> Iterator[int]:
+    """A Python program until the end of the block, once its socket is there; its process id."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    with log.open("ab") as output:
+        process = subprocess.Popen([sys.executable, *command], stdout=output, stderr=output, env=environment, cwd=ROOT)
+    try:
+        limit_s = time.monotonic() + START_LIMIT_S
+        while not Path(socket).exists():
+            assert process.poll() is None, log.read_text(encoding="utf-8")
+            assert time.monotonic() < limit_s, f"{command[0]} did not open {socket}"
+            time.sleep(0.02)
+        yield process.pid
+    finally:
+        process.terminate()
+        process.wait(20)

@@ -1,0 +1,87 @@
+"""A board for the power daemon's tests: the four knobs in memory, every change counted, every fault on demand."""
+
+from fedge.powerd.mode import Mode, Preset, Refused, Tables
+
+TABLES = Tables((1, 2, 3, 4), (102000, 408000, 1479000), (76800000, 921600000), (204000000, 1600000000))
+MAXN = Preset(0, "MAXN", Mode(4, None, None, None), needs_reboot=False, default=True)
+LOW = Preset(1, "5W", Mode(2, 408000, 76800000, 204000000), needs_reboot=False, default=False)
+TOP = Mode(4, 1479000, 921600000, 1600000000)
+
+
+class FakeBoard:
+    """Like ``fedge.powerd.board.Board``, without a machine; ``events`` has every change in order."""
+
+    def __init__(self):
+        self.now, self.id = TOP, 0
+        self.fan = 30
+        self.events = []
+        self.sticks = True
+        self.puts_back = True
+        self.celsius = {"CPU-therm": 40.0, "GPU-therm": 38.0}
+
+    def identity(self):
+        return {"model": "a fake board", "compatible": ["nvidia,fake"], "l4t": "32.7.1"}
+
+    def tables(self):
+        return TABLES
+
+    def allowed(self):
+        return TABLES._replace(cores=(2, 3, 4), cpu_khz=(408000, 1479000))
+
+    def emc_control(self):
+        return "lock"
+
+    def presets(self):
+        return [MAXN, LOW]
+
+    def preset(self):
+        return self.presets()[self.id]
+
+    def mode(self):
+        return self.now
+
+    def limits(self):
+        return {"cpu0": [102000, self.now.cpu_khz]}
+
+    def snapshot(self):
+        return {"mode": list(self.now), "nvpmodel": self.id, "fan": self.fan}
+
+    def set_mode(self, mode, lock_min: bool = False):
+        for knob, value in mode.wire().items():
+            if value not in getattr(TABLES, knob):
+                raise Refused("off-table", f"got {knob} {value}")
+            if value not in getattr(self.allowed(), knob):
+                raise Refused("below-floor", f"got {knob} {value}")
+        if not self.sticks:
+            raise Refused("did-not-stick", "the clock did not stick", got=1)
+        self.events.append(("set", mode, lock_min))
+        self.now = self.now._replace(**mode.wire())
+        return self.now
+
+    def set_preset(self, name_or_id):
+        for preset in self.presets():
+            if name_or_id in {preset.name, preset.id}:
+                self.events.append(("preset", preset.name))
+                self.id = preset.id
+                self.now = TOP._replace(**preset.mode.wire())
+                return self.now
+        raise Refused("off-table", f"got preset {name_or_id}")
+
+    def put_back(self, snapshot):
+        if not self.puts_back:
+            return ["gpu max_freq reads 1"]
+        self.events.append(("put back",))
+        self.now, self.id, self.fan = Mode(*snapshot["mode"]), snapshot["nvpmodel"], snapshot["fan"]
+        return []
+
+    def temperatures(self):
+        if self.celsius is None:
+            raise Refused("sensor-lost", "CPU-therm cannot be read")
+        return dict(self.celsius)
+
+    def drop_caches(self):
+        self.events.append(("drop caches",))
+
+    def set_fan(self, percent):
+        self.events.append(("fan", percent))
+        self.fan = percent

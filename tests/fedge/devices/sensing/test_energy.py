@@ -1,0 +1,265 @@
+"""Energy is the exact integral of straight lines between samples, and says what was odd; made-up samples."""
+
+from __future__ import annotations
+
+import math
+import random
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from fedge.devices.sensing.energy import energy_of, se_log
+from fedge.errors import SensorLost
+from fedge.types import Energy, Sample
+
+PERIOD_S = 0.1
+
+watts = st.floats(0.5, 80.0)
+steps = st.lists(st.tuples(st.floats(0.01, 2.0), watts), min_size=1, max_size=40)
+shares = st.floats(0.0, 1.0)
+
+
+def train(points: list[tuple[float, float]], start_s: float = 0.0) -> list[Sample]:
+    """Samples from (seconds since the one before, watts)."""
+    samples, at_s = [], start_s
+    for step_s, power_w in points:
+        at_s += step_s
+        samples.append(Sample(at_s, power_w))
+    return samples
+
+
+def even(powers: list[float], start_s: float = 0.0) -> list[Sample]:
+    return [Sample(start_s + i * PERIOD_S, power_w) for i, power_w in enumerate(powers)]
+
+
+def energy(samples: list[Sample], start_s: float, end_s: float, changes: tuple[float, ...] = ()) -> Energy:
+    return energy_of(samples, start_s, end_s, PERIOD_S, "VDD_IN", changes)
+
+
+def long(samples: list[Sample], start_s: float, end_s: float) -> float:
+    """Joules without a care for gaps."""
+    return energy_of(samples, start_s, end_s, 1e6, "VDD_IN").energy_j
+
+
+def window(samples: list[Sample], a: float, b: float) -> tuple[float, float]:
+    """A window by two shares of the samples' span and half a second on each side."""
+    first_s, last_s = samples[0].at_s - 0.5, samples[-1].at_s + 0.5
+    low, high = sorted((first_s + a * (last_s - first_s), first_s + b * (last_s - first_s)))
+    assume(high - low > 1e-6)
+    return low, high
+
+
+@given(steps, watts, shares, shares)
+def test_constant_power_is_exact(points: list[tuple[float, float]], power_w: float, a: float, b: float) -> None:
+    samples = train([(step_s, power_w) for step_s, _ in points])
+    start_s, end_s = window(samples, a, b)
+
+    assert long(samples, start_s, end_s) == pytest.approx(power_w * (end_s - start_s), rel=1e-9)
+
+
+@given(steps, shares, shares, shares)
+def test_adjacent_windows_add_up(points: list[tuple[float, float]], a: float, b: float, c: float) -> None:
+    samples = train(points)
+    start_s, end_s = window(samples, a, b)
+    middle_s = start_s + c * (end_s - start_s)
+    assume(start_s < middle_s < end_s)
+
+    parts = long(samples, start_s, middle_s) + long(samples, middle_s, end_s)
+
+    assert parts == pytest.approx(long(samples, start_s, end_s), rel=1e-9)
+
+
+@given(steps, shares, shares, st.lists(shares, min_size=1, max_size=10))
+def test_samples_added_on_the_straight_lines_change_nothing(
+    points: list[tuple[float, float]], a: float, b: float, added: list[float]
+) -> None:
+    samples = train(points)
+    assume(len(samples) > 1)
+    more = list(samples)
+    for share in added:
+        left, right = random.Random(share).choice(list(pairwise(samples)))
+        at_s = left.at_s + share * (right.at_s - left.at_s)
+        if at_s not in {sample.at_s for sample in more}:
+            more.append(Sample(at_s, left.total_w + (right.total_w - left.total_w) * share))
+    more.sort(key=lambda sample: sample.at_s)
+    start_s, end_s = window(samples, a, b)
+
+    assert long(more, start_s, end_s) == pytest.approx(long(samples, start_s, end_s), rel=1e-7)
+
+
+@given(steps, shares, shares)
+def test_energy_is_the_integral_of_the_lines_between_samples(
+    points: list[tuple[float, float]], a: float, b: float
+) -> None:
+    samples = train(points)
+    start_s, end_s = window(samples, a, b)
+    n = 200_000
+    middles = start_s + (np.arange(n) + 0.5) * (end_s - start_s) / n
+
+    fine = np.interp(middles, [s.at_s for s in samples], [s.total_w for s in samples]).mean() * (end_s - start_s)
+
+    assert long(samples, start_s, end_s) == pytest.approx(float(fine), rel=1e-4)
+
+
+@given(steps, shares, shares, st.floats(-1e6, 1e6))
+def test_energy_does_not_depend_on_when_the_clock_began(
+    points: list[tuple[float, float]], a: float, b: float, shift_s: float
+) -> None:
+    start_s, end_s = window(train(points), a, b)
+    assume(end_s - start_s > 1e-2)
+
+    shifted = long(train(points, shift_s), start_s + shift_s, end_s + shift_s)
+
+    assert shifted == pytest.approx(long(train(points), start_s, end_s), rel=1e-5)
+
+
+@given(steps, shares, shares)
+def test_the_mean_lies_between_the_least_and_the_most_power(
+    points: list[tuple[float, float]], a: float, b: float
+) -> None:
+    samples = train(points)
+    start_s, end_s = window(samples, a, b)
+    seen = [sample.total_w for sample in samples]
+
+    mean_w = long(samples, start_s, end_s) / (end_s - start_s)
+
+    assert min(seen) * (1 - 1e-9) <= mean_w <= max(seen) * (1 + 1e-9)
+
+
+def test_a_steady_window_has_no_gap_and_all_its_samples() -> None:
+    found = energy(even([5.0] * 101), 2.0, 4.0)
+
+    assert (found.samples, found.gaps, found.throttled, found.mode_changes) == (21, 0, False, 0)
+    assert found.longest_gap_s == pytest.approx(PERIOD_S)
+    assert (found.mean_w, found.power_se_log, found.peak_c, found.total_power) == (5.0, 0.0, None, "VDD_IN")
+
+
+def test_a_window_shorter_than_a_period_is_interpolated_and_says_that_it_has_no_sample() -> None:
+    found = energy(even([4.0, 6.0, 6.0]), 0.04, 0.06)
+
+    assert found.samples == 0
+    assert found.mean_w == pytest.approx(5.0)
+    assert (found.gaps, found.power_se_log) == (0, 0.0)
+
+
+def test_the_ends_are_held_where_no_sample_lies_beyond() -> None:
+    samples = even([4.0, 6.0])
+
+    assert energy(samples, -0.1, 0.0).energy_j == pytest.approx(0.4)
+    assert energy(samples, 0.1, 0.3).energy_j == pytest.approx(1.2)
+    assert energy([Sample(1.0, 7.0)], 0.9, 1.2).energy_j == pytest.approx(2.1)
+
+
+def test_a_stretch_beyond_three_periods_is_a_gap() -> None:
+    samples = [*even([5.0] * 10), *even([5.0] * 10, 2.0), *even([5.0] * 10, 3.1)]
+
+    found = energy(samples, 0.2, 3.5)
+
+    assert found.gaps == 1
+    assert found.longest_gap_s == pytest.approx(1.1)
+
+
+def test_three_periods_are_no_gap_and_a_little_more_is_one() -> None:
+    for stretch_s, gaps in ((0.299, 0), (0.301, 1)):
+        assert energy([Sample(0.0, 5.0), Sample(stretch_s, 5.0)], 0.0, stretch_s).gaps == gaps
+
+
+def test_a_gap_counts_in_every_window_that_it_reaches_into() -> None:
+    samples = [*even([5.0] * 10), *even([5.0] * 10, 2.0)]
+
+    inside, edge, none = (energy(samples, *ends) for ends in ((1.0, 1.1), (1.9, 2.5), (2.0, 2.5)))
+
+    assert (inside.gaps, inside.samples, edge.gaps, none.gaps) == (1, 0, 1, 0)
+    assert inside.longest_gap_s == pytest.approx(1.1)
+
+
+def test_a_window_that_begins_long_before_the_first_sample_has_a_gap() -> None:
+    assert energy(even([5.0] * 10, 10.0), 5.0, 10.5).gaps == 1
+    assert energy(even([5.0] * 10), 0.5, 5.0).longest_gap_s == pytest.approx(4.1)
+
+
+@pytest.mark.parametrize("ends", [(5.0, 6.0), (-3.0, -1.0)])
+def test_a_window_that_no_sample_covers_is_a_loss(ends: tuple[float, float]) -> None:
+    with pytest.raises(SensorLost, match="no power sample within 3 periods of the window"):
+        energy(even([5.0] * 10), *ends)
+    with pytest.raises(SensorLost):
+        energy([], *ends)
+
+
+@pytest.mark.parametrize("ends", [(1.0, 1.0), (2.0, 1.0), (1.0, math.nan)])
+def test_a_window_has_to_end_after_its_start(ends: tuple[float, float]) -> None:
+    with pytest.raises(ValueError, match="has to end after its start"):
+        energy(even([5.0] * 30), *ends)
+
+
+@pytest.mark.parametrize(
+    ("counts", "throttled"),
+    [
+        ([3, 3, 3, 3, 3], False),
+        ([3, 3, 4, 4, 4], True),
+        ([3, 3, None, 4, 4], True),
+        ([None] * 5, False),
+        ([0, 3, 3, 3, 9], False),
+        ([9, 9, 8, 8, 8], False),
+    ],
+)
+def test_a_counter_that_grew_inside_marks_the_window_as_throttled(counts: list[int | None], throttled: bool) -> None:
+    samples = [Sample(float(at_s), 5.0, throttle_events=count) for at_s, count in enumerate(counts)]
+
+    assert energy_of(samples, 1.0, 3.0, 1.0, "VDD_IN").throttled is throttled
+
+
+@pytest.mark.parametrize("ends", [(0.5, 0.75), (0.5, 1.5), (0.0, 0.25)])
+def test_throttling_between_samples_counts_in_every_window_that_it_may_lie_in(ends: tuple[float, float]) -> None:
+    samples = [Sample(float(at_s), 5.0, throttle_events=min(at_s, 1)) for at_s in range(4)]
+
+    assert energy_of(samples, *ends, 1.0, "VDD_IN").throttled
+    assert not energy_of(samples, 1.0, 2.5, 1.0, "VDD_IN").throttled
+
+
+def test_mode_changes_strictly_inside_are_counted() -> None:
+    assert energy(even([5.0] * 30), 1.0, 2.0, (0.5, 1.0, 1.2, 1.9, 2.0, 2.5)).mode_changes == 2
+
+
+def test_the_peak_is_that_of_the_hottest_sensor_inside() -> None:
+    hot = {0.0: 90.0, 0.1: 41.0, 0.2: 47.0, 0.3: 44.0, 0.4: 95.0}
+    samples = [Sample(at_s, 5.0, temperatures_c={"a": 30.0, "b": at_c}) for at_s, at_c in hot.items()]
+
+    assert energy(samples, 0.05, 0.35).peak_c == 47.0
+
+
+@given(st.lists(watts, max_size=60), st.floats(0.1, 10.0))
+def test_the_standard_error_is_finite_and_has_no_unit(powers: list[float], factor: float) -> None:
+    found = se_log(powers)
+
+    assert 0 <= found < math.inf
+    assert se_log([factor * power_w for power_w in powers]) == pytest.approx(found, rel=1e-6, abs=1e-9)
+
+
+def _series(n: int, r: float, seed: int) -> list[float]:
+    """Power of mean 10 W and deviation 1 W whose neighbours are correlated by ``r``."""
+    rng = np.random.default_rng(seed)
+    power = [rng.normal()]
+    for step in rng.normal(size=n - 1):
+        power.append(r * power[-1] + math.sqrt(1 - r * r) * step)
+    return [10 + p for p in power]
+
+
+@pytest.mark.parametrize(("n", "r"), [(20, 0.0), (20, 0.5), (100, 0.0), (100, 0.8), (300, 0.95)])
+def test_the_standard_error_is_about_how_far_means_scatter(n: int, r: float) -> None:
+    series = [_series(n, r, seed) for seed in range(400)]
+    scatter = float(np.std([math.log(np.mean(powers)) for powers in series]))
+    said = math.sqrt(float(np.mean([se_log(powers) ** 2 for powers in series])))
+
+    assert 0.8 < said / scatter < 1.35
+
+
+def test_counting_correlated_samples_as_independent_would_claim_too_much() -> None:
+    series = [_series(300, 0.95, seed) for seed in range(200)]
+    scatter = float(np.std([math.log(np.mean(powers)) for powers in series]))
+    plain = math.sqrt(float(np.mean([np.var(powers, ddof=1) / 300 / np.mean(powers) ** 2 for powers in series])))
+
+    assert plain < scatter / 4

@@ -1,0 +1,252 @@
+"""The board driver with a daemon and a meter that are stand-ins: modes, energy, leases, and what goes wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from contracts.device import DeviceContract
+
+from fedge.clock import VirtualClock
+from fedge.devices import catalogue
+from fedge.devices.idling import IdleBook
+from fedge.devices.jetson import IDLE_S, IDLE_SETTLE_S, JetsonBoard
+from fedge.devices.own_spec import own_spec
+from fedge.errors import ModeNotSet
+from fedge.powerd.client import PowerdError
+from fedge.types import Energy, PowerMode, Workload
+
+KNOBS = {
+    "cores": [2, 4, 6],
+    "cpu_khz": [729600, 1510400],
+    "gpu_hz": [306000000, 624750000],
+    "emc_hz": [204000000, 2133000000],
+}
+TOP = {"cores": 6, "cpu_khz": 1510400, "gpu_hz": 624750000, "emc_hz": 2133000000}
+SLOW, FAST = PowerMode(2, 729.6, 306.0, 204.0), PowerMode(4, 1510.4, 624.75, 2133.0)
+WORK = Workload("resnet18-imagenet", 16)
+STEP_S = 0.05
+
+
+class Daemon:
+    """A power daemon in memory; several clients share one."""
+
+    def __init__(self) -> None:
+        self.mode: dict[str, int] = dict(TOP)
+        self.calls: list[str] = []
+        self.holder: str | None = None
+        self.stopped: str | None = None
+        self.fails: dict[str, PowerdError] = {}
+
+    def _called(self, verb: str) -> None:
+        self.calls.append(verb)
+        if verb in self.fails:
+            raise self.fails[verb]
+
+    def get(self) -> dict[str, Any]:
+        self._called("get")
+        return {"mode": dict(self.mode), "stopped": self.stopped}
+
+    def set_mode(self, mode: dict[str, int], token: str | None = None, lock_min: bool = False) -> dict[str, Any]:
+        self._called("set")
+        assert token == "t", "a set without the lease"
+        self.mode = {**self.mode, **mode}
+        return {"mode": self.mode}
+
+    def restore(self, token: str | None = None) -> dict[str, Any]:
+        self._called("restore")
+        self.mode = dict(TOP)
+        return {"mode": self.mode}
+
+    def hold(self, name: str, seconds: float, token: str | None = None) -> dict[str, Any]:
+        self._called("release" if seconds == 0 else "hold")
+        self.holder = None if seconds == 0 else name
+        if seconds == 0:
+            self.mode = dict(TOP)
+        return {"token": "t", "left_s": seconds}
+
+    def close(self) -> None:
+        pass
+
+
+class Meter:
+    """Ten watts at work, four at rest, by whether the clock was moved by work or by waiting."""
+
+    def __init__(self, watts: float = 10.0) -> None:
+        self.watts, self.changes = watts, 0
+
+    def window(self, start_s: float, end_s: float) -> Energy:
+        return Energy(start_s, end_s, self.watts * (end_s - start_s), 20, "VDD_IN", power_se_log=0.01, peak_c=51.0)
+
+    def mode_changed(self) -> None:
+        self.changes += 1
+
+
+class Ticking:
+    """A board on a virtual clock, whose minibatches take their time."""
+
+    def __init__(self, tmp_path: Path | None = None, step_s: float = STEP_S) -> None:
+        self.clock, self.daemon, self.meter = VirtualClock(), Daemon(), Meter()
+        described = {"allowed": KNOBS, "knobs": KNOBS, "presets": []}
+        self.board = JetsonBoard(
+            own_spec(catalogue.find("orin-nano"), described, "VDD_IN"),
+            KNOBS,
+            self.daemon,
+            lambda: self.daemon,
+            self.meter,
+            self.clock,
+            idle=IdleBook(tmp_path / "idle.json" if tmp_path else None),
+            holder="test",
+        )
+        self.step_s = step_s
+
+    def work(self, count: int) -> None:
+        self.clock.sleep_s(count * self.step_s)
+
+
+class _Clocked:
+    """The device with work that takes time on the virtual clock, as the contract's work takes none."""
+
+    def __init__(self, bench: Ticking) -> None:
+        self._bench = bench
+        self.spec = bench.board.spec
+        self.in_mode = bench.board.in_mode
+
+    def idle_w(self, mode: PowerMode) -> float:
+        before, self._bench.meter.watts = self._bench.meter.watts, 4.0
+        try:
+            return self._bench.board.idle_w(mode)
+        finally:
+            self._bench.meter.watts = before
+
+    def measure(self, workload, steps, work, limit_s=None):
+        def timed(count: int) -> None:
+            self._bench.work(count)
+            work(count)
+
+        return self._bench.board.measure(workload, steps, timed, limit_s)
+
+
+class TestJetsonBoard(DeviceContract):
+    modes = (FAST, SLOW)
+
+    @pytest.fixture
+    def device(self) -> Iterator[_Clocked]:
+        return _Clocked(Ticking())
+
+
+def test_the_daemon_is_asked_for_exactly_the_mode_while_the_board_is_held() -> None:
+    bench = Ticking()
+    with bench.board.in_mode(SLOW):
+        assert bench.daemon.mode == {"cores": 2, "cpu_khz": 729600, "gpu_hz": 306000000, "emc_hz": 204000000}
+        assert bench.daemon.holder == "test"
+
+    assert bench.daemon.mode == TOP
+    assert bench.daemon.holder is None
+
+
+def test_the_lease_is_kept_over_several_modes_inside_held() -> None:
+    bench = Ticking()
+    with bench.board.held():
+        for mode in (SLOW, FAST, SLOW):
+            with bench.board.in_mode(mode):
+                bench.board.measure(WORK, 3, bench.work)
+
+    assert bench.meter.changes == 6
+    assert bench.daemon.calls.count("hold") == 1
+    assert bench.daemon.calls.count("release") == 1
+    assert bench.daemon.mode == TOP
+
+
+def test_a_mode_inside_a_mode_goes_back_to_the_outer_one() -> None:
+    bench = Ticking()
+    with bench.board.in_mode(FAST):
+        with bench.board.in_mode(SLOW):
+            pass
+        assert bench.daemon.mode["gpu_hz"] == 624750000
+        assert bench.board.measure(WORK, 2, bench.work).mode == FAST
+
+
+def test_time_and_energy_are_those_of_the_work() -> None:
+    bench = Ticking()
+    with bench.board.in_mode(FAST):
+        seen = bench.board.measure(WORK, 40, bench.work)
+
+    assert seen.step_s == pytest.approx(STEP_S)
+    assert seen.power_w == pytest.approx(10.0)
+    assert seen.work_s == pytest.approx(40 * STEP_S)
+    assert (seen.peak_c, seen.power_se_log) == (51.0, 0.01)
+
+
+def test_a_change_of_mode_in_the_middle_of_the_work_is_timed() -> None:
+    bench = Ticking()
+    slow_set = bench.daemon.set_mode
+
+    def set_mode(mode, token=None, lock_min=False):
+        bench.clock.sleep_s(0.2)
+        return slow_set(mode, token, lock_min)
+
+    bench.daemon.set_mode = set_mode
+    with bench.board.held():
+        seen = []
+        for mode in (SLOW, FAST):
+            with bench.board.in_mode(mode):
+                seen.append(bench.board.measure(WORK, 5, bench.work))
+
+    assert seen[0].switch_s is None
+    assert seen[0].warm_up_s == pytest.approx(0.2)
+    assert seen[1].switch_s == pytest.approx(0.2)
+
+
+def test_work_in_a_mode_that_did_not_last_does_not_count() -> None:
+    bench = Ticking()
+
+    def hot(count: int) -> None:
+        bench.work(count)
+        bench.daemon.mode, bench.daemon.stopped = dict(TOP), "97.0 C is above 95.0 C"
+
+    with pytest.raises(ModeNotSet, match=r"left 2c/.*97.0 C is above"), bench.board.in_mode(SLOW):
+        bench.board.measure(WORK, 3, hot)
+
+
+@pytest.mark.parametrize("verb", ["hold", "set", "get", "restore"])
+def test_a_daemon_that_refuses_is_an_error_of_the_board_with_its_own_words(verb: str) -> None:
+    bench = Ticking()
+    bench.daemon.fails[verb] = PowerdError("did-not-stick", "got 612000000; wanted 306000000")
+
+    with pytest.raises(ModeNotSet, match="got 612000000"), bench.board.in_mode(SLOW):
+        bench.board.measure(WORK, 3, bench.work)
+
+    assert bench.daemon.mode == TOP
+
+
+def test_an_error_in_the_work_is_not_hidden_by_a_daemon_that_died_meanwhile() -> None:
+    bench = Ticking()
+
+    def failing(count: int) -> None:
+        bench.daemon.fails = dict.fromkeys(("restore", "release"), PowerdError("unreachable", "no socket"))
+        raise RuntimeError("the worker died")
+
+    with pytest.raises(RuntimeError, match="the worker died"), bench.board.in_mode(SLOW):
+        bench.board.measure(WORK, 3, failing)
+
+
+def test_power_at_rest_is_measured_once_and_remembered_by_the_next_program(tmp_path: Path) -> None:
+    bench = Ticking(tmp_path)
+    bench.meter.watts = 4.5
+
+    assert bench.board.idle_w(SLOW) == pytest.approx(4.5)
+    assert bench.clock.now_s() == pytest.approx(IDLE_SETTLE_S + IDLE_S)
+
+    again = Ticking(tmp_path)
+    again.meter.watts = 99.0
+    assert again.board.idle_w(SLOW) == pytest.approx(4.5)
+    assert again.daemon.calls == []
+
+
+def test_a_broken_book_of_idle_power_is_measured_anew(tmp_path: Path) -> None:
+    (tmp_path / "idle.json").write_text('{"half": ', encoding="utf-8")
+
+    assert Ticking(tmp_path).board.idle_w(SLOW) == pytest.approx(10.0)

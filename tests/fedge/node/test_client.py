@@ -1,0 +1,182 @@
+"""A real board's client with the real daemon and the real worker: a round, and what becomes of one that fails."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="the worker trains with torch")
+
+from contracts.desk import Desk, desk
+
+from fedge.experiment import Experiment, boards
+from fedge.node import client
+from fedge.powerd.client import Client as Power
+from fedge.seeds import derived_seed, generator
+from fedge.types import Goal, TrainOptions
+from fedge.wire import Answer, Ask
+from fedge.worker.client import Client as Worker
+from fedge.workloads import load_task
+from fedge.workloads.partitions import split
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("desk")]
+
+EXPERIMENT = Experiment.model_validate(
+    {
+        "fleet": [{"device": "orin-nano", "name": "board", "count": 2}],
+        "workload": {"task": "digits-cnn", "local_epochs": 1},
+        "exploration": {"share": 0.2, "probe_s": 0.1},
+        "seed": 3,
+    }
+)
+TASK = load_task("digits-cnn")
+
+
+@pytest.fixture(scope="module")
+def board(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    with desk("orin-nano-jp6", tmp_path_factory.mktemp("desk")) as found:
+        _note_idle(found)
+        yield found
+
+
+def _note_idle(found: Desk) -> None:
+    """Power at rest as measured before, so that the tests do not wait for it."""
+    from fedge.devices.here import board_here
+    from fedge.devices.idling import IdleBook
+    from fedge.modes import grid
+
+    book = IdleBook(found.settings.state_dir / "idle.json")
+    with board_here(found.settings.place) as here:
+        spec = here.board.spec
+        for mode in (spec.maxn, *[m for m in grid(spec) if m.cores == 2 and m.gpu_mhz == spec.gpu_mhz[0]]):
+            book._watts[str(mode)] = 3.0
+    book.note(spec.maxn, 3.5)
+
+
+def asked(found: Desk, ask: Ask, arrays=None) -> Answer:
+    return client.answer(EXPERIMENT, found.settings, ask, arrays)[0]
+
+
+def limits(found: Desk) -> dict[str, object]:
+    power = Power(found.settings.power_socket)
+    try:
+        said = power.get()
+    finally:
+        power.close()
+    assert said["lease"] is None
+    return said["limits"]
+
+
+def test_it_says_its_own_name(board: Desk) -> None:
+    assert asked(board, Ask("hello")) == Answer("board-1")
+
+
+def test_a_front_and_a_round_give_what_an_emulated_board_gives_and_leave_the_board_as_found(board: Desk) -> None:
+    before = limits(board)
+    front = asked(board, Ask("front", policy="balanced"))
+    goal = Goal("balanced", 50, deadline_s=60.0)
+
+    ask = Ask("train", round=1, policy="balanced", goal=goal, model_bytes=24_000)
+    answer, trained = client.answer(EXPERIMENT, board.settings, ask, TASK.initial_arrays(3))
+
+    assert front.error is None
+    assert front.front is not None
+    assert front.samples == len(_share())
+    assert answer.error is None
+    assert answer.report is not None
+    assert answer.report.steps == answer.report.asked_steps == -(-len(_share()) // 16)
+    assert answer.report.measured.power_w > 0
+    assert answer.state is not None
+    assert answer.state.measurements == answer.report.parts
+    assert trained is not None
+    assert limits(board) == before
+
+
+def test_it_trains_the_very_samples_and_bits_of_the_emulated_board(board: Desk) -> None:
+    start = TASK.initial_arrays(3)
+    ask = Ask("train", round=2, policy="balanced", goal=Goal("balanced", 50, deadline_s=60.0))
+    _, trained = client.answer(EXPERIMENT, board.settings, ask, start)
+
+    share = _share()
+    steps = -(-len(share) // 16)
+    seed = derived_seed(EXPERIMENT.seed, "board-1", 2, "train")
+    training = TASK.start(start, share, seed, TrainOptions(steps, 16, 0.05, 0.9))
+    training.advance(steps)
+
+    assert trained is not None
+    for name, array in training.result().arrays.items():
+        np.testing.assert_array_equal(trained.arrays[name], array)
+
+
+def _share() -> np.ndarray:
+    return split(EXPERIMENT.data, TASK.labels, len(boards(EXPERIMENT)), generator(EXPERIMENT.seed, "partition"))[0]
+
+
+def test_a_worker_killed_in_the_middle_costs_that_round_and_the_next_one_works(board: Desk) -> None:
+    before = limits(board)
+    long = EXPERIMENT.model_copy(
+        update={"workload": EXPERIMENT.workload.model_copy(update={"local_epochs": 300.0}), "seed": 3}
+    )
+    killer = threading.Thread(target=_kill_trainer, args=(board,))
+    killer.start()
+    ask = Ask("train", round=3, policy="balanced", goal=Goal("balanced", 50, deadline_s=600.0))
+    answer, trained = client.answer(long, board.settings, ask, TASK.initial_arrays(3))
+    ended_s = time.monotonic()
+    killer.join()
+
+    assert answer.error is not None
+    assert "killed" in answer.error
+    assert trained is None
+    assert ended_s - _killed_s[0] < 3.0
+    assert limits(board) == before
+    again = Ask("train", round=4, policy="balanced", goal=Goal("balanced", 50, deadline_s=60.0))
+    assert asked(board, again, TASK.initial_arrays(3)).error is None
+
+
+_killed_s: list[float] = []
+
+
+def _kill_trainer(board: Desk) -> None:
+    """SIGKILL to the trainer once it is at work."""
+    with Worker(board.settings.worker_socket) as worker:
+        limit_s = time.monotonic() + 60
+        while (job := worker.status()["job"]) is None or job["verb"] != "train":
+            assert time.monotonic() < limit_s
+            time.sleep(0.01)
+        os.kill(board.trainer, signal.SIGKILL)
+    _killed_s.append(time.monotonic())
+
+
+def test_a_board_that_the_experiment_does_not_name_is_told_the_names(board: Desk) -> None:
+    stranger = board.settings.model_copy(update={"board": "nano-7"})
+
+    answer, _ = client.answer(EXPERIMENT, stranger, Ask("front", policy="balanced"), None)
+
+    assert answer.error is not None
+    assert "nano-7" in answer.error
+    assert "board-1, board-2" in answer.error
+
+
+def test_without_a_daemon_the_answer_says_what_to_do(board: Desk, tmp_path: Path) -> None:
+    lonely = board.settings.model_copy(update={"power_socket": str(tmp_path / "none.sock")})
+
+    answer, _ = client.answer(EXPERIMENT, lonely, Ask("front", policy="balanced"), None)
+
+    assert answer.error is not None
+    assert "fedge-powerd" in answer.error
+
+
+def test_a_task_that_a_worker_cannot_load_is_refused_by_name(board: Desk) -> None:
+    own = EXPERIMENT.model_copy(update={"workload": EXPERIMENT.workload.model_copy(update={"task": "mine:Task"})})
+
+    answer, _ = client.answer(own, board.settings, Ask("front", policy="balanced"), None)
+
+    assert answer.error is not None
+    assert "task file (.py)" in answer.error

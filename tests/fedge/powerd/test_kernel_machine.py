@@ -1,0 +1,319 @@
+"""The recorded boards and their kernel: what the other tests of real boards rely on."""
+
+import errno
+import grp
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from contracts import jetsons
+from contracts.jetsons.kernel import LOG, Fault, KernelMachine, half, hot, lost_sensor, ranges, stuck_core
+from contracts.jetsons.nvpmodel import CONTAINER, REBOOTED, SWITCH, parse
+
+CPU = "/sys/devices/system/cpu"
+POLICY = CPU + "/cpufreq/policy{}/{}"
+EMC = "/sys/kernel/debug/bpmp/debug/clk/emc/"
+CAP = "/sys/kernel/nvpmodel_emc_cap/emc_iso_cap"
+
+
+@pytest.fixture(params=jetsons.BOARDS)
+def any_board(request):
+    return jetsons.board(request.param)
+
+
+@pytest.fixture
+def machine(any_board, tmp_path):
+    return KernelMachine(str(jetsons.build(any_board.name, tmp_path)))
+
+
+@pytest.fixture
+def xavier(tmp_path):
+    """An AGX Xavier in its default preset: cores 0 to 3 are on, policies 4 and 6 are gone."""
+    return KernelMachine(str(jetsons.build("agx-xavier", tmp_path)))
+
+
+@pytest.fixture
+def nano(tmp_path):
+    return KernelMachine(str(jetsons.build("nano", tmp_path)))
+
+
+def refusal(machine, path, text):
+    with pytest.raises(OSError) as caught:
+        machine.write(path, text)
+    return errno.errorcode[caught.value.errno]
+
+
+def gpu(machine):
+    return next(path for path in machine.glob("/sys/class/devfreq/*") if "enc" not in path)
+
+
+def test_there_are_eight_boards_of_three_jetpack_generations():
+    assert len(jetsons.BOARDS) == 8
+    assert {jetsons.board(name).l4t.split(".")[0] for name in jetsons.BOARDS} == {"32", "35", "36"}
+
+
+def test_no_link_leaves_a_root_and_every_link_leads_somewhere(machine):
+    for path, content in jetsons.contents(machine.root).items():
+        if content.startswith(b"-> "):
+            assert not content.startswith(b"-> /")
+            assert machine.exists(path), path
+            machine.resolve(path)
+
+
+def test_a_board_starts_in_its_default_preset(any_board, machine):
+    on = [cpu for cpu in any_board.cpus if machine.online(cpu)]
+    table = jetsons.board(any_board.name)
+    expected = next(caps for caps in table.presets if caps.default)
+
+    assert tuple(on) == any_board.found.cpus
+    assert machine.read(CPU + "/online") == ranges(on)
+    assert int(machine.read(POLICY.format(0, "scaling_max_freq"))) == (expected.cpu_khz or any_board.cpu_khz[-1])
+    assert int(machine.read(gpu(machine) + "/max_freq")) == (expected.gpu_hz or any_board.gpu_hz[-1])
+    assert machine.writes() == []
+
+
+def test_the_gpu_is_found_through_its_device_tree_name(any_board, machine):
+    names = [machine.read(path + "/device/of_node/name") for path in machine.glob("/sys/class/devfreq/*")]
+    assert sorted(names) == sorted(["nvenc", any_board.gpu.node])
+
+
+def test_nvpmodel_reports_the_mode_and_every_value_it_set(any_board, machine):
+    code, output = machine.run(["nvpmodel", "-q", "--verbose"])
+
+    assert code == 0
+    assert f"NV Power Mode: {any_board.found.name}\n{any_board.default}\n" in output
+    assert "ARG MAX_FREQ" in output
+
+
+def test_nvpmodel_sets_each_preset_or_asks_to_reboot(any_board, machine):
+    for caps in any_board.presets:
+        before = jetsons.contents(machine.root)
+        code, output = machine.run(["nvpmodel", "-m", str(caps.id)])
+        if caps.needs_reboot:
+            assert code != 0
+            assert "NVPM ERROR: bad input!" in output
+            assert jetsons.contents(machine.root) == before
+        else:
+            assert (code, output) == (0, "")
+            on = sum(machine.online(cpu) for cpu in any_board.cpus)
+            top = int(machine.read(POLICY.format(0, "scaling_max_freq")))
+            assert (on, top) == (caps.cores, caps.cpu_khz or any_board.cpu_khz[-1])
+    assert not [path for path, _ in machine.writes() if path.endswith("_pg_mask")]
+    assert not machine.exists(REBOOTED)
+
+
+def test_going_back_to_the_default_preset_gives_the_same_bytes(any_board, machine):
+    before = jetsons.contents(machine.root)
+    for caps in [*any_board.presets, any_board.presets[any_board.default]]:
+        machine.run(["nvpmodel", "-m", str(caps.id)])
+
+    assert jetsons.contents(machine.root) == before
+
+
+def test_the_configuration_has_the_slip_of_the_original_where_the_original_has_it(any_board, machine):
+    text = machine.read("/etc/nvpmodel.conf")
+    assert ("\n<PARAM" in text) == (any_board.compatible[-1] == "nvidia,tegra234")
+    assert parse(text).default == any_board.default
+
+
+def test_in_a_container_nvpmodel_says_so_changes_nothing_and_ends_well(xavier):
+    before = jetsons.contents(xavier.root)
+    xavier.path(SWITCH).write_text("container")
+
+    assert xavier.run(["nvpmodel", "-m", "0"]) == (0, CONTAINER + "\n")
+    assert {path: text for path, text in jetsons.contents(xavier.root).items() if path != SWITCH} == before
+
+
+def test_a_minimum_above_the_maximum_is_refused_and_so_is_the_reverse(machine):
+    policy = POLICY.format(0, "scaling_{}_freq")
+    table = [int(word) for word in machine.read(POLICY.format(0, "scaling_available_frequencies")).split()]
+    machine.write(policy.format("min"), str(table[0]))
+    machine.write(policy.format("max"), str(table[3]))
+
+    assert refusal(machine, policy.format("min"), str(table[4])) == "EINVAL"
+    machine.write(policy.format("min"), str(table[3]))
+    assert refusal(machine, policy.format("max"), str(table[2])) == "EINVAL"
+    assert machine.read(policy.format("max")) == str(table[3])
+
+
+def test_clocks_beside_the_table_are_rounded(xavier):
+    xavier.write(POLICY.format(0, "scaling_min_freq"), "0")
+    xavier.write(POLICY.format(0, "scaling_max_freq"), "1450000")
+    assert xavier.read(POLICY.format(0, "scaling_max_freq")) == "1420800"
+
+    xavier.write(gpu(xavier) + "/max_freq", "530000000")
+    assert xavier.read(gpu(xavier) + "/max_freq") == "624750000"
+    xavier.write(gpu(xavier) + "/max_freq", "9999999999")
+    assert xavier.read(gpu(xavier) + "/max_freq") == "1377000000"
+
+
+def test_memory_rates_beside_the_table_are_ignored_without_a_word(xavier):
+    xavier.write(EMC + "mrq_rate_locked", "1")
+    xavier.write(EMC + "rate", "800000000")
+    xavier.write(EMC + "rate", "800000001")
+    assert xavier.read(EMC + "rate") == "800000000"
+
+
+def test_the_cap_binds_a_locked_memory_rate_too(xavier):
+    xavier.write(EMC + "mrq_rate_locked", "1")
+    xavier.write(EMC + "rate", "2133000000")
+    assert xavier.read(EMC + "rate") == xavier.read(CAP) == "1331200000"
+
+    xavier.write(CAP, "0")
+    xavier.write(EMC + "rate", "2133000000")
+    assert xavier.read(EMC + "rate") == "2133000000"
+    xavier.write(EMC + "mrq_rate_locked", "0")
+    xavier.write(CAP, "1331200000")
+    assert xavier.read(EMC + "rate") == "1331200000"
+
+
+def test_the_nano_overrides_its_memory_clock_while_the_state_is_1(nano):
+    override = "/sys/kernel/debug/clk/override.emc/"
+    nano.write(override + "clk_update_rate", "800000000")
+    assert nano.read(override + "clk_rate") == "1600000000"
+    nano.write(override + "clk_state", "1")
+    assert nano.read(override + "clk_rate") == "800000000"
+
+
+def test_a_policy_goes_with_its_last_core_and_comes_back_reset_with_its_first(xavier):
+    assert not xavier.exists(POLICY.format(4, ""))
+    assert not xavier.exists(CPU + "/cpu5/cpufreq")
+
+    xavier.write(CPU + "/cpu5/online", "1")
+
+    assert xavier.read(POLICY.format(4, "affected_cpus")) == "5"
+    assert xavier.read(POLICY.format(4, "scaling_max_freq")) == "2265600"
+    assert xavier.read(POLICY.format(4, "scaling_min_freq")) == "115200"
+    assert xavier.read(CPU + "/online") == "0-3,5"
+    xavier.write(POLICY.format(4, "scaling_max_freq"), "1190400")
+    xavier.write(CPU + "/cpu4/online", "1")
+    assert xavier.read(POLICY.format(4, "scaling_max_freq")) == "1190400"
+    xavier.write(CPU + "/cpu4/online", "0")
+    xavier.write(CPU + "/cpu5/online", "0")
+    xavier.write(CPU + "/cpu5/online", "1")
+    assert xavier.read(POLICY.format(4, "scaling_max_freq")) == "2265600"
+
+
+def test_another_process_sees_the_same_kernel(xavier):
+    xavier.write(CPU + "/cpu5/online", "1")
+    assert KernelMachine(xavier.root).read(POLICY.format(4, "affected_cpus")) == "5"
+
+
+def test_core_0_stays_on(xavier, nano):
+    assert refusal(xavier, CPU + "/cpu0/online", "0") == "EBUSY"
+    assert refusal(nano, CPU + "/cpu0/online", "0") == "ENOENT"
+
+
+def test_files_that_only_tell_cannot_be_written(xavier):
+    assert refusal(xavier, POLICY.format(0, "cpuinfo_max_freq"), "1") == "EACCES"
+    assert refusal(xavier, "/sys/class/thermal/thermal_zone0/temp", "1") == "EACCES"
+
+
+def test_gated_zones_answer_eagain(tmp_path):
+    orin = KernelMachine(str(jetsons.build("agx-orin-jp6", tmp_path)))
+    busy = [path for path in orin.glob("/sys/class/thermal/thermal_zone*") if "cv" in orin.read(path + "/type")]
+
+    assert len(busy) == 3
+    for path in busy:
+        with pytest.raises(BlockingIOError):
+            orin.read(path + "/temp")
+
+
+def test_every_write_is_counted_and_logged_the_refused_ones_too(xavier):
+    refusal(xavier, CPU + "/cpu0/online", "0")
+    xavier.write(gpu(xavier) + "/max_freq", "1377000000")
+
+    assert xavier.count == 2
+    assert xavier.writes() == [
+        (CPU + "/cpu0/online", "0"),
+        (xavier.resolve(gpu(xavier) + "/max_freq"), "1377000000"),
+    ]
+    assert LOG not in jetsons.contents(xavier.root)
+
+
+def test_planted_faults_strike_as_they_say(xavier):
+    path = POLICY.format(0, "scaling_max_freq")
+    before = xavier.read(path)
+    xavier.plant(Fault("ignore", path, after=1, times=1), stuck_core(3))
+    xavier.write(path, "1420800")
+    xavier.write(path, "1267200")
+    assert xavier.read(path) == "1420800"
+    xavier.write(path, "1267200")
+    assert xavier.read(path) == "1267200"
+    assert refusal(xavier, CPU + "/cpu3/online", "0") == "EBUSY"
+
+    xavier.plant(Fault("round", path))
+    xavier.write(path, before)
+    assert int(xavier.read(path)) == int(before) + 76800
+    xavier.plant(Fault("refuse", path, "EPERM"))
+    assert refusal(xavier, path, before) == "EPERM"
+    xavier.plant(half(POLICY.format("*", "scaling_min_freq")))
+    xavier.write(POLICY.format(2, "scaling_min_freq"), "115200")
+    assert xavier.read(POLICY.format(2, "scaling_min_freq")) == "1190400"
+    xavier.plant(Fault("vanish", path))
+    xavier.write(path, before)
+    assert not xavier.exists(path)
+
+
+def test_sensors_are_lost_and_get_hot_as_planted(xavier):
+    temp = "/sys/class/thermal/thermal_zone0/temp"
+    xavier.plant(hot(temp, 99.5))
+    assert xavier.read(temp) == "99500"
+    xavier.plant(lost_sensor(temp))
+    with pytest.raises(OSError) as caught:
+        xavier.read(temp)
+    assert caught.value.errno == errno.ENODEV
+    xavier.plant()
+    assert int(xavier.read(temp)) < 60000
+
+
+def test_a_fault_strikes_nvpmodel_too_since_it_is_the_kernels(xavier):
+    xavier.plant(Fault("ignore", POLICY.format(0, "scaling_max_freq")))
+    before = xavier.read(POLICY.format(0, "scaling_max_freq"))
+    xavier.run(["nvpmodel", "-m", "3"])
+    assert xavier.read(POLICY.format(0, "scaling_max_freq")) == before
+
+
+@pytest.mark.parametrize("writes", [0, 1, 2])
+def test_the_process_dies_after_the_write_that_was_named(xavier, writes):
+    child = os.fork()
+    if child == 0:  # what is left of this test must not run twice
+        try:
+            machine = KernelMachine(xavier.root, die_at_write=writes)
+            for text in ("1420800", "1267200", "1190400"):
+                machine.write(POLICY.format(0, "scaling_max_freq"), text)
+        finally:
+            os._exit(1)
+    status = os.waitpid(child, 0)[1]
+
+    assert os.WIFSIGNALED(status)
+    assert os.WTERMSIG(status) == signal.SIGKILL
+    assert len(xavier.writes()) == writes
+
+
+def test_the_daemon_runs_below_a_root_with_its_faults(xavier, tmp_path):
+    """Started as a program, it listens; told to end, it ends well."""
+    launcher, socket = Path(jetsons.__file__).with_name("daemon.py"), tmp_path / "s"
+    folder = xavier.path("/etc/fedge")
+    folder.mkdir()
+    (folder / "powerd.json").write_text(json.dumps({"group": grp.getgrgid(os.getegid()).gr_name}))
+    arguments = ["--root", xavier.root, "--socket", str(socket), "--fault", "refuse:/none:EPERM"]
+    command = [sys.executable, str(launcher), *arguments]
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+    try:
+        limit = time.monotonic() + 20
+        while not socket.exists() and process.poll() is None and time.monotonic() < limit:
+            time.sleep(0.02)
+        assert socket.exists(), (tmp_path / "log").read_text()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()

@@ -1,0 +1,130 @@
+"""The daemon is killed (SIGKILL) at each single step of a change; the next start restores the state found at first."""
+
+import signal
+
+import pytest
+from contracts.jetsons import BOARDS
+from contracts.jetsons.kernel import KernelMachine
+from contracts.running_powerd import LIMIT_S, Running, board_root, state_of
+
+from fedge.powerd import saved
+from fedge.powerd.board import Board
+from fedge.powerd.client import Client, PowerdError
+from fedge.powerd.mode import Options
+
+pytestmark = pytest.mark.slow
+
+MOST_STEPS = 200
+
+
+def lowest(root):
+    """The change of every knob to the lowest value that is allowed, and then all back."""
+    allowed = Board(KernelMachine(str(root)), Options()).allowed()._asdict()
+    mode = {knob: values[0] for knob, values in allowed.items() if values}
+
+    def change(client: Client) -> None:
+        client.set_mode(mode, lock_min=True)
+        client.restore()
+
+    return change
+
+
+def another_preset(client: Client) -> None:
+    """A stock mode that needs no reboot, then all back."""
+    told, now = client.describe(), client.get()["preset"]
+    fit = [one for one in told["presets"] if not one["needs_reboot"] and one["id"] != now["id"]]
+    floor = told["floor"]["cores"]
+    client.set_preset(next(one["name"] for one in fit if one["mode"].get("cores", floor) >= floor))
+    client.restore()
+
+
+def killed_at(root, change, **death) -> bool:
+    """Whether a daemon told to die there died in the change; False when the change was over before."""
+    with Running(root, **death) as one:
+        client = one.wait_until_up()
+        try:
+            change(client)
+        except PowerdError as error:
+            if error.kind != "unreachable":
+                raise
+            assert one.process.wait(LIMIT_S) == -signal.SIGKILL
+            return True
+        finally:
+            client.close()
+        return False
+
+
+def made_up_for(root, before) -> None:
+    """A next daemon, that nothing kills, sets again what was found, and owes nothing after that."""
+    with Running(root) as one:
+        client = one.wait_until_up()
+        assert state_of(root) == before
+        told = client.get()
+        assert (told["changed"], told["stopped"]) == (False, None)
+        client.close()
+        assert one.end() == 0, one.log()
+    assert state_of(root) == before
+    assert saved.read(root / "var/lib/fedge-powerd") is None
+
+
+def killed_everywhere(root, change, death: str) -> int:
+    """Kill at step 0, 1, 2, ... until the change lives; how many steps it has."""
+    before = state_of(root)
+    for step in range(MOST_STEPS):
+        if not killed_at(root, change, **{death: step}):
+            assert state_of(root) == before
+            return step
+        made_up_for(root, before)
+    raise AssertionError(f"still killed at step {MOST_STEPS}")
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_killed_at_every_write_of_a_mode_change_the_next_start_restores_every_byte(name, tmp_path) -> None:
+    root = board_root(name, tmp_path, extras=["lock-min"])
+    assert killed_everywhere(root, lowest(root), "die_at_write") >= 10
+
+
+@pytest.mark.parametrize("name", ["nano", "agx-xavier"])
+def test_killed_around_nvpmodel_the_next_start_restores_every_byte(name, tmp_path) -> None:
+    root = board_root(name, tmp_path)
+    assert killed_everywhere(root, another_preset, "die_at_write") >= 2
+
+
+def test_killed_at_every_step_of_saving_the_next_start_restores_every_byte(tmp_path) -> None:
+    root = board_root("nano", tmp_path, extras=["lock-min"])
+    assert killed_everywhere(root, lowest(root), "die_at_saving") >= 5
+
+
+def test_killed_while_making_up_for_a_kill_the_next_start_still_restores_every_byte(tmp_path) -> None:
+    root = board_root("nano", tmp_path, extras=["lock-min"])
+    before = state_of(root)
+    assert killed_at(root, lowest(root), die_at_write=5)
+    for step in (0, 1, 2):
+        with Running(root, die_at_write=step) as one:
+            assert one.process.wait(LIMIT_S) == -signal.SIGKILL
+    made_up_for(root, before)
+
+
+def test_after_a_kill_and_a_reboot_only_the_nvpmodel_mode_is_set(tmp_path) -> None:
+    root = board_root("nano", tmp_path, extras=["lock-min"])
+    assert killed_at(root, lowest(root), die_at_write=5)
+    (root / "proc/sys/kernel/random/boot_id").write_text("another boot\n")
+    left = state_of(root)
+    with Running(root) as one:
+        client = one.wait_until_up()
+        assert state_of(root) == left  # the preset is the one found, so nothing is written
+        client.close()
+        assert one.end() == 0
+    assert saved.read(root / "var/lib/fedge-powerd") is None
+
+
+def test_a_corrupt_saved_state_is_set_aside_and_the_daemon_starts(tmp_path) -> None:
+    root = board_root("nano", tmp_path)
+    folder = root / "var/lib/fedge-powerd"
+    folder.mkdir(mode=0o700, parents=True)
+    (folder / saved.FILE).write_text('{"format": 1, "boot"')
+    with Running(root) as one:
+        one.wait_until_up().close()
+        assert "found.json.corrupt" in one.log()
+        assert one.end() == 0
+    assert (folder / "found.json.corrupt").exists()

@@ -1,0 +1,120 @@
+"""nvpmodel's file and answers, as NVIDIA's boards write them."""
+
+import pytest
+
+from fedge.powerd import nvpmodel
+from fedge.powerd.machine import Machine
+from fedge.powerd.mode import Refused
+
+CONF = """
+# Copyright
+< PARAM TYPE=FILE NAME=CPU_ONLINE >
+CORE_0 /sys/devices/system/cpu/cpu0/online
+CORE_1 /sys/devices/system/cpu/cpu1/online
+< PARAM TYPE=FILE NAME=FBP_POWER_GATING >
+FBP_PG_MASK /sys/devices/gpu.0/fbp_pg_mask
+< PARAM TYPE=FILE NAME=GPU_POWER_CONTROL_ENABLE >
+GPU_PWR_CNTL_EN /sys/devices/gpu.0/power/control
+<PARAM TYPE=CLOCK NAME=EMC >
+MAX_FREQ_KNEXT /sys/kernel/nvpmodel_clk_cap/emc
+< PARAM TYPE=CLOCK NAME=CPU_A78_1 >
+MAX_FREQ_KNEXT /sys/devices/system/cpu/cpufreq/policy4/scaling_max_freq
+< PARAM TYPE=CLOCK NAME=DLA0_CORE >
+MAX_FREQ /sys/kernel/nvpmodel_clk_cap/dla0_core
+
+< POWER_MODEL ID=2 NAME=MAXN_SUPER >
+CPU_ONLINE CORE_0 1
+CPU_ONLINE CORE_1 0
+FBP_POWER_GATING FBP_PG_MASK 2
+GPU_POWER_CONTROL_ENABLE GPU_PWR_CNTL_EN on
+CPU_A78_1 MAX_FREQ 1728000
+GPU MAX_FREQ -1
+EMC MAX_FREQ 0
+DLA0_CORE MAX_FREQ 614400000
+< POWER_MODEL ID=9 NAME=OTHER >
+FBP_POWER_GATING FBP_PG_MASK 0x02
+GPU_POWER_CONTROL_ENABLE GPU_PWR_CNTL_EN on
+# mandatory
+< PM_CONFIG DEFAULT=9 >
+"""
+
+
+class Answers(Machine):
+    """A machine without files whose nvpmodel says ``output`` (None: there is no nvpmodel)."""
+
+    def __init__(self, output=None, code=0, files=()) -> None:
+        super().__init__("/nonexistent")
+        self.output, self.code, self.files = output, code, dict(files)
+
+    def read(self, path: str) -> str:
+        if path not in self.files:
+            raise OSError(2, "No such file", path)
+        return self.files[path]
+
+    def run(self, command):
+        if self.output is None:
+            raise OSError("no command nvpmodel")
+        return self.code, self.output
+
+
+def test_the_file_is_read_as_its_boards_write_it() -> None:
+    conf = nvpmodel.parse(CONF)
+    assert [(model.id, model.name) for model in conf.models] == [(2, "MAXN_SUPER"), (9, "OTHER")]
+    assert conf.default == 9
+    caps = nvpmodel.caps(conf, conf.models[0])
+    assert caps == nvpmodel.Caps({0: True, 1: False}, {4: 1728000}, nvpmodel.UNCAPPED, nvpmodel.UNCAPPED)
+    assert nvpmodel.caps(conf, conf.models[1]) == nvpmodel.Caps({}, {}, None, None)
+
+
+@pytest.mark.parametrize("text", ["", "< POWER_MODEL NAME=X >\nA B C", "A B C\n< PM_CONFIG >\n< POWER_MODEL ID=x >"])
+def test_a_broken_file_has_no_presets(text) -> None:
+    assert nvpmodel.parse(text).models == ()
+
+
+def test_masks_are_compared_as_numbers_and_with_the_file_where_the_preset_is_unknown() -> None:
+    conf = nvpmodel.parse(CONF)
+    present, other = conf.models
+    machine = Answers()
+    assert not nvpmodel.needs_reboot(machine, conf, other, present)
+    assert nvpmodel.needs_reboot(machine, conf, other, None)
+    files = {"/sys/devices/gpu.0/fbp_pg_mask": "2", "/sys/devices/gpu.0/power/control": "on"}
+    assert not nvpmodel.needs_reboot(Answers(files=files), conf, other, None)
+    files["/sys/devices/gpu.0/fbp_pg_mask"] = "3"
+    assert nvpmodel.needs_reboot(Answers(files=files), conf, other, None)
+
+
+@pytest.mark.parametrize(
+    ("output", "preset_id"),
+    [
+        ("NV Power Mode: MODE_15W_6CORE\n2\n", 2),
+        ("NVPM WARN: fan mode is not set!\nNV Fan Mode:quiet\nNV Power Mode: MAXN\n0\n", 0),
+        ("NVPM ERROR: Error opening emc_iso_cap: 13\n", None),
+        (None, None),
+    ],
+)
+def test_the_query_gives_the_id(output, preset_id) -> None:
+    assert nvpmodel.query(Answers(output)) == preset_id
+
+
+def test_without_an_answer_the_status_file_tells() -> None:
+    assert nvpmodel.query(Answers(files={"/var/lib/nvpmodel/status": "pmode:0008"})) == 8
+
+
+@pytest.mark.parametrize(
+    ("code", "output", "kind"),
+    [
+        (0, "Running in chroot, ignoring request", "container"),
+        (255, "Reboot required\nDO YOU WANT TO REBOOT NOW?\nNVPM ERROR: bad input!", "reboot-needed"),
+        (0, "Golden image context is already created", "reboot-needed"),
+        (1, "NVPM ERROR: failed", "did-not-stick"),
+        (0, None, "did-not-stick"),
+    ],
+)
+def test_a_switch_that_did_nothing_is_refused_with_its_kind(code, output, kind) -> None:
+    with pytest.raises(Refused) as caught:
+        nvpmodel.switch(Answers(output, code), 1)
+    assert caught.value.kind == kind
+
+
+def test_a_switch_without_a_word_went_well() -> None:
+    nvpmodel.switch(Answers(""), 1)

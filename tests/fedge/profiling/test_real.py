@@ -1,0 +1,69 @@
+"""A real board is put on the bench from its device, its trainer and its thermometer, and measured like any other."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedge.clock import VirtualClock
+from fedge.errors import BadInput
+from fedge.profiling.campaign import Campaign, Wanted, header_of
+from fedge.profiling.journal import open_journal
+from fedge.profiling.real import board_bench, workload_of
+from fedge.types import Workload
+
+
+@pytest.fixture
+def bench(fake):
+    board, _ = fake()
+    board.total_power = "POM_5V_IN + EXTRA"
+    work = workload_of("resnet18-imagenet", None)
+    one = board_bench(
+        board,
+        work,
+        board.done.append,
+        lambda: board.temperature_c,
+        clock=board.clock,
+        seed=3,
+        software={"torch": "1.10"},
+    )
+    return board, one
+
+
+def test_a_campaign_runs_the_trainer_and_says_that_it_measured(bench, tmp_path):
+    board, one = bench
+    wanted = Wanted(4, "active", seed=3)
+    header = header_of(one, wanted)
+    with open_journal(tmp_path / "j", header) as journal:
+        campaign = Campaign(one, wanted, journal)
+        while (mode := campaign.next()) is not None:
+            campaign.measure(mode)
+        done = journal.past.done
+
+    assert len(done) == 4
+    assert done[0].mode == one.device.spec.maxn
+    assert sum(board.done) == sum(board.chunks) > 0
+    assert (header.label, header.emulated, header.total_power) == ("measured", False, "POM_5V_IN + EXTRA")
+    assert header.software.keys() == {"fedge", "torch"}
+
+
+def test_its_modes_keep_it_reachable_unless_others_are_given(bench, fake):
+    _, one = bench
+    assert one.candidates.knobs[:, 0].min() >= 2
+    assert one.candidates.knobs[:, 1].min() >= 400
+
+    board, _ = fake()
+    allowed = one.candidates.__class__(one.candidates.knobs[:5])
+    narrow = board_bench(
+        board, Workload("net", 4), board.done.append, lambda: None, clock=VirtualClock(), candidates=allowed
+    )
+    assert len(narrow.candidates) == 5
+    assert narrow.total_power == board.spec.total_power
+
+
+def test_a_workload_has_its_own_batch_size_or_must_be_given_one():
+    assert workload_of("resnet18-imagenet", None) == Workload("resnet18-imagenet", 16)
+    assert workload_of("mine", 4) == Workload("mine", 4)
+    with pytest.raises(BadInput, match="--batch-size: got nothing"):
+        workload_of("mine", None)
+    with pytest.raises(BadInput, match="--batch-size: got 0"):
+        workload_of("mine", 0)

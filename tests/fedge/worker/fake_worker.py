@@ -1,0 +1,172 @@
+"""A worker whose trainer is a fake without torch, in this process or, run as a program, in processes of its own.
+
+As a program: ``supervise SOCKET`` is the supervisor, anything else is the trainer process that it starts.
+"""
+
+import ctypes
+import os
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+
+import numpy as np
+
+from fedge.worker import service, supervisor
+from fedge.worker.jobs import Facts, Parts
+
+STEP_S = 0.005
+
+
+class Refusal(Exception):
+    kind = "bad-source"
+
+
+class Task(NamedTuple):
+    name: str
+    sha256: str
+    data: object = None
+
+
+class Data(NamedTuple):
+    classes: int
+
+
+class Options(NamedTuple):
+    steps: int
+    batch_size: int
+    learning_rate: float
+
+
+class StepTime(NamedTuple):
+    fetch_s: float
+    step_s: float
+
+
+class Result(NamedTuple):
+    arrays: dict
+    loss: float
+    accuracy: float
+
+
+class Trainer:
+    """What a task's name says happens in each of its steps; the model is one number, to which each step adds one."""
+
+    n_train = 8
+    n_test = 4
+    labels = np.arange(8)
+    buffers = frozenset()
+    made = 0
+    recovered = 0
+
+    def __init__(self, task, data, device):
+        Trainer.made += 1
+        self.task, self.device = task, device
+        self.w = np.zeros(3, np.float32)
+
+    def initial_arrays(self, seed):
+        return {"w": np.full(3, seed, np.float32)}
+
+    def start(self, arrays, share, seed, options):
+        self.w = arrays["w"].copy()
+        return Training(self, options.steps)
+
+    def evaluate(self, arrays, stop):
+        return float(arrays["w"][0]), 0.5
+
+    def profile(self, steps, batch_size, kind, stop):
+        done = []
+        while len(done) < steps and not stop():
+            done.append(StepTime(0.001, 0.002))
+        return done
+
+    def recover(self):
+        Trainer.recovered += 1
+
+
+class Training:
+    def __init__(self, trainer, steps):
+        self.trainer, self.steps, self.done = trainer, steps, 0
+
+    def advance(self, steps, stop, limit_s=None):
+        seconds = []
+        for _ in range(min(steps, self.steps - self.done)):
+            if stop() or (limit_s is not None and sum(seconds) > limit_s):
+                break
+            time.sleep(STEP_S)
+            HAPPENINGS[self.trainer.task.name]()
+            self.trainer.w += 1
+            self.done += 1
+            seconds.append(STEP_S)
+        return seconds
+
+    def result(self):
+        return Result({"w": self.trainer.w.copy()}, 1.0, 0.25)
+
+
+def _fail(error):
+    raise error
+
+
+def _take_all_memory():
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20), resource.RLIM_INFINITY))
+    try:
+        np.ones(1 << 28)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
+def _last_words():
+    sys.stderr.write("the disk is full\n")
+    sys.stderr.flush()
+    os._exit(3)
+
+
+HAPPENINGS = {
+    "plain": lambda: None,
+    "exit": _last_words,
+    "crash": lambda: ctypes.string_at(0),
+    "memory": _take_all_memory,
+    "cuda-memory": lambda: _fail(RuntimeError("NvMapMemAllocInternalTagged: 1075072515 error 12")),
+    "mistake": lambda: _fail(ValueError("seven is no batch")),
+    "quit": lambda: _fail(SystemExit(5)),
+    "broken": lambda: _fail(RuntimeError("CUDA error: device-side assert triggered")),
+}
+
+
+def _builtin(name):
+    if name not in HAPPENINGS:
+        raise Refusal("task: got {}; one of {}".format(name, ", ".join(HAPPENINGS)))
+    return Task(name, "")
+
+
+def parts():
+    return Parts(
+        prepare=lambda device: Facts("fake", None, None),
+        builtin=_builtin,
+        from_source=lambda name, text, sha256: Task("plain", sha256),
+        read=lambda source: Data(3),
+        make_trainer=Trainer,
+        options=Options,
+        choose_device=lambda device: "cpu",
+        used_cuda_mb=lambda: 0,
+        release=lambda: None,
+        is_oom=lambda error: isinstance(error, MemoryError),
+        stopped=lambda error: False,
+        refusal=Refusal,
+    )
+
+
+def main(arguments):
+    if arguments[0] == "supervise":
+        command = (sys.executable, str(Path(__file__).resolve()))
+        return supervisor.main(supervisor.Settings(arguments[1], command=command))
+    return service.serve(service.read_start(arguments[0]), parts)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,140 @@
+"""Every network fits the images it is used for, and torchvision can be imported through its one door."""
+
+import importlib.util
+import subprocess
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs torch")
+
+from fedge.worker import networks  # noqa: E402  torch first
+from fedge.worker.models import MODELS  # noqa: E402
+from fedge.worker.tasks import BadTask, Shape, builtin  # noqa: E402
+
+OWN = ("digits-cnn", "lenet5", "small-cnn")
+HAS_TORCHVISION = importlib.util.find_spec("torchvision") is not None
+with_torchvision = pytest.mark.skipif(not HAS_TORCHVISION, reason="needs torchvision")
+
+
+def run(program):
+    """Exit code and output, both streams."""
+    done = subprocess.run(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+    )
+    return done.returncode, done.stdout.decode()
+
+
+def scores_of(name, shape):
+    net = MODELS[name](shape).eval()
+    with torch.no_grad():
+        return net(torch.zeros(2, shape.channels, shape.side, shape.side))
+
+
+@pytest.mark.parametrize("shape", [Shape(1, 28, 10), Shape(3, 32, 10), Shape(1, 28, 4)], ids=str)
+@pytest.mark.parametrize("name", OWN)
+def test_a_network_of_fedges_own_gives_a_score_per_class(name, shape):
+    assert scores_of(name, shape).shape == (2, shape.classes)
+
+
+@with_torchvision
+@pytest.mark.parametrize("shape", [Shape(1, 28, 10), Shape(3, 32, 10), Shape(1, 28, 4)], ids=str)
+@pytest.mark.parametrize("name", ["resnet18", "mobilenet-v3-small", "mobilenet-v3-large"])
+def test_a_network_for_small_images_gives_a_score_per_class(name, shape):
+    assert scores_of(name, shape).shape == (2, shape.classes)
+
+
+@with_torchvision
+@pytest.mark.parametrize(
+    ("name", "shape", "parameters_m"),
+    [
+        ("resnet18-imagenet", Shape(3, 64, 1000), 11.69),
+        ("resnet50-imagenet", Shape(3, 64, 1000), 25.56),
+        ("mobilenet-v3-large-imagenet", Shape(3, 64, 1000), 5.48),
+        ("vit-b16", Shape(3, 32, 10), 85.66),
+    ],
+)
+def test_a_profiled_network_is_the_published_one(name, shape, parameters_m):
+    net = MODELS[name](shape).eval()
+    with torch.no_grad():
+        assert net(torch.zeros(1, 3, shape.side, shape.side)).shape == (1, shape.classes)
+    assert sum(w.numel() for w in net.parameters()) / 1e6 == pytest.approx(parameters_m, abs=0.01)
+
+
+def test_every_built_in_task_names_a_network_and_a_shape_that_exist():
+    assert {network.model for network in networks.NETWORKS.values()} == set(MODELS)
+    assert {network.dataset for network in networks.NETWORKS.values()} == set(networks.SHAPES)
+
+
+def test_the_digits_network_is_small():
+    assert sum(w.numel() for w in MODELS["digits-cnn"](Shape(1, 8, 10)).parameters()) == 6186
+
+
+@pytest.mark.skipif(HAS_TORCHVISION, reason="torchvision is here")
+def test_a_missing_torchvision_is_told_with_the_networks_that_need_none():
+    with pytest.raises(BadTask, match=r"torchvision: got none for torch .*; the torchvision that belongs .*lenet5"):
+        builtin("resnet18-imagenet").build(Shape(3, 224, 1000))
+
+
+def test_the_same_is_told_where_torchvision_cannot_be_imported():
+    _, said = run(
+        "import sys; sys.modules['torchvision'] = None\n"
+        "from fedge.worker.tasks import BadTask, Shape, builtin\n"
+        "try: builtin('cifar10-resnet18').build(Shape(3, 32, 10))\n"
+        "except BadTask as error: print(error)\n"
+    )
+    assert "torchvision: got none for torch" in said
+
+
+@with_torchvision
+def test_torchvision_imports_through_the_door_in_a_fresh_process():
+    code, said = run(
+        "from fedge.worker.vision import models, datasets; print(models.resnet18.__name__, datasets.MNIST.__name__)"
+    )
+    assert code == 0, said
+    assert said.split() == ["resnet18", "MNIST"]
+
+
+@with_torchvision
+def test_the_door_is_needed_exactly_where_the_compiled_part_does_not_load():
+    from fedge.worker import vision
+
+    code, said = run("import torchvision")
+    assert (code == 0) == (vision._declarations is None), said
+    if code:
+        assert "torchvision::nms does not exist" in said
+
+
+@with_torchvision
+def test_a_network_that_this_torchvision_lacks_is_told():
+    from fedge.worker import vision
+
+    with pytest.raises(BadTask, match=r"got no vit_b_99 in torchvision .*; a newer torchvision"):
+        vision.require(vision.models, "vit_b_99")
+
+
+@with_torchvision
+def test_nothing_is_declared_where_the_compiled_part_loads(monkeypatch):
+    from fedge.worker import vision
+
+    monkeypatch.setattr(torch.ops, "load_library", lambda path: None)
+    assert vision._compiled_part_loads()
+
+
+@with_torchvision
+def test_a_compiled_part_that_does_not_load_is_noticed(monkeypatch):
+    from fedge.worker import vision
+
+    def broken(path):
+        raise OSError("undefined symbol")
+
+    monkeypatch.setattr(torch.ops, "load_library", broken)
+    assert not vision._compiled_part_loads()
+
+
+@with_torchvision
+def test_an_absent_torchvision_is_left_to_the_import_to_report(monkeypatch):
+    from fedge.worker import vision
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert vision._compiled_part_loads()

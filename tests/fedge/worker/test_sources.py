@@ -1,0 +1,239 @@
+"""Data sources: a checked file, the board's own folder, noise; what is wrong is said with what would be right."""
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedge.worker import sources
+from fedge.worker.sources import BadSource, Data, read
+
+RIGHT_X = r"uint8 of shape \(n, channels, side, side\)"
+
+
+def noise(n=20, channels=1, side=4):
+    return sources.synthetic(n, channels, side, 3)
+
+
+def same(one, other):
+    return len(one) == len(other) and all(np.array_equal(one[i], other[i]) for i in range(len(one)))
+
+
+def write_npz(path, **changed):
+    arrays = dict(noise()._asdict(), **changed)
+    np.savez(str(path), **{name: array for name, array in arrays.items() if array is not None})
+    return {"file": str(path)}
+
+
+def test_what_is_written_is_read_again(tmp_path):
+    path, data = tmp_path / "share.npz", noise(channels=3)
+    sha256 = sources.write_file(path, data)
+
+    found = read({"file": str(path), "sha256": sha256})
+
+    assert same(found, data)
+    assert sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert [type(value) for value in found[4:]] == [tuple, tuple, int]
+    assert [p.name for p in tmp_path.iterdir()] == ["share.npz"]
+
+
+def test_the_same_data_gives_the_same_file(tmp_path):
+    assert sources.write_file(tmp_path / "a.npz", noise()) == sources.write_file(tmp_path / "b.npz", noise())
+
+
+def test_a_file_with_another_hash_is_refused_unread(tmp_path):
+    (tmp_path / "x.npz").write_bytes(b"no archive at all")
+    with pytest.raises(BadSource, match=r"a file of SHA-256 .*; the one of 0+; copy it again"):
+        read({"file": str(tmp_path / "x.npz"), "sha256": "0" * 64})
+
+
+def test_a_file_need_hold_only_images_and_labels(tmp_path):
+    found = read(write_npz(tmp_path / "x.npz", mean=None, sd=None, classes=None))
+
+    assert found.classes == 3
+    assert np.allclose(found.mean, noise().train_x.mean())
+    assert np.allclose(found.sd, noise().train_x.std())
+
+
+def test_labels_of_any_integer_type_are_taken(tmp_path):
+    found = read(write_npz(tmp_path / "x.npz", train_y=noise().train_y.astype(">u2")))
+    assert found.train_y.dtype == np.int64
+    assert np.array_equal(found.train_y, noise().train_y)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"train_x": None}, "nothing called train_x; arrays called train_x, train_y, test_x, test_y"),
+        ({"train_x": noise().train_x.astype(np.float32)}, "train_x float32 of shape .*; " + RIGHT_X),
+        ({"train_x": noise().train_x[:, 0]}, r"train_x uint8 of shape \(20, 4, 4\); " + RIGHT_X),
+        ({"train_x": noise().train_x[..., :3]}, r"train_x uint8 of shape \(20, 1, 4, 3\); " + RIGHT_X),
+        ({"test_x": noise().test_x[:0], "test_y": noise().test_y[:0]}, "test_x uint8 .* at least one image"),
+        ({"train_y": noise().train_y[:5]}, r"train_y int64 of shape \(5,\); int64 of shape \(20,\)"),
+        ({"train_y": noise().train_y.astype(np.float64)}, "train_y float64"),
+        ({"train_y": noise().train_y - 1}, "labels from 0 to 2"),
+        ({"classes": 2}, "labels from 0 to 1"),
+        ({"classes": "three"}, "classes of type .*; numbers, or none of it"),
+        ({"test_x": sources.synthetic(20, 1, 5, 3).test_x}, "one shape for both"),
+        ({"sd": (0.0,)}, r"one of each per channel \(1\), sd above 0"),
+        ({"mean": (float("nan"),)}, r"one of each per channel \(1\), sd above 0"),
+        ({"mean": (1.0, 2.0)}, "one of each per channel"),
+    ],
+)
+def test_a_file_of_other_arrays_is_refused_by_name(tmp_path, changed, said):
+    with pytest.raises(BadSource, match=said):
+        read(write_npz(tmp_path / "x.npz", **changed))
+
+
+def test_objects_are_never_unpickled(tmp_path):
+    class Trap:
+        def __reduce__(self):
+            return (Path.touch, (tmp_path / "sprung",))
+
+    bad = np.array([Trap()], dtype=object)
+    np.savez(str(tmp_path / "x.npz"), **dict(noise()._asdict(), train_x=bad))
+    np.save(str(tmp_path / "train_x.npy"), bad)
+
+    for source in ({"file": str(tmp_path / "x.npz")}, {"folder": str(tmp_path)}):
+        with pytest.raises(BadSource, match="plain array"):
+            read(source)
+    assert not (tmp_path / "sprung").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 cut off", b"\x93NUMPY\x01\x00", b"text"])
+def test_a_broken_file_is_refused(tmp_path, content):
+    (tmp_path / "x.npz").write_bytes(content)
+    with pytest.raises(BadSource, match=r"a file that cannot be read; an .npz file of plain arrays"):
+        read({"file": str(tmp_path / "x.npz")})
+
+
+def test_an_absent_file_or_folder_is_said(tmp_path):
+    for source in ({"file": str(tmp_path / "no.npz")}, {"folder": str(tmp_path / "no")}):
+        with pytest.raises(BadSource, match="no such f"):
+            read(source)
+
+
+@pytest.mark.parametrize("source", [{}, {"url": "x"}, {"file": "a", "folder": "b"}, {"synthetic": 3}])
+def test_a_source_of_no_known_kind_is_refused(source):
+    with pytest.raises(BadSource, match=r'{"file": PATH, "sha256": HEX}, {"folder": PATH} or'):
+        read(source)
+
+
+def test_a_folder_of_arrays_is_read(tmp_path):
+    for name in sources.PARTS:
+        np.save(str(tmp_path / (name + ".npy")), getattr(noise(), name))
+    found = read({"folder": str(tmp_path)})
+
+    assert same(found[:4], noise()[:4])
+    assert found.classes == 3
+
+    (tmp_path / "test_y.npy").unlink()
+    with pytest.raises(BadSource, match=r"test_y.npy: got no readable array .*; a plain array, by numpy\.save"):
+        read({"folder": str(tmp_path)})
+
+
+def test_noise_is_the_same_each_time_and_as_large_as_asked_for():
+    sizes = {"samples": 40, "channels": 3, "side": 8, "classes": 5}
+    found = read({"synthetic": sizes})
+
+    assert found.train_x.shape == (40, 3, 8, 8)
+    assert len(found.test_y) == 5
+    assert same(found, read({"synthetic": sizes}))
+    assert sources.checked(found, "noise") == found
+
+
+@pytest.mark.parametrize("changed", [{"side": 0}, {"side": 2.0}, {"side": True}, {"more": 1}])
+def test_noise_of_no_size_is_refused(changed):
+    sizes = dict({"samples": 40, "channels": 3, "side": 8, "classes": 5}, **changed)
+    with pytest.raises(BadSource, match="whole numbers above 0 for samples, channels, side, classes"):
+        read({"synthetic": sizes})
+
+
+def test_something_else_than_a_data_set_is_refused():
+    with pytest.raises(BadSource, match=r"mine: got dict instead of a data set; a fedge\.worker\.sources\.Data\("):
+        sources.checked({}, "mine")
+    with pytest.raises(BadSource, match="train_x of type list; a numpy array"):
+        sources.checked(noise()._replace(train_x=[1]), "mine")
+
+
+def test_images_without_pillow_are_refused_with_what_to_do(tmp_path, monkeypatch):
+    write_images(tmp_path, lambda path, index: path.write_bytes(b"?"))
+    monkeypatch.setitem(__import__("sys").modules, "PIL", None)
+    with pytest.raises(BadSource, match=r"no Pillow to read it; Pillow .*train_x\.npy"):
+        read({"folder": str(tmp_path)})
+
+
+def write_images(folder, write):
+    """Three images of each class for training, one for testing, in folders that are not made in sorted order."""
+    for part, count in (("train", 3), ("test", 1)):
+        for label, name in ((1, "dog"), (0, "cat")):
+            (folder / part / name).mkdir(parents=True)
+            for index in range(count):
+                write(folder / part / name / f"{index}.png", 10 * label + index)
+
+
+class TestImages:
+    """The board's own images; needs Pillow."""
+
+    @pytest.fixture
+    def image(self):
+        return pytest.importorskip("PIL.Image", reason="needs Pillow")
+
+    def painter(self, image, mode="L", size=(6, 6)):
+        def write(path, shade):
+            image.new(mode, size, shade if mode == "L" else (shade, 0, 200)).save(str(path))
+
+        return write
+
+    def test_classes_are_counted_in_sorted_order(self, tmp_path, image):
+        write_images(tmp_path, self.painter(image))
+        (tmp_path / "train" / "dog" / "notes.txt").write_text("no image")
+
+        found = read({"folder": str(tmp_path)})
+
+        assert found.train_x[:, 0, 0, 0].tolist() == [0, 1, 2, 10, 11, 12]
+        assert found.train_y.tolist() == [0, 0, 0, 1, 1, 1]
+        assert found.train_x.shape == (6, 1, 6, 6)
+        assert (found.test_x[:, 0, 0, 0].tolist(), found.test_y.tolist(), found.classes) == ([0, 10], [0, 1], 2)
+
+    def test_one_image_in_colour_makes_all_of_them_colour(self, tmp_path, image):
+        write_images(tmp_path, self.painter(image))
+        self.painter(image, "RGB")(tmp_path / "train" / "dog" / "9.png", 12)
+
+        found = read({"folder": str(tmp_path)})
+
+        assert found.train_x.shape == (7, 3, 6, 6)
+        assert found.train_x[-1, :, 0, 0].tolist() == [12, 0, 200]
+        assert found.train_x[0, :, 0, 0].tolist() == [0, 0, 0]
+
+    @pytest.mark.parametrize("size", [(5, 5), (6, 5)])
+    def test_another_size_is_refused_by_file(self, tmp_path, image, size):
+        write_images(tmp_path, self.painter(image))
+        self.painter(image, size=size)(tmp_path / "test" / "dog" / "0.png", 1)
+        with pytest.raises(BadSource, match=r"0\.png: got an image of {} x {} pixels; square .*6 x 6".format(*size)):
+            read({"folder": str(tmp_path)})
+
+    def test_a_broken_image_is_refused_by_file(self, tmp_path, image):
+        write_images(tmp_path, self.painter(image))
+        path = tmp_path / "train" / "cat" / "1.png"
+        for content in (b"", path.read_bytes()[:45]):
+            path.write_bytes(content)
+            with pytest.raises(BadSource, match=r"1\.png: got a file that cannot be read .*; a whole png or jpg image"):
+                read({"folder": str(tmp_path)})
+
+    def test_a_class_that_is_not_trained_is_refused(self, tmp_path, image):
+        write_images(tmp_path, self.painter(image))
+        (tmp_path / "test" / "fox").mkdir()
+        with pytest.raises(BadSource, match="test: got the class 'fox'; only the classes below train/"):
+            read({"folder": str(tmp_path)})
+
+    def test_no_images_at_all_are_refused(self, tmp_path, image):
+        for part in ("train", "test"):
+            (tmp_path / part / "cat").mkdir(parents=True)
+        with pytest.raises(BadSource, match="train: got no images; png or jpg files in one folder per class"):
+            read({"folder": str(tmp_path)})
+
+
+def test_a_record_of_data_has_these_fields():
+    assert Data._fields == ("train_x", "train_y", "test_x", "test_y", "mean", "sd", "classes")

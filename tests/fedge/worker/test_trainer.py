@@ -1,0 +1,480 @@
+"""The trainer: the same bits for a seed, stops and limits, profiles without a trace, life after a lack of memory."""
+
+import weakref
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs torch")
+
+from fedge.worker import sources  # noqa: E402  torch first
+from fedge.worker.models import MODELS  # noqa: E402
+from fedge.worker.tasks import BadTask, Task, cross_entropy, shape_of  # noqa: E402
+from fedge.worker.trainer import BadCall, Options, Stopped, Trainer, is_oom, minibatches, never, usable  # noqa: E402
+
+OPTIONS = Options(steps=4, batch_size=8, learning_rate=0.05)
+SHARE = np.arange(0, 60, 2)
+CUDA = pytest.param(
+    "cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"), id="cuda"
+)
+
+
+def with_batch_norm(shape):
+    nn = torch.nn
+    return nn.Sequential(
+        nn.Conv2d(shape.channels, 4, 3),
+        nn.BatchNorm2d(4),
+        nn.Dropout(0.3),
+        nn.Flatten(),
+        nn.Linear(4 * (shape.side - 2) ** 2, shape.classes),
+    )
+
+
+def task_of(build, loss=cross_entropy):
+    return Task("test", "", build, loss, None)
+
+
+def noise(samples=64, side=8):
+    return sources.synthetic(samples, 1, side, 10)
+
+
+def made(build=with_batch_norm, device="cpu", **given):
+    return Trainer(task_of(build, **given), noise(), device)
+
+
+def same(one, other):
+    return list(one) == list(other) and all(np.array_equal(one[name], other[name]) for name in one)
+
+
+def trained(trainer, parts, options=OPTIONS, between=lambda: None):
+    training = trainer.start(trainer.initial_arrays(1), SHARE, 5, options)
+    for steps in parts:
+        training.advance(steps)
+        between()
+    return training.result()
+
+
+class Counter:
+    """A ``stop`` that says yes when it is asked for the n-th time."""
+
+    def __init__(self, after):
+        self.left = after
+
+    def __call__(self):
+        self.left -= 1
+        return self.left < 0
+
+
+class Clock:
+    """A clock on which every look lasts as long as the next of the steps given."""
+
+    def __init__(self, *ticks):
+        self.now, self.ticks = 100.0, list(ticks)
+
+    def __call__(self):
+        self.now += self.ticks.pop(0) if self.ticks else 0.0
+        return self.now
+
+
+@pytest.mark.parametrize("build", [MODELS["digits-cnn"], MODELS["small-cnn"], with_batch_norm])
+def test_a_seed_fixes_every_bit_however_the_training_is_cut(build):
+    trainer = made(build)
+    whole = trained(trainer, [4])
+
+    def other_work():
+        trainer.profile(2, 4)
+        torch.rand(3)
+
+    cut = trained(trainer, [1, 2, 0, 1], between=other_work)
+
+    assert same(whole.arrays, cut.arrays)
+    assert (whole.loss, whole.accuracy) == (cut.loss, cut.accuracy)
+
+
+def test_the_global_random_state_is_left_as_it_was():
+    torch.manual_seed(11)
+    expected = torch.rand(3)
+    torch.manual_seed(11)
+    trainer = made()
+    trainer.evaluate(trained(trainer, [4]).arrays)
+    trainer.profile(2, 4)
+    assert torch.equal(torch.rand(3), expected)
+
+
+@pytest.mark.parametrize("mu", [0.0, 0.3])
+def test_the_steps_are_those_of_torchs_own_sgd_on_the_proximal_loss(mu):
+    data = noise()
+    trainer = Trainer(task_of(MODELS["digits-cnn"]), data)
+    options = Options(6, 16, 0.05, 0.9, mu)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(2)
+        net = MODELS["digits-cnn"](shape_of(data))
+    anchors = [w.detach().clone() for w in net.parameters()]
+    sgd = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+    for chosen in minibatches(SHARE, 6, 16, np.random.default_rng(9)):
+        x = (torch.from_numpy(data.train_x[chosen]).float() - 127.5) / 73.9
+        pull = sum(((w - anchors[i]) ** 2).sum() for i, w in enumerate(net.parameters()))
+        sgd.zero_grad()
+        (cross_entropy(net(x), torch.from_numpy(data.train_y[chosen])) + mu / 2 * pull).backward()
+        sgd.step()
+
+    training = trainer.start(trainer.initial_arrays(2), SHARE, 9, options)
+    training.advance(6)
+
+    for name, array in training.result().arrays.items():
+        np.testing.assert_allclose(array, net.state_dict()[name].numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_minibatches_are_full_and_use_the_share_evenly():
+    share = np.arange(100, 137)
+    batches = list(minibatches(share, 37 * 3, 8, np.random.default_rng(0)))
+    assert {len(batch) for batch in batches} == {8}
+    _, counts = np.unique(np.concatenate(batches), return_counts=True)
+    assert counts.tolist() == [24] * 37
+
+
+def test_a_share_smaller_than_a_minibatch_fills_it():
+    first, second = minibatches(np.array([3, 4]), 2, 5, np.random.default_rng(0))
+    assert sorted([*first, *second]) == [3] * 5 + [4] * 5
+
+
+def test_minibatches_are_those_of_whole_epochs_shuffled_one_after_the_other():
+    share, rng = np.arange(11), np.random.default_rng(4)
+    epochs = np.concatenate([rng.permutation(share) for _ in range(4)])
+    assert np.array_equal(list(minibatches(share, 5, 8, np.random.default_rng(4))), epochs[:40].reshape(5, 8))
+
+
+def test_no_share_is_all_the_samples():
+    trainer = made()
+    start = trainer.initial_arrays(1)
+    results = []
+    for share in (None, np.arange(trainer.n_train)):
+        training = trainer.start(start, share, 5, OPTIONS)
+        training.advance(4)
+        results.append(training.result().arrays)
+    assert same(*results)
+
+
+def test_training_ends_after_its_steps():
+    trainer = made()
+    training = trainer.start(trainer.initial_arrays(1), SHARE, 5, OPTIONS)
+    assert [len(training.advance(3)), len(training.advance(3)), len(training.advance(3))] == [3, 1, 0]
+    assert training.done == training.steps == 4
+
+
+def test_stop_is_asked_before_every_minibatch():
+    trainer = made()
+    training = trainer.start(trainer.initial_arrays(1), SHARE, 5, OPTIONS)
+    assert training.advance(4, lambda: True) == []
+    assert len(training.advance(4, Counter(2))) == 2
+    assert len(training.advance(4)) == 2
+    assert same(training.result().arrays, trained(trainer, [4]).arrays)
+
+
+def test_a_limit_allows_the_minibatches_that_fit_and_one_at_least():
+    def done(limit_s, *seconds):
+        trainer = made()
+        training = trainer.start(trainer.initial_arrays(1), SHARE, 5, OPTIONS)
+        trainer.now_s = Clock(0.0, *seconds)
+        return training.advance(4, never, limit_s)
+
+    assert done(1.0, 5.0, 1.0, 1.0, 1.0) == [5.0]
+    assert done(3.0, 1.0, 1.0, 1.0, 1.0) == [1.0, 1.0, 1.0]
+    assert done(2.5, 1.0, 0.5, 1.0, 1.0) == [1.0, 0.5, 1.0]
+    assert done(None, 9.0, 9.0, 9.0, 9.0) == [9.0] * 4
+
+
+def test_a_test_in_batches_is_the_test_of_all_at_once(monkeypatch):
+    trainer = made()
+    arrays = trained(trainer, [4]).arrays
+    whole = trainer.evaluate(arrays)
+    monkeypatch.setattr("fedge.worker.trainer.TEST_BATCH", 3)
+    assert trainer.evaluate(arrays) == pytest.approx(whole)
+
+
+def test_a_test_of_large_images_takes_few_at_once(monkeypatch):
+    seen = []
+
+    class Looking(torch.nn.Linear):
+        def forward(self, x):
+            seen.append(len(x))
+            return super().forward(x.flatten(1))
+
+    trainer = Trainer(task_of(lambda shape: Looking(shape.side**2, shape.classes)), noise(8 * 30, side=5))
+    monkeypatch.setattr("fedge.worker.trainer.TEST_PIXELS", 7 * 25 + 3)
+    trainer.evaluate(trainer.initial_arrays(0))
+    assert seen == [7, 7, 7, 7, 2]
+
+
+def test_a_test_that_is_stopped_has_no_result():
+    trainer = made()
+    with pytest.raises(Stopped, match="after 0 of 8 test samples"):
+        trainer.evaluate(trainer.initial_arrays(0), lambda: True)
+
+
+def test_a_loss_of_ones_own_is_trained_and_tested_with():
+    def double(scores, y):
+        return 2 * cross_entropy(scores, y)
+
+    plain, doubled = made(), made(loss=double)
+    start = plain.initial_arrays(1)
+
+    assert doubled.evaluate(start)[0] == pytest.approx(2 * plain.evaluate(start)[0])
+    one = trained(plain, [1], OPTIONS._replace(learning_rate=0.1))
+    other = trained(doubled, [1], OPTIONS._replace(learning_rate=0.05))
+    assert one.loss * 2 == pytest.approx(other.loss)
+    for name in one.arrays:
+        np.testing.assert_allclose(one.arrays[name], other.arrays[name], rtol=1e-4, atol=1e-6)
+
+
+def test_weights_that_are_frozen_or_unused_do_not_stop_training():
+    class Odd(torch.nn.Module):
+        def __init__(self, shape):
+            super().__init__()
+            self.used = torch.nn.Linear(shape.side**2, shape.classes)
+            self.unused = torch.nn.Linear(2, 2)
+            self.used.bias.requires_grad_(False)
+
+        def forward(self, x):
+            return self.used(x.flatten(1))
+
+    trainer = made(Odd)
+    start, after = trainer.initial_arrays(1), trained(trainer, [4]).arrays
+    changed = [name for name in start if not np.array_equal(start[name], after[name])]
+    assert changed == ["used.weight"]
+
+
+@pytest.mark.parametrize("kind", ["train", "infer"])
+def test_a_profile_times_fetching_and_step_and_leaves_no_trace(kind):
+    trainer = made()
+    training = trainer.start(trainer.initial_arrays(1), SHARE, 5, OPTIONS)
+    training.advance(2)
+    before = trainer.arrays()
+    trainer.now_s = Clock(0.0, 1.0, 10.0, 0.0, 2.0, 20.0)
+
+    assert trainer.profile(2, 8, kind) == [(1.0, 10.0), (2.0, 20.0)]
+    assert same(trainer.arrays(), before)
+    training.advance(2)
+    assert same(training.result().arrays, trained(trainer, [4]).arrays)
+
+
+def test_a_profile_stops_when_it_is_told_to():
+    assert len(made().profile(5, 4, stop=Counter(3))) == 3
+
+
+@pytest.mark.parametrize("asked", [(0, 4, "train"), (3, 0, "infer"), (3, 4, "test")])
+def test_a_profile_of_nothing_is_refused(asked):
+    with pytest.raises(BadCall, match="at least one of each, to 'train' or to 'infer'"):
+        made().profile(*asked)
+
+
+@pytest.mark.parametrize("end", [lambda t: t.start(t.initial_arrays(0), None, 0, OPTIONS), lambda t: t.recover()])
+def test_a_training_that_was_ended_says_so(end):
+    trainer = made()
+    training = trainer.start(trainer.initial_arrays(1), SHARE, 5, OPTIONS)
+    training.advance(1)
+    end(trainer)
+    for go_on in (lambda: training.advance(1), training.result):
+        with pytest.raises(BadCall, match="one that was ended by another start, test or recovery; begin it again"):
+            go_on()
+
+
+def test_a_refused_start_leaves_the_training_before_alone():
+    trainer = made()
+    training = trainer.start(trainer.initial_arrays(1), SHARE, 5, OPTIONS)
+    training.advance(2)
+    with pytest.raises(BadCall):
+        trainer.start({}, SHARE, 5, OPTIONS)
+    training.advance(2)
+    assert same(training.result().arrays, trained(trainer, [4]).arrays)
+
+
+def test_a_result_before_the_first_minibatch_is_refused():
+    trainer = made()
+    with pytest.raises(BadCall, match="no minibatch done"):
+        trainer.start(trainer.initial_arrays(1), SHARE, 5, OPTIONS).result()
+
+
+@pytest.mark.parametrize(
+    ("share", "options", "said"),
+    [
+        ([], OPTIONS, "0 samples, 4 steps of 8; at least one of each"),
+        ([1], OPTIONS._replace(steps=0), "1 samples, 0 steps of 8"),
+        ([1], OPTIONS._replace(batch_size=0), "at least one of each"),
+        ([64], OPTIONS, "from 64 to 64; a row of indices from 0 to 63"),
+        ([-1], OPTIONS, "a row of indices from 0 to 63"),
+        ([1.5], OPTIONS, "a share of float64"),
+        ([[1]], OPTIONS, "a row of indices"),
+    ],
+)
+def test_training_on_nothing_or_on_samples_that_are_not_there_is_refused(share, options, said):
+    trainer = made()
+    with pytest.raises(BadCall, match=said):
+        trainer.start(trainer.initial_arrays(0), np.array(share), 0, options)
+
+
+def test_arrays_of_another_model_are_refused_by_name():
+    trainer = made()
+    with pytest.raises(BadCall, match=r"model arrays: got arrays called a; this model's 9: 0\.weight, 0\.bias"):
+        trainer.evaluate({"a": np.zeros(3)})
+    with pytest.raises(BadCall, match=r"0\.bias of shape \(2,\); shape \(4,\)"):
+        trainer.evaluate(dict(trainer.initial_arrays(0), **{"0.bias": np.zeros(2)}))
+
+
+def test_arrays_may_be_read_only_of_another_type_or_turned_round():
+    trainer = made()
+    start = trainer.initial_arrays(0)
+    expected = trainer.evaluate(start)
+    odd = {name: array.astype(">f8")[::-1].copy()[::-1] if array.ndim else array for name, array in start.items()}
+    for array in odd.values():
+        array.flags.writeable = False
+    assert trainer.evaluate(odd) == expected
+
+
+def test_the_given_arrays_and_the_result_share_no_memory_with_the_model():
+    trainer = made()
+    start = trainer.initial_arrays(1)
+    before = {name: array.copy() for name, array in start.items()}
+    training = trainer.start(start, SHARE, 5, OPTIONS)
+    training.advance(2)
+    first = training.result().arrays
+    kept = {name: array.copy() for name, array in first.items()}
+    training.advance(2)
+    assert same(start, before)
+    assert same(first, kept)
+
+
+def test_counters_stay_integers_also_after_averaging():
+    trainer = made()
+    arrays = dict(trainer.initial_arrays(0), **{"1.num_batches_tracked": np.float64(2.6)})
+    training = trainer.start(arrays, SHARE, 0, OPTIONS)
+    training.advance(4)
+    counter = training.result().arrays["1.num_batches_tracked"]
+    assert (counter.dtype, counter) == (np.int64, 7)
+    assert trainer.buffers == {"1.running_mean", "1.running_var", "1.num_batches_tracked"}
+
+
+@pytest.mark.parametrize("text", ["gpu", "cuda:x", "cuda:-1", ""])
+def test_a_device_of_another_name_is_refused(text):
+    with pytest.raises(BadCall, match="auto, cpu, cuda or cuda:N"):
+        usable(text)
+
+
+def test_the_best_device_is_found_and_an_absent_one_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert [usable("auto"), usable("cpu")] == ["cpu", "cpu"]
+    with pytest.raises(BadCall, match="finds no CUDA device; cpu, or a torch that was built for this board's CUDA"):
+        usable("cuda")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert [usable("auto"), usable("cuda"), usable("cuda:1")] == ["cuda", "cuda", "cuda:1"]
+    with pytest.raises(BadCall, match="got 'cuda:2'; cuda:0 to cuda:1"):
+        usable("cuda:2")
+
+
+class OutOfMemoryError(RuntimeError):
+    """Called as in torch from 1.13 on."""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        OutOfMemoryError("any text"),
+        RuntimeError("CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 3.87 GiB total capacity)"),
+        RuntimeError("CUDA error: out of memory"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:73] . DefaultCPUAllocator: can't allocate memory: you tried ..."),
+        RuntimeError("[enforce fail at CPUAllocator.cpp:68] . DefaultCPUAllocator: not enough memory: you tried ..."),
+        RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError('NVML_SUCCESS == r INTERNAL ASSERT FAILED at "/opt/pytorch/c10/cuda/CUDACachingAllocator.cpp"'),
+    ],
+    ids=lambda error: str(error)[:30],
+)
+def test_a_lack_of_memory_is_told_from_its_error_and_from_what_it_caused(error):
+    wrapped = BadTask("my_task.py, line 3", "RuntimeError", "mend it")
+    wrapped.__cause__ = error
+    assert is_oom(error)
+    assert is_oom(wrapped)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [None, ValueError("out of memory"), RuntimeError("mat1 and mat2 shapes cannot be multiplied"), KeyError("x")],
+    ids=repr,
+)
+def test_another_error_is_no_lack_of_memory(error):
+    assert not is_oom(error)
+
+
+def test_torchs_own_lack_of_memory_is_recognised():
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(1 << 58, dtype=torch.uint8)
+    assert is_oom(caught.value)
+
+
+class Starving(torch.nn.Linear):
+    """A network that asks for more memory than there is while it is ``hungry``."""
+
+    hungry = False
+
+    def forward(self, x):
+        self.seen = weakref.ref(x)
+        if Starving.hungry:
+            torch.empty(1 << 58, dtype=torch.uint8, device=x.device)
+        return super().forward(x.flatten(1))
+
+
+@pytest.mark.parametrize("device", ["cpu", CUDA])
+def test_after_a_lack_of_memory_the_trainer_is_usable_and_gives_the_same_bits(device, monkeypatch):
+    trainer = made(lambda shape: Starving(shape.side**2, shape.classes), device)
+    expected = trained(trainer, [4]).arrays
+    training = trainer.start(trainer.initial_arrays(1), SHARE, 5, OPTIONS)
+    training.advance(2)
+    monkeypatch.setattr(Starving, "hungry", True)
+    with pytest.raises(RuntimeError) as caught:
+        training.advance(2)
+    assert is_oom(caught.value)
+    monkeypatch.setattr(Starving, "hungry", False)
+    del caught  # its traceback holds the minibatch
+    trainer.recover()
+
+    assert trainer._net.seen() is None
+    assert same(trained(trainer, [4]).arrays, expected)
+    assert len(trainer.profile(2, 4)) == 2
+
+
+@pytest.mark.parametrize("device", [CUDA])
+def test_on_a_gpu_training_is_much_as_on_the_cpu_and_memory_is_given_back(device):
+    def without_dropout(shape):
+        return torch.nn.Sequential(*[part for part in with_batch_norm(shape) if not isinstance(part, torch.nn.Dropout)])
+
+    there, here = made(without_dropout, device), made(without_dropout)
+    assert same(there.initial_arrays(3), here.initial_arrays(3))
+    one, other = trained(there, [2, 2]), trained(here, [4])
+    assert one.loss == pytest.approx(other.loss, rel=1e-2)
+    for name in one.arrays:
+        np.testing.assert_allclose(one.arrays[name], other.arrays[name], rtol=1e-2, atol=1e-2)
+    assert there.evaluate(one.arrays)[0] == pytest.approx(here.evaluate(one.arrays)[0], rel=1e-2)
+
+    there.recover()
+    before = torch.cuda.memory_reserved()
+    there.profile(2, 64)
+    assert torch.cuda.memory_reserved() >= before
+    there.recover()
+    assert torch.cuda.memory_reserved() <= before
+
+
+@pytest.mark.parametrize("device", [CUDA])
+def test_on_a_gpu_dropout_has_its_own_random_state_and_stop_stops(device):
+    trainer = made(device=device)
+    torch.cuda.manual_seed_all(5)
+    expected = torch.rand(3, device=device)
+    torch.cuda.manual_seed_all(5)
+    whole = trained(trainer, [4])
+    cut = trained(trainer, [1, 3], between=lambda: trainer.profile(1, 4))
+    assert torch.equal(torch.rand(3, device=device), expected)
+    for name in whole.arrays:  # the same dropout; sums on a GPU may round differently
+        np.testing.assert_allclose(whole.arrays[name], cut.arrays[name], rtol=1e-3, atol=1e-4)
+    training = trainer.start(trainer.initial_arrays(1), SHARE, 5, OPTIONS)
+    assert len(training.advance(4, Counter(2))) == 2
