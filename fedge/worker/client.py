@@ -15,7 +15,7 @@ import numpy as np
 
 from fedge.worker import PROTOCOL, frames
 
-SOCKET = "/run/fedge/worker.sock"
+SOCKET = "/run/fedge-worker/worker.sock"
 CAUSE_LIMIT_S = 2.0
 """How long may be spent in all on finding out why the worker died. Chosen by us."""
 CONTROL_LIMIT_S = 10.0

@@ -32,7 +32,7 @@ from fedge.worker.causes import (
 
 logger = logging.getLogger(__name__)
 
-SOCKET = "/run/fedge/worker.sock"
+SOCKET = "/run/fedge-worker/worker.sock"
 LONGEST_SOCKET_PATH = 107
 """Bytes of sun_path in unix(7), without its final zero."""
 WAITING = 64
