@@ -22,6 +22,9 @@ def profile(
     batch_size: Annotated[
         int | None, typer.Option(help="Samples per minibatch; the workload's own by default.")
     ] = None,
+    limit_s: Annotated[
+        float | None, typer.Option(min=1.0, help="Seconds after which a mode is left, settled or not.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Fixes everything random.")] = 0,
     settings: Annotated[
         Path | None, typer.Option(help="The settings of the board at hand; /etc/fedge/node.yaml by default.")
@@ -32,7 +35,7 @@ def profile(
     from experiments.commands.profile import Asked
     from experiments.commands.profile import profile as command
 
-    command(Asked(board, workload, out, modes, explorer, batch_size, seed, settings), as_json)
+    command(Asked(board, workload, out, modes, explorer, batch_size, seed, settings, limit_s), as_json)
 
 
 def register(app: typer.Typer) -> None:

@@ -155,6 +155,8 @@ class Sample:
     """The fastest core's present clock."""
     gpu_mhz: float | None = None
     mem_mhz: float | None = None
+    mem_load: float | None = None
+    """From 0 to 1, of the bandwidth at the present memory clock."""
     throttle_events: int | None = None
 
     @property

@@ -17,6 +17,7 @@ from fedge.profiling.campaign import ALL, Campaign, Wanted, check, header_of
 from fedge.profiling.emulated import emulated_bench
 from fedge.profiling.journal import Failure, Past, open_journal
 from fedge.profiling.measuring import Settled
+from fedge.profiling.stability import Rule
 from fedge.types import PowerMode
 
 HERE, EMULATED = "here", "emulated:"
@@ -36,6 +37,13 @@ class Asked:
     seed: int = 0
     settings: Path | None = None
     """The settings of the board at hand."""
+    limit_s: float | None = None
+    """Seconds after which a mode is left, settled or not; the rule's own by default."""
+
+    @property
+    def rule(self) -> Rule:
+        """When a mode has settled."""
+        return Rule() if self.limit_s is None else Rule(limit_s=self.limit_s)
 
 
 def profile(asked: Asked, as_json: bool) -> None:
@@ -44,7 +52,7 @@ def profile(asked: Asked, as_json: bool) -> None:
     Ctrl-C, and a board that fails again and again, leave a table of what is done. Raises ``BadInput`` for wrong input
     before anything is measured, ``Stopped`` for such a board.
     """
-    wanted = Wanted(_modes(asked.modes), asked.explorer, asked.seed)
+    wanted = Wanted(_modes(asked.modes), asked.explorer, asked.seed, asked.rule)
     journal_path = _check_out(asked.out)
     with _device(asked, journals.last_temperature_c(journal_path)) as bench:
         check(bench, wanted)

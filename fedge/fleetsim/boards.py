@@ -16,7 +16,7 @@ from fedge.devices import catalogue
 from fedge.devices.link import Link
 from fedge.devices.truth import IDLE_BELOW_WORK, Surface, own_surface
 from fedge.errors import BadInput
-from fedge.experiment import Board, FleetEntry, LinkSpec, WorkloadSpec
+from fedge.experiment import Board, LinkSpec, WorkloadSpec
 from fedge.physics import model
 from fedge.physics.knowledge import Knowledge
 from fedge.profiles import table as tables

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from fedge.experiment import Board, FleetEntry, WorkloadSpec
 from fedge.explorers.bounded import STEPS
 from fedge.fleetsim.boards import Kind, kind_of, surface_of
 from fedge.modes import grid
+from fedge.profiles.label import label_of
 from fedge.seeds import generator
 from fedge.types import DeviceSpec, Figure, Label, Measurement, Modes, PowerMode, ProfileTable, Workload
 
@@ -57,7 +59,7 @@ def ground_of_table(
     own = table if spec is None else replace(table, device=spec.name)
     candidates, origin = candidates_of(own, spec)
     background = background_of(own, references, without)
-    return Ground(own, TableBoard(own).measure, background, candidates, origin, "measured", name)
+    return Ground(own, TableBoard(own).measure, background, candidates, origin, label_of(Path(table.path)), name)
 
 
 def candidates_of(table: ProfileTable, spec: DeviceSpec | None) -> tuple[Modes, str]:

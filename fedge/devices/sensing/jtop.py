@@ -79,16 +79,17 @@ def _sample(at_s: float, data: Any, rails_w: Mapping[str, float], total: str) ->
         missing = [rail for rail in rails_in_formula(total) if rail not in rails_w]
         raise SensorLost(f"it lacks {', '.join(missing)} of the total {total}")
     gpu: Mapping[str, Any] = next(iter(data.gpu.values()), {})
-    load = _number(gpu, "status", "load")
+    memory = data.memory.get("EMC", {})
     return Sample(
         at_s=at_s,
         total_w=total_w,
         rails_w=rails_w,
         temperatures_c=_temperatures(data.temperature),
-        gpu_load=None if load is None else load / 100,
+        gpu_load=_share(gpu, "status", "load"),
         cpu_mhz=max((mhz for core in data.cpu["cpu"] if (mhz := _mhz(core)) is not None), default=None),
         gpu_mhz=_mhz(gpu),
-        mem_mhz=_mhz({"freq": data.memory.get("EMC", {})}),
+        mem_mhz=_mhz({"freq": memory}),
+        mem_load=_share(memory, "val"),
     )
 
 
@@ -111,6 +112,12 @@ def _mhz(engine: Mapping[str, Any]) -> float | None:
     """Its present clock out of kHz."""
     khz = _number(engine, "freq", "cur")
     return None if khz is None else khz / 1e3
+
+
+def _share(found: Any, *keys: str) -> float | None:
+    """0 to 1 out of percent."""
+    percent = _number(found, *keys)
+    return None if percent is None else percent / 100
 
 
 def _number(found: Any, *keys: str) -> float | None:

@@ -106,6 +106,7 @@ def _sample(at_s: float, line: Tegrastats, total: str) -> Sample:
         cpu_mhz=line.cpu_mhz,
         gpu_mhz=line.gpu_mhz,
         mem_mhz=line.mem_mhz,
+        mem_load=line.mem_load,
     )
 
 
