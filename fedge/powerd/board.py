@@ -15,6 +15,13 @@ from fedge.powerd.reading import maybe_text, maybe_whole
 
 DROP_CACHES = "/proc/sys/vm/drop_caches"
 
+First = Callable[[Mode], None]
+"""Called with the mode found when a change is checked and planned, before its first write; may raise ``Refused``."""
+
+
+def _nothing(*found: Mode) -> None:
+    """Where nothing has to happen before the first write."""
+
 
 class Board:
     """Discovers what the board has; raises ``Refused`` (failed) on a machine that is no Jetson or cannot be read."""
@@ -60,35 +67,38 @@ class Board:
         """The raw limits of every policy, GPU clock and the memory."""
         return dict(limits_of(self._look()))
 
-    def snapshot(self) -> Snapshot:
-        """Everything a change can touch, as JSON."""
-        found = change.snapshot(self._look(), self._preset_id())
-        path = fan.file(self._machine)
-        found["fan"] = maybe_whole(self._machine, path) if path is not None else None
-        return found
+    def snapshot(self, with_preset: bool = True) -> Snapshot:
+        """Everything a change can touch, as JSON; asking nvpmodel takes longer than all the rest."""
+        return self._snapshot_of(self._look(), self._preset_id() if with_preset else None)
 
-    def set_mode(self, mode: Mode, lock_min: bool = False) -> Mode:
-        """Sets the knobs that the mode names; the mode as read back.
+    def set_mode(self, mode: Mode, lock_min: bool = False, first: First = _nothing) -> Mode:
+        """Sets the knobs that the mode names; the mode as read back. A mode that is set already costs one look.
 
         The upper limits are set; the lower ones to the table's lowest value, or with ``lock_min`` to the upper ones.
         Raises ``Refused`` (bad-request, not-allowed, off-table, below-floor; did-not-stick with the state put back).
         """
         allow.check(mode, self.tables(), self._options)
-        before = self.snapshot()
+        state = self._look()
+        found = mode_of(state, self._hardware)
+        if not change.missing(state, self._hardware, mode, lock_min):
+            return found
+        first(found)
         try:
-            change.to_mode(self._machine, self._hardware, mode, lock_min)
-            return self.mode()
+            return mode_of(change.to_mode(self._machine, self._hardware, state, mode, lock_min), self._hardware)
         except (NotStuck, OSError, Refused) as error:
-            raise self._undone(before, error) from error
+            raise self._undone(change.snapshot(state, None), error) from error  # nvpmodel was not asked to change
 
-    def set_preset(self, name_or_id: Any) -> Mode:
+    def set_preset(self, name_or_id: Any, first: First = _nothing) -> Mode:
         """Sets a stock mode through nvpmodel; the mode as read back.
 
         Raises ``Refused`` (off-table, below-floor, reboot-needed, container; did-not-stick with the state put back).
         """
-        preset = allow.find(self._presets(nvpmodel.query(self._machine)), name_or_id)
+        present = nvpmodel.query(self._machine)
+        preset = allow.find(self._presets(present), name_or_id)
         allow.check_preset(preset, self.tables(), self._options)
-        before = self.snapshot()
+        state = self._look()
+        before = self._snapshot_of(state, present)
+        first(mode_of(state, self._hardware))
         try:
             self._enter(preset.id)
             self._check_met(preset.id)
@@ -116,10 +126,14 @@ class Board:
         except OSError as error:
             raise Refused("failed", f"{DROP_CACHES}: {error.strerror or error}; run as root on the board") from error
 
-    def set_fan(self, percent: float) -> None:
-        """Sets the fan's speed; raises ``Refused`` (bad-request, not-allowed; did-not-stick, put back)."""
+    def set_fan(self, percent: float, first: Callable[[], None] = _nothing) -> None:
+        """Sets the fan's speed; raises ``Refused`` (bad-request, not-allowed; did-not-stick, put back).
+
+        ``first`` is called when all is checked, before the write.
+        """
         write = fan.at(self._machine, percent)
         before = maybe_whole(self._machine, write.path)
+        first()
         try:
             change.write_all(self._machine, [write])
         except NotStuck as error:
@@ -135,6 +149,12 @@ class Board:
             return look(self._machine, self._hardware)
         except OSError as error:
             raise Refused("failed", f"the board's state cannot be read: {error}") from error
+
+    def _snapshot_of(self, state: State, preset_id: Optional[int]) -> Snapshot:
+        found = change.snapshot(state, preset_id)
+        path = fan.file(self._machine)
+        found["fan"] = maybe_whole(self._machine, path) if path is not None else None
+        return found
 
     def _conf(self) -> nvpmodel.Conf:
         return nvpmodel.parse(maybe_text(self._machine, nvpmodel.CONF))

@@ -33,20 +33,36 @@ def write_all(machine: Machine, writes: List[Write]) -> None:
             raise NotStuck(f"wrote {write.value} to {write.path} and read back {got}, not {write.expect}", got)
 
 
-def to_mode(machine: Machine, hardware: Hardware, mode: Mode, lock_min: bool) -> None:
-    """Cores on, then clocks (policies come with their cores), then cores off; raises ``NotStuck``, ``OSError``."""
-    wanted = plan.first_cores(hardware.cores, mode.cores) if mode.cores is not None else {}
-    state = look(machine, hardware)
-    write_all(machine, plan.cores_on(hardware.cores, state.online, wanted))
-    state = look(machine, hardware)
+def missing(state: State, hardware: Hardware, mode: Mode, lock_min: bool) -> List[Write]:
+    """The writes between a state and a mode: none where the mode is set. What to write first, ``to_mode`` knows."""
+    wanted = _cores(hardware, mode)
+    switched = plan.cores_on(hardware.cores, state.online, wanted) + plan.cores_off(
+        hardware.cores, state.online, wanted
+    )
+    return switched + clocks(state, hardware, mode, lock_min)
+
+
+def to_mode(machine: Machine, hardware: Hardware, state: State, mode: Mode, lock_min: bool) -> State:
+    """From the state found to the mode, and the state then; raises ``NotStuck``, ``OSError``.
+
+    Cores on, then clocks (policies come with their cores), then cores off.
+    """
+    wanted = _cores(hardware, mode)
+    switched_on = plan.cores_on(hardware.cores, state.online, wanted)
+    write_all(machine, switched_on)
+    state = look(machine, hardware) if switched_on else state
     write_all(machine, clocks(state, hardware, mode, lock_min))
     write_all(machine, plan.cores_off(hardware.cores, state.online, wanted))
     state = look(machine, hardware)
-    left = plan.cores_on(hardware.cores, state.online, wanted) + clocks(state, hardware, mode, lock_min)
-    left += plan.cores_off(hardware.cores, state.online, wanted)
+    left = missing(state, hardware, mode, lock_min)
     if left:
         got = maybe_whole(machine, left[0].read_path)
         raise NotStuck(f"{left[0].read_path} changed again to {got} after {left[0].expect} was read back", got)
+    return state
+
+
+def _cores(hardware: Hardware, mode: Mode) -> Dict[int, bool]:
+    return plan.first_cores(hardware.cores, mode.cores) if mode.cores is not None else {}
 
 
 def clocks(state: State, hardware: Hardware, mode: Mode, lock_min: bool) -> List[Write]:

@@ -3,7 +3,7 @@
 import json
 import logging
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import AbstractSet, Any, Dict, List, Optional, Set
 
 from fedge.powerd import saved
 from fedge.powerd.board import Board
@@ -13,13 +13,17 @@ logger = logging.getLogger(__name__)
 
 
 class Keeper:
-    """``changed`` says that something may be set that was not found so; the saved file exists exactly then."""
+    """``changed`` says that something of ours may be set; the saved file exists exactly then.
+
+    What others change is not looked for: only the state found is ours to answer for.
+    """
 
     def __init__(self, board: Board, folder: Path, boot: str) -> None:
         self._board, self._folder, self._boot = board, folder, boot
         self.found: Dict[str, Any] = {}
         self.changed = False
-        self._fan_too = False
+        self._more: Set[str] = set()
+        """What else was changed beside the knobs: "fan", "nvpmodel"."""
         self._mode_found: Optional[Mode] = None
 
     def start(self) -> List[str]:
@@ -66,9 +70,12 @@ class Keeper:
             logger.warning("the board was rebooted while changed; its mode %s is not set: %s", wished, refused.text)
         self._forget()
 
-    def before_change(self, fan: bool = False) -> None:
-        """Store the state found, unless it is; raises ``Refused`` when that is not possible, and nothing is changed."""
-        self._fan_too = self._fan_too or fan
+    def before_change(self, *more: str) -> None:
+        """Store the state found, unless it is; raises ``Refused`` when that is not possible, and nothing is changed.
+
+        ``more`` names what is changed beside the knobs ("fan", "nvpmodel").
+        """
+        self._more |= set(more)
         if self.changed:
             return
         try:
@@ -87,7 +94,8 @@ class Keeper:
             self._forget()
 
     def _as_found(self) -> bool:
-        return _lasting(self._snapshot(), self._fan_too) == _lasting(self.found, self._fan_too)
+        now = self._snapshot(with_preset="nvpmodel" in self._more)
+        return _lasting(now, self._more) == _lasting(self.found, self._more)
 
     def put_back(self) -> List[str]:
         """Set the state found again; what could not be, as texts, and then the stored state stays."""
@@ -104,16 +112,17 @@ class Keeper:
 
     def _forget(self) -> None:
         saved.remove(self._folder)
-        self.changed = self._fan_too = False
+        self.changed = False
+        self._more.clear()
 
-    def _snapshot(self) -> Dict[str, Any]:
+    def _snapshot(self, with_preset: bool = True) -> Dict[str, Any]:
         """As it will read from the file: JSON knows neither tuples nor whole numbers as keys."""
-        return dict(json.loads(json.dumps(self._board.snapshot())))
+        return dict(json.loads(json.dumps(self._board.snapshot(with_preset))))
 
 
-def _lasting(snapshot: Dict[str, Any], fan_too: bool) -> Dict[str, Any]:
-    """What stays as it is until somebody sets it: an unlocked memory's rate moves by itself, and so does the fan."""
-    kept = {name: value for name, value in snapshot.items() if fan_too or name != "fan"}
+def _lasting(snapshot: Dict[str, Any], more: AbstractSet[str]) -> Dict[str, Any]:
+    """What stays as it is until the daemon sets it: the fan and an unlocked memory's rate move by themselves."""
+    kept = {name: value for name, value in snapshot.items() if name in more or name not in ("fan", "nvpmodel")}
     emc = kept.get("emc")
     if isinstance(emc, dict) and not emc.get("locked"):
         kept["emc"] = {name: value for name, value in emc.items() if name != "rate_hz"}

@@ -1,6 +1,8 @@
 """One thread that serves many connections: bounded lines in, one reply at a time out, a tick every second."""
 
+import contextlib
 import logging
+import select
 import selectors
 import socket
 import time
@@ -37,6 +39,12 @@ class Connection:
         self.ends = False
         """No more is read; the connection is closed when all is sent."""
         self.since_s = now_s
+
+    def gone(self) -> bool:
+        """Whether the client has closed altogether; one that has ended only its requests still reads the replies."""
+        poll = select.poll()
+        poll.register(self.link, 0)  # a hang-up is told unasked
+        return bool(poll.poll(0))
 
     def late(self, now_s: float, limits: Limits) -> bool:
         """Whether this client has had its time."""
@@ -120,6 +128,9 @@ class Server:
     def _move(self, connection: Connection) -> None:
         """One step of one client: send what waits, else read; then answer at most one request, so all have turns."""
         try:
+            if connection.gone():
+                self._drop(connection)
+                return
             if connection.unsent:
                 self._send(connection)
             elif not connection.ends and not connection.lines.ready():
@@ -134,6 +145,15 @@ class Server:
             self._close(connection)
             return
         self._selector.modify(connection.link, selectors.EVENT_WRITE if waits else selectors.EVENT_READ)
+
+    def _drop(self, connection: Connection) -> None:
+        """What somebody asked for who is not there any more is not done: nobody would know of it."""
+        with contextlib.suppress(OSError):  # the end of a connection that is gone may be an error
+            self._read(connection)
+        waiting = connection.lines.drain()
+        if waiting:
+            logger.info("uid %d is gone; %d bytes of requests are not carried out", connection.peer.uid, waiting)
+        self._close(connection)
 
     def _read(self, connection: Connection) -> None:
         try:

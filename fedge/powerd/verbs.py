@@ -6,33 +6,21 @@ import secrets
 import time
 from typing import Any, Callable, Dict, List, Optional, Tuple, TypeVar
 
-from fedge.powerd import PROTOCOL, guard, lease, wire
+from fedge.powerd import PROTOCOL, fields, guard, lease, wire
 from fedge.powerd.board import Board
 from fedge.powerd.config import CONFIG, Config
+from fedge.powerd.fields import Fields
 from fedge.powerd.keeper import Keeper
 from fedge.powerd.mode import Mode, Preset, Refused, Tables
 
 logger = logging.getLogger(__name__)
 
 VERSION = "0.1.0"
-LONGEST_NAME = 64
 REMEMBERED_S = 5.0
 """How long an answer of nvpmodel's is taken for true, chosen by us: it may be set by hand at any time."""
 RETRY_S = 10.0
 """What could not be put back is tried again after this time, chosen by us."""
 
-FIELDS: Dict[str, Tuple[str, ...]] = {
-    "describe": (),
-    "get": (),
-    "set": ("mode", "preset", "token", "lock_min"),
-    "restore": ("token",),
-    "hold": ("name", "seconds", "token"),
-    "drop-caches": ("token",),
-    "fan": ("percent", "token"),
-}
-"""The verbs and what may stand in a request beside ``v`` and ``verb``."""
-
-Fields = Dict[str, Any]
 Known = TypeVar("Known")
 
 
@@ -95,7 +83,7 @@ class Daemon:
         """The reply to one line."""
         try:
             asked = wire.request(line)
-            verb = _verb_of(asked)
+            verb = fields.verb(asked)
             self._end_lease()
             return wire.reply(self._verbs[verb](asked, uid))
         except Refused as refused:
@@ -143,10 +131,10 @@ class Daemon:
     def _set(self, asked: Fields, uid: int) -> Fields:
         if ("mode" in asked) == ("preset" in asked):
             raise Refused("bad-request", 'got both or none of them; a set has either "mode" or "preset"')
-        lock_min = _flag(asked, "lock_min")
-        mode = _mode(asked["mode"]) if "mode" in asked else None
-        preset = _text(asked, "preset") if mode is None else ""
-        lease.allow(self._lease, _token(asked), self._clock())
+        lock_min = fields.flag(asked, "lock_min")
+        mode = fields.mode(asked) if "mode" in asked else None
+        preset = fields.text(asked, "preset") if mode is None else ""
+        lease.allow(self._lease, fields.token(asked), self._clock())
         if lock_min:
             self._extra("lock-min")
         if lock_min and mode is None:
@@ -155,32 +143,39 @@ class Daemon:
         return self._change(mode, preset, lock_min, uid)
 
     def _change(self, mode: Optional[Mode], preset: str, lock_min: bool, uid: int) -> Fields:
-        wished = preset if mode is None else mode.wire()
-        before = self._board.mode().wire()
-        self._keeper.before_change()
-        began_s = self._clock()
-        self._answers.clear()
-        now = None
+        """Nothing is stored for what is refused, nor for what is set already."""
+        before: List[Mode] = []
+
+        def first(found: Mode) -> None:
+            if mode is None:
+                self._answers.clear()
+            self._keeper.before_change(*(["nvpmodel"] if mode is None else []))
+            before.append(found)
+
+        began_s, now = self._clock(), None
         try:
-            now = self._board.set_preset(preset) if mode is None else self._board.set_mode(mode, lock_min)
+            now = self._board.set_preset(preset, first) if mode is None else self._board.set_mode(mode, lock_min, first)
         except Refused as refused:
+            wished = preset if mode is None else mode.wire()
             logger.info("set by %s: to %s, refused as %s: %s", self._who(uid), wished, refused.kind, refused.text)
             raise
         finally:
             took_s = self._clock() - began_s
-            self._keeper.settle(now)
-        logger.info("set by %s: from %s to %s", self._who(uid), before, now.wire())
+            if before:
+                self._keeper.settle(now)
+        if before:
+            logger.info("set by %s: from %s to %s", self._who(uid), before[0].wire(), now.wire())
         return {"mode": now.wire(), "took_s": round(took_s, 6)}
 
     def _restore(self, asked: Fields, uid: int) -> Fields:
-        lease.allow(self._lease, _token(asked), self._clock())
+        lease.allow(self._lease, fields.token(asked), self._clock())
         if not self._put_back(f"restore by {self._who(uid)}"):
             raise Refused("failed", self._stopped() or "")
         return {"mode": self._board.mode().wire()}
 
     def _hold(self, asked: Fields, uid: int) -> Fields:
-        name, token = _text(asked, "name"), _token(asked)
-        seconds = _number(asked, "seconds")
+        name, token = fields.text(asked, "name"), fields.token(asked)
+        seconds = fields.number(asked, "seconds")
         before, now_s = self._lease, self._clock()
         self._lease = lease.hold(before, name, seconds, token, self._new_token(), now_s)
         if self._lease is None:
@@ -194,27 +189,26 @@ class Daemon:
 
     def _drop_caches(self, asked: Fields, uid: int) -> Fields:
         self._extra("drop-caches")
-        lease.allow(self._lease, _token(asked), self._clock())
+        lease.allow(self._lease, fields.token(asked), self._clock())
         self._board.drop_caches()
         logger.info("drop-caches by %s", self._who(uid))
         return {}
 
     def _fan(self, asked: Fields, uid: int) -> Fields:
         self._extra("fan")
-        percent = _number(asked, "percent")
+        percent = fields.number(asked, "percent")
         if not 0 <= percent <= 100:
             raise Refused("bad-request", f"got percent={percent:g}; it must be from 0 to 100")
-        lease.allow(self._lease, _token(asked), self._clock())
+        lease.allow(self._lease, fields.token(asked), self._clock())
         self._may_set()
-        self._keeper.before_change(fan=True)
-        self._board.set_fan(int(percent))
+        self._board.set_fan(int(percent), lambda: self._keeper.before_change("fan"))
         logger.info("fan by %s: %d %%", self._who(uid), percent)
         return {"percent": int(percent)}
 
     # What they share
 
     def _remembered(self, what: str, ask: Callable[[], Any]) -> Any:
-        """What nvpmodel says takes long, so it is kept for a while; every change forgets it."""
+        """What nvpmodel says takes long, so it is kept for a while; what changes the stock mode forgets it."""
         at_s, answer = self._answers.get(what, (-math.inf, None))
         if self._clock() - at_s >= REMEMBERED_S:
             answer = ask()
@@ -300,56 +294,3 @@ def _preset(preset: Preset) -> Fields:
         "needs_reboot": preset.needs_reboot,
         "default": preset.default,
     }
-
-
-def _verb_of(asked: Fields) -> str:
-    verb: str = asked["verb"]
-    if verb not in FIELDS:
-        raise Refused("unknown-verb", f"got {wire.shown(verb)}; known: {', '.join(FIELDS)}")
-    unknown = sorted(set(asked) - set(FIELDS[verb]) - {"v", "verb"})
-    if unknown:
-        known = ", ".join(FIELDS[verb]) or "none"
-        raise Refused("bad-request", f"got field {wire.shown(unknown[0])}; fields of {verb}: {known}")
-    return verb
-
-
-def _mode(raw: Any) -> Mode:
-    known = Mode._fields
-    if not isinstance(raw, dict) or not raw:
-        right = 'it must look like {"cores":4,"gpu_hz":510000000}'
-        raise Refused("bad-request", f"got mode={wire.shown(raw)}; {right} with some of: {', '.join(known)}")
-    for knob, value in raw.items():
-        if knob not in known:
-            raise Refused("bad-request", f"got knob {wire.shown(knob)}; known: {', '.join(known)}")
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise Refused("bad-request", f"got {knob}={wire.shown(value)}; it must be a whole number")
-    return Mode(**{knob: raw.get(knob) for knob in known})
-
-
-def _text(asked: Fields, field: str) -> str:
-    value = asked.get(field)
-    if not isinstance(value, str) or not value.isprintable() or not 0 < len(value) <= LONGEST_NAME:
-        right = f"it must be a text of 1 to {LONGEST_NAME} printable characters"
-        raise Refused("bad-request", f"got {field}={wire.shown(value)}; {right}")
-    return value
-
-
-def _token(asked: Fields) -> Optional[str]:
-    value = asked.get("token")
-    if value is not None and not isinstance(value, str):
-        raise Refused("bad-request", "got a token that is no text; it must be what hold replied")
-    return value
-
-
-def _flag(asked: Fields, field: str) -> bool:
-    value = asked.get(field, False)
-    if not isinstance(value, bool):
-        raise Refused("bad-request", f"got {field}={wire.shown(value)}; it must be true or false")
-    return value
-
-
-def _number(asked: Fields, field: str) -> float:
-    value = asked.get(field)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < math.inf:
-        raise Refused("bad-request", f"got {field}={wire.shown(value)}; it must be a number")
-    return min(max(value, -1e9), 1e9)  # so that a text can show it

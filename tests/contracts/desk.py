@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -18,6 +19,8 @@ from fedge.node.settings import NodeSettings
 ROOT = Path(__file__).resolve().parents[2]
 DAEMON = Path(jetsons.__file__).with_name("daemon.py")
 START_LIMIT_S = 60.0
+OWN = "/var/lib/fedge-powerd"
+"""The daemon's own folder below the root, which is no part of the board's state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,11 @@ class Desk:
     log: Path
     supervisor: int = 0
     """The process that holds the worker's socket."""
+
+    @property
+    def files(self) -> dict[str, bytes]:
+        """The board's files as they are now, to compare before and after; without the daemon's own."""
+        return {path: content for path, content in jetsons.contents(self.root).items() if not path.startswith(OWN)}
 
     @property
     def trainer(self) -> int:
@@ -57,7 +65,7 @@ def desk(name: str, tmp_path: Path, board: str = "board-1", worker: bool = True)
         sample_hz=20,
     )
     config = tmp_path / "powerd.json"
-    config.write_text(f'{{"state": "{tmp_path / "found"}", "group": "root"}}', encoding="utf-8")
+    config.write_text(json.dumps(_config(jetsons.board(name))), encoding="utf-8")
     daemon = [str(DAEMON), "--root", str(root), "--config", str(config), "--socket", settings.power_socket]
     trainer = ["-m", "fedge.worker", "--socket", settings.worker_socket, "--data-root", str(settings.state_dir)]
     log = tmp_path / "log"
@@ -67,6 +75,11 @@ def desk(name: str, tmp_path: Path, board: str = "board-1", worker: bool = True)
             return
         with _running(trainer, settings.worker_socket, log) as supervisor:
             yield Desk(settings, root, log, supervisor)
+
+
+def _config(truth: jetsons.Board) -> dict[str, object]:
+    """The daemon's file; a board without a table of memory clocks is told them, as an administrator would."""
+    return {"state": OWN, "group": "root", "emc_table_hz": [] if truth.emc.bpmp else truth.emc_hz}
 
 
 @contextmanager

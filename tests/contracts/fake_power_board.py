@@ -8,6 +8,10 @@ LOW = Preset(1, "5W", Mode(2, 408000, 76800000, 204000000), needs_reboot=False, 
 TOP = Mode(4, 1479000, 921600000, 1600000000)
 
 
+def nothing(*found):
+    pass
+
+
 class FakeBoard:
     """Like ``fedge.powerd.board.Board``, without a machine; ``events`` has every change in order."""
 
@@ -15,6 +19,7 @@ class FakeBoard:
         self.now, self.id = TOP, 0
         self.fan = 30
         self.events = []
+        self.snapshots = []  # one entry each: whether nvpmodel was asked
         self.sticks = True
         self.puts_back = True
         self.celsius = {"CPU-therm": 40.0, "GPU-therm": 38.0}
@@ -43,24 +48,29 @@ class FakeBoard:
     def limits(self):
         return {"cpu0": [102000, self.now.cpu_khz]}
 
-    def snapshot(self):
-        return {"mode": list(self.now), "nvpmodel": self.id, "fan": self.fan}
+    def snapshot(self, with_preset: bool = True):
+        self.snapshots.append(with_preset)
+        return {"mode": list(self.now), "nvpmodel": self.id if with_preset else None, "fan": self.fan}
 
-    def set_mode(self, mode, lock_min: bool = False):
+    def set_mode(self, mode, lock_min: bool = False, first=nothing):
         for knob, value in mode.wire().items():
             if value not in getattr(TABLES, knob):
                 raise Refused("off-table", f"got {knob} {value}")
             if value not in getattr(self.allowed(), knob):
                 raise Refused("below-floor", f"got {knob} {value}")
+        if self.now == self.now._replace(**mode.wire()):
+            return self.now
+        first(self.now)
         if not self.sticks:
             raise Refused("did-not-stick", "the clock did not stick", got=1)
         self.events.append(("set", mode, lock_min))
         self.now = self.now._replace(**mode.wire())
         return self.now
 
-    def set_preset(self, name_or_id):
+    def set_preset(self, name_or_id, first=nothing):
         for preset in self.presets():
             if name_or_id in {preset.name, preset.id}:
+                first(self.now)
                 self.events.append(("preset", preset.name))
                 self.id = preset.id
                 self.now = TOP._replace(**preset.mode.wire())
@@ -82,6 +92,9 @@ class FakeBoard:
     def drop_caches(self):
         self.events.append(("drop caches",))
 
-    def set_fan(self, percent):
+    def set_fan(self, percent, first=nothing):
+        if self.fan is None:
+            raise Refused("not-allowed", "this board has no fan that can be set")
+        first()
         self.events.append(("fan", percent))
         self.fan = percent

@@ -1,13 +1,16 @@
 """From any state to any other: no single write is one that a kernel refuses, and the last one ends where it should."""
 
-from __future__ import annotations
+from typing import Dict
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from fedge.powerd import plan
-from fedge.powerd.plan import Emc, EmcFiles, Span, SpanFiles
+pytest.importorskip("hypothesis", reason="property tests need hypothesis")
+
+from hypothesis import given  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+
+from fedge.powerd import plan  # noqa: E402
+from fedge.powerd.plan import Emc, EmcFiles, Span, SpanFiles  # noqa: E402
 
 FILES = SpanFiles("/low", "/high")
 BPMP = EmcFiles("/rate", "/rate", "/rate", "/lock", "/cap")
@@ -53,7 +56,7 @@ cores = st.dictionaries(st.integers(1, 11), st.booleans(), min_size=1).map(lambd
 
 
 @given(cores, st.integers(1, 12))
-def test_the_first_cores_end_on_and_core_0_is_never_written(online: dict[int, bool], count: int) -> None:
+def test_the_first_cores_end_on_and_core_0_is_never_written(online: Dict[int, bool], count: int) -> None:
     files = {core: f"/cpu{core}" for core in online}
     wanted = plan.first_cores(files, count)
     now = dict(online)

@@ -37,7 +37,7 @@ class Served:
         self.path, self.ticks, self._stopped = path, 0, False
         why_not = given.pop("why_not", lambda peer: None)
         self._listener = sockets.listen(path, None)
-        self.server = Server(self._listener, answer, why_not, self._tick, Limits(**given))
+        self.server = Server(self._listener, given.pop("answer", answer), why_not, self._tick, Limits(**given))
         reader, self._writer = socket.socketpair()
         self._thread = threading.Thread(target=self.server.serve, args=(lambda: self._stopped, reader))
         self._thread.start()
@@ -282,3 +282,30 @@ def test_a_folder_belongs_to_one_daemon_at_a_time(folder) -> None:
         sockets.lock(folder)
     os.close(handle)
     os.close(sockets.lock(folder))
+
+
+def test_what_a_client_asked_for_before_it_closed_is_not_carried_out(folder, caplog) -> None:
+    """Three requests of one who is gone wait behind another's; one who only ended its requests is answered."""
+    caplog.set_level("INFO")
+    done, began, goes_on = [], threading.Event(), threading.Event()
+
+    def slow(line: bytes, uid: int) -> bytes:
+        done.append(line)
+        if line == b"first":
+            began.set()
+            assert goes_on.wait(LIMIT_S)
+        return b"ok\n"
+
+    with served(folder, answer=slow) as one:
+        first, gone, half = one.link(), one.link(), one.link()
+        first.sendall(b"first\n")
+        assert began.wait(LIMIT_S)
+        gone.sendall(b"set\nset\nset\n")
+        gone.close()
+        half.sendall(b"half\n")
+        half.shutdown(socket.SHUT_WR)
+        goes_on.set()
+        assert all_of(half) == b"ok\n"
+        until(lambda: one.open() == 1)
+    assert done == [b"first", b"half"]
+    assert "is gone; 12 bytes of requests are not carried out" in caplog.text

@@ -98,9 +98,14 @@ def test_the_state_found_is_on_disk_before_the_first_change_and_gone_after_the_l
     seen = []
     real = bench.board.set_mode
 
-    def watched(mode, lock_min=False):
-        seen.append(bench.stored())
-        return real(mode, lock_min)
+    def watched(mode, lock_min, first):
+        assert bench.board.snapshots == [True]  # the one of the start
+
+        def spied(found):
+            first(found)
+            seen.append(bench.stored())
+
+        return real(mode, lock_min, spied)
 
     monkeypatch.setattr(bench.board, "set_mode", watched)
     bench.done("set", mode=HALF)
@@ -140,6 +145,50 @@ def test_a_set_that_does_not_stick_tells_what_was_read_back_and_leaves_nothing_s
     assert error["kind"] == "did-not-stick"
     assert error["got"] == 1
     assert bench.stored() is None
+
+
+def test_what_the_board_refuses_is_never_stored_and_costs_no_look(generous, monkeypatch) -> None:
+    def never(folder, state):
+        raise AssertionError("stored")
+
+    monkeypatch.setattr(saved, "write", never)
+    taken = len(generous.board.snapshots)
+    assert generous.refused("set", mode={"cores": 5})["kind"] == "off-table"
+    assert generous.refused("set", mode={"cores": 1})["kind"] == "below-floor"
+    assert generous.refused("set", preset="6W")["kind"] == "off-table"
+    generous.board.fan = None
+    assert generous.refused("fan", percent=20)["kind"] == "not-allowed"
+    assert len(generous.board.snapshots) == taken
+
+
+def test_a_mode_that_is_set_already_is_told_and_nothing_is_stored_or_owed(bench, monkeypatch, caplog) -> None:
+    caplog.set_level(logging.INFO)
+    taken = len(bench.board.snapshots)
+    monkeypatch.setattr(saved, "write", lambda folder, state: 1 / 0)
+    assert bench.done("set", mode={"cores": 4, "cpu_khz": 1479000})["mode"] == TOP.wire()
+    assert bench.done("get")["changed"] is False
+    assert len(bench.board.snapshots) == taken
+    assert "set by" not in caplog.text
+
+
+def test_nvpmodel_is_asked_again_only_where_a_preset_was_set(bench) -> None:
+    bench.board.snapshots.clear()
+    bench.done("set", mode=HALF)
+    bench.done("set", mode={"cores": 4, "cpu_khz": 1479000})
+    assert bench.board.snapshots == [False]
+    bench.done("set", preset="5W")
+    bench.done("set", preset="MAXN")
+    assert bench.board.snapshots == [False, True]
+    assert bench.done("get")["changed"] is False
+
+
+def test_changed_tells_of_the_daemons_own_changes_alone(bench) -> None:
+    bench.board.now = TOP._replace(cores=3)  # by somebody at a terminal
+    told = bench.done("get")
+    assert (told["changed"], told["mode"]["cores"]) == (False, 3)
+    assert bench.daemon.end() is True
+    assert bench.board.now.cores == 3
+    assert bench.done("restore")["mode"] == TOP.wire()  # asked for in so many words
 
 
 @pytest.mark.parametrize(

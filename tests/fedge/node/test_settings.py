@@ -1,0 +1,50 @@
+"""A board's settings are read strictly: the field that is wrong is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedge.errors import BadInput
+from fedge.node.settings import read_settings, settings_here
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "node.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_name_is_enough(tmp_path: Path) -> None:
+    settings = read_settings(written(tmp_path, "board: nano-3\n"))
+
+    assert settings.board == "nano-3"
+    assert settings.power_socket == "/run/fedge/powerd.sock"
+    assert settings.place.holder == "run on nano-3"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{}", "node.yaml: board: "),
+        ("board: nano\nsocket: /x\n", "node.yaml: socket: got '/x'; known: board, device, power_socket"),
+        ("board: 'two words'\n", "node.yaml: board: got 'two words'"),
+        ("board: nano\nsample_hz: 100\n", "node.yaml: sample_hz: got 100"),
+        ("board: [", "an unreadable file"),
+        ("just text", "node.yaml"),
+        ("", "node.yaml"),
+    ],
+)
+def test_what_is_wrong_is_named(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=message):
+        read_settings(written(tmp_path, text))
+
+
+def test_no_code_is_run_from_the_file(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="unreadable"):
+        read_settings(written(tmp_path, "board: !!python/object/apply:os.system ['true']\n"))
+
+
+def test_a_person_at_a_board_needs_no_file() -> None:
+    assert settings_here().board
