@@ -23,5 +23,5 @@ def label_of(table: Path) -> Label:
         return "measured"
     if not isinstance(record, dict) or record.get("label") != "emulated":
         return "measured"
-    truth = record.get("truth_label")
-    return truth if truth in get_args(Label) else "estimated"
+    labels: tuple[Label, ...] = get_args(Label)
+    return next((label for label in labels if label == record.get("truth_label")), "estimated")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.backends import staging, superlink
+from experiments.backends import processes, staging, superlink
 from fedge.errors import RunFailed
 
 CLIENT = """
@@ -85,7 +85,7 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, 
     """Puts shell scripts in the place of Flower's programs, and gives a folder to run them in."""
     scripts = tmp_path / "scripts"
     scripts.mkdir()
-    monkeypatch.setattr(superlink.sysconfig, "get_path", lambda _: str(scripts))
+    monkeypatch.setattr(processes.sysconfig, "get_path", lambda _: str(scripts))
     run = tmp_path / "a run"
     (run / "app").mkdir(parents=True)
 
@@ -195,7 +195,7 @@ def test_an_error_in_the_poll_hook_ends_the_run(programs: Programs) -> None:
 def test_a_process_that_ignores_the_request_to_end_is_killed(
     programs: Programs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(superlink, "END_WITHIN_S", 0.2)
+    monkeypatch.setattr(processes, "END_WITHIN_S", 0.2)
     stubborn = "trap '' TERM; (trap '' TERM; sleep 60) &\n" + UP.replace("exec sleep 60", "sleep 60")
     run = programs(stubborn, ENDED.format("finished:completed", "N/A"))
     superlink.simulate(run / "app", run, {}, 3)
