@@ -68,6 +68,6 @@ format: setup ## Format the code and mend what can be mended
 bench: setup ## Run the benchmarks one after the other
 	@set -e; for program in benchmarks/*.py; do echo "== $$program"; $(BIN)/python "$$program"; done
 
-clean: ## Remove the environment, the caches and what was built; runs stay
-	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+clean: ## Remove the environments, the caches and what was built; runs stay
+	@rm -rf $(VENV) .venv-vendor build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -38,7 +38,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a program t
 @app.command()
 def run(
     config: Annotated[Path, typer.Argument(help="The experiment's YAML file.")],
-    backend: Annotated[str | None, typer.Option(help="local or sim; the file's own by default.")] = None,
+    backend: Annotated[str | None, typer.Option(help="local, sim or fleet; the file's own by default.")] = None,
     seed: Annotated[int | None, typer.Option(help="Overrides the file's seed.")] = None,
     override: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a field; may be repeated.")

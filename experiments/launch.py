@@ -116,6 +116,10 @@ def _backend(name: str) -> Callable[[Experiment, Path, Refresh], None]:
         from experiments.backends.local import run_local
 
         return run_local
+    if name == "fleet":
+        from experiments.backends.fleet import run_fleet
+
+        return run_fleet
     from experiments.backends.sim import run_sim
 
     return run_sim

@@ -232,7 +232,11 @@ def _with_absolute_paths(experiment: Experiment, folder: Path) -> Experiment:
     work = experiment.workload
     if work.task.endswith(".py"):
         work = work.model_copy(update={"task": absolute(work.task)})
-    return experiment.model_copy(update={"fleet": fleet, "data": data, "plugins": plugins, "workload": work})
+    superlink = experiment.superlink
+    if superlink.root_certificates is not None:
+        superlink = superlink.model_copy(update={"root_certificates": absolute(superlink.root_certificates)})
+    changed = {"fleet": fleet, "data": data, "plugins": plugins, "workload": work, "superlink": superlink}
+    return experiment.model_copy(update=changed)
 
 
 def _entry_with_absolute_paths(entry: FleetEntry, absolute: Callable[[str], str]) -> FleetEntry:

@@ -160,13 +160,25 @@ class LateSpec(_Record):
     staleness_exponent: Annotated[float, Field(ge=0)] = 0.5
 
 
+class SuperlinkSpec(_Record):
+    """The SuperLink of a fleet of real boards: where it listens, who vouches for it, how long boards may take."""
+
+    address: str = "127.0.0.1:8000"
+    root_certificates: str | None = None
+    """The path of the CA's certificate (PEM); without it the connection is not encrypted, for loopback only."""
+    connect_timeout_s: Positive = 120.0
+    """How long the server waits for the whole fleet before the first round; then it goes on with those that came."""
+
+
 class Experiment(_Record):
     """One experiment, fully resolved; the same seed gives the same rows on every backend."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "experiment"
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 1
     rounds: Annotated[int, Field(ge=1, le=100_000)] = 10
-    backend: Literal["local", "sim"] = "sim"
+    backend: Literal["local", "sim", "fleet"] = "sim"
+    superlink: SuperlinkSpec = SuperlinkSpec()
+    """Where a fleet of real boards meets; the other backends have no use for it."""
     fleet: Annotated[tuple[FleetEntry, ...], Field(min_length=1)]
     workload: WorkloadSpec = WorkloadSpec()
     data: DataSpec = DataSpec()

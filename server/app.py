@@ -20,5 +20,7 @@ def main(grid: Grid, context: Context) -> None:
     """Run, or go on with, the experiment of the run folder."""
     experiment = Experiment.model_validate_json(str(context.run_config["experiment"]))
     folder = Path(str(context.run_config["folder"]))
-    port = GridPort(grid, [board.name for board in boards(experiment)], RealClock())
+    names = [board.name for board in boards(experiment)]
+    least = 1 if experiment.backend == "fleet" else len(names)
+    port = GridPort(grid, names, RealClock(), experiment.superlink.connect_timeout_s, least)
     play(experiment, port, folder)

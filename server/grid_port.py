@@ -15,6 +15,8 @@ from server.flower_messages import arrays_of, message, record_of
 from server.port import Question, Reply
 
 POLL_S = 0.05
+HELLO_WITHIN_S = 30.0
+"""A node that comes up while a run is on is given so long to say who it is; chosen by us."""
 UNNAMED = "node "
 """What a node is called before it has told its board's name."""
 _TYPES = {"hello": MessageType.QUERY, "front": MessageType.QUERY, "train": MessageType.TRAIN}
@@ -33,16 +35,26 @@ class Grid(Protocol):
 class GridPort:
     """A ``ClientPort``; boards are known by their own names, which their answers to ``hello`` tell."""
 
-    def __init__(self, grid: Grid, boards: Collection[str], clock: Clock, connect_timeout_s: float = 120.0) -> None:
+    def __init__(
+        self,
+        grid: Grid,
+        boards: Collection[str],
+        clock: Clock,
+        connect_timeout_s: float = 120.0,
+        least: int | None = None,
+    ) -> None:
+        """``least`` boards must come up within ``connect_timeout_s``, all of them by default."""
         self._grid = grid
         self._boards = tuple(boards)
         self._clock = clock
         self._connect_timeout_s = connect_timeout_s
+        self._least = len(self._boards) if least is None else least
         self._node_of: dict[str, int] = {}
+        self._strangers: set[int] = set()
+        """Nodes whose board is not of this fleet."""
 
     def ask(self, questions: Mapping[str, Question], timeout_s: float) -> Mapping[str, Reply]:
-        if len(self._node_of) < len(self._boards):
-            self._node_of |= self._find_boards()
+        self._meet(self._nodes())
         reached = {board: question for board, question in questions.items() if board in self._node_of}
         replies = self._exchange({self._node_of[board]: question for board, question in reached.items()}, timeout_s)
         return {
@@ -50,19 +62,39 @@ class GridPort:
             for board in questions
         }
 
-    def _find_boards(self) -> dict[str, int]:
-        """Wait for every node, ask each who it is."""
+    def _nodes(self) -> tuple[int, ...]:
+        """The nodes that are up; before any is known it waits for the whole fleet, for a while.
+
+        Raises ``RunFailed`` when too few come up.
+        """
         started_s = self._clock.now_s()
-        while len(nodes := tuple(self._grid.get_node_ids())) < len(self._boards):
+        nodes = tuple(self._grid.get_node_ids())
+        while not self._node_of and len(nodes) < len(self._boards):
             if self._clock.now_s() - started_s > self._connect_timeout_s:
-                raise RunFailed(f"{len(nodes)} of {len(self._boards)} nodes came up in {self._connect_timeout_s:.0f} s")
+                break
             self._clock.sleep_s(POLL_S)
-        unknown = [node for node in nodes if node not in self._node_of.values()]
-        replies = self._exchange({node: Question(Ask("hello")) for node in unknown}, self._connect_timeout_s)
+            nodes = tuple(self._grid.get_node_ids())
+        if not self._node_of and len(nodes) < max(1, self._least):
+            waited_s = self._connect_timeout_s
+            raise RunFailed(f"{len(nodes)} of {len(self._boards)} nodes came up in {waited_s:.0f} s")
+        return nodes
+
+    def _meet(self, nodes: Collection[int]) -> None:
+        """Ask every node that is new who it is; a board that came back with another node is known by that one."""
+        known = {*self._node_of.values(), *self._strangers}
+        unknown = [node for node in nodes if node not in known]
+        if not unknown:
+            return
+        within_s = min(self._connect_timeout_s, HELLO_WITHIN_S) if self._node_of else self._connect_timeout_s
+        replies = self._exchange({node: Question(Ask("hello")) for node in unknown}, within_s)
         found = {reply.answer.board: node for node, reply in replies.items() if reply.answer.error is None}
-        if not found and not self._node_of:
-            raise RunFailed(f"no board answered: {next((r.answer.error for r in replies.values()), 'silence')}")
-        return found
+        self._strangers |= {node for board, node in found.items() if board not in self._boards}
+        ours = {board: node for board, node in found.items() if board in self._boards}
+        if not ours and not self._node_of:
+            reasons = (reply.answer.error for reply in replies.values() if reply.answer.error)
+            strange = f"the boards that did, {', '.join(sorted(found))}, are not in this fleet" if found else "silence"
+            raise RunFailed(f"no board answered: {next(reasons, strange)}")
+        self._node_of |= ours
 
     def _exchange(self, questions: Mapping[int, Question], timeout_s: float) -> dict[int, Reply]:
         """Push every question and pull replies until all are there or the time is up."""

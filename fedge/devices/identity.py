@@ -11,23 +11,19 @@ from fedge.types import DeviceSpec
 
 KITS: Mapping[str, str] = {"P3450": "P3448-0000", "P2771": "P3310-1000", "P2972": "P2888-0004", "P3509": "P3668-0000"}
 """Developer kits whose device tree names the carrier only -> the module on them."""
-JETPACKS: Sequence[tuple[str, str]] = (("R32", "4"), ("R35", "5"), ("R36", "6"), ("R38", "7"), ("R39", "7"))
-"""Leading part of the L4T release -> JetPack's generation."""
 _MODULE = re.compile(r"p(\d{4})(?:-(\d{4}))?", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a board says it is: its model, its device tree's ``compatible`` names, its L4T release."""
+    """What a board says it is: its model, its device tree's ``compatible`` names, its L4T release.
+
+    ``l4t`` is like ``"35.4.1"``, empty where the board does not tell.
+    """
 
     model: str
     compatible: tuple[str, ...]
-    l4t: str | None
-
-    @property
-    def jetpack(self) -> str | None:
-        """The generation of JetPack, ``"4"`` to ``"7"``; None for a release that is not known."""
-        return next((pack for start, pack in JETPACKS if self.l4t and self.l4t.startswith(start)), None)
+    l4t: str
 
     @property
     def modules(self) -> tuple[str, ...]:
@@ -57,7 +53,7 @@ def spec_for(identity: Identity, gpu_mhz: Sequence[float], specs: Mapping[str, D
 def _with_module(modules: Iterable[str], specs: Iterable[DeviceSpec]) -> list[DeviceSpec]:
     """The boards that carry one of the modules; the last part of the number counts only where it is given."""
     named = [KITS.get(module.split("-")[0], module) for module in modules]
-    return [spec for spec in specs if any(f"{module}" in spec.sources["modules"] for module in named)]
+    return [spec for spec in specs if any(module in spec.sources["modules"] for module in named)]
 
 
 def _with_words(model: str, specs: Iterable[DeviceSpec]) -> list[DeviceSpec]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from fedge.types import PowerMode
@@ -24,14 +25,24 @@ class IdleBook:
         return self._watts.get(str(mode))
 
     def note(self, mode: PowerMode, watts: float) -> None:
-        """Remember a measurement; the file is replaced as a whole."""
+        """Remember a measurement; the file is replaced as a whole, and one that cannot be written costs a warning."""
         self._watts[str(mode)] = watts
         if self._path is None:
             return
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = self._path.with_name(f".{self._path.name}.{os.getpid()}")
-        unfinished.write_text(json.dumps(self._watts, indent=1), encoding="utf-8")
-        unfinished.replace(self._path)
+        try:
+            _write(self._path, self._watts)
+        except OSError as error:
+            logger.warning("%s cannot be written (%s): the next program measures idle power again", self._path, error)
+
+
+def _write(path: Path, watts: Mapping[str, float]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        unfinished.write_text(json.dumps(watts, indent=1), encoding="utf-8")
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def _read(path: Path) -> dict[str, float]:

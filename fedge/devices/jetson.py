@@ -93,7 +93,7 @@ class JetsonBoard:
         if self._lease is not None:
             yield
             return
-        with _asked("hold the board"), Lease(self._connect, self._holder) as lease:
+        with Lease(self._connect, self._holder) as lease:
             self._lease = lease
             try:
                 yield
@@ -186,7 +186,12 @@ class Lease:
         self.token = ""
 
     def __enter__(self) -> Self:
-        self.token = str(self._power.hold(self._holder, LEASE_S)["token"])
+        try:
+            with _asked("hold the board"):
+                self.token = str(self._power.hold(self._holder, LEASE_S)["token"])
+        except ModeNotSet:
+            self._power.close()
+            raise
         self._thread.start()
         return self
 
@@ -195,7 +200,7 @@ class Lease:
     ) -> None:
         self._over.set()
         self._thread.join()
-        with contextlib.closing(self._power), _unless(error):
+        with contextlib.closing(self._power), _unless(error), _asked("give the board back"):
             self._power.hold(self._holder, 0, token=self.token)
 
     def _renew(self) -> None:
@@ -211,7 +216,7 @@ def _unless(first: BaseException | None) -> Iterator[None]:
     """Let an error pass unless another one came before it, which then is the one to report."""
     try:
         yield
-    except (PowerdError, ModeNotSet) as error:
+    except ModeNotSet as error:
         if first is None:
             raise
         logger.warning("the board could not be put back at once, the end of its lease does it: %s", error)
@@ -219,8 +224,9 @@ def _unless(first: BaseException | None) -> Iterator[None]:
 
 @contextmanager
 def _asked(what: str) -> Iterator[None]:
-    """The power daemon's errors as the library's own."""
+    """The power daemon's errors as the library's own, always with what was read back."""
     try:
         yield
     except PowerdError as error:
-        raise ModeNotSet(f"could not {what}: {error}") from error
+        untold = error.got is not None and str(error.got) not in error.text
+        raise ModeNotSet(f"could not {what}: {error}{f' (read back {error.got})' if untold else ''}") from error

@@ -40,6 +40,8 @@ PATTERNS: Sequence[str] = (
     f"{BPMP}/emc/possible_rates",
     "/sys/kernel/debug/clk/override.emc/*",
     "/sys/kernel/debug/tegra_bwmgr/emc_*",
+    "/sys/kernel/debug/cactmon/*",
+    "/sys/kernel/actmon_avg_activity/*",
     "/sys/bus/i2c/drivers/ina3221x/*/iio:device*/*_[0-9]*",
     "/sys/bus/i2c/drivers/ina3221x/*/iio:device*/*_input",
     "/sys/bus/i2c/drivers/ina3221/*/hwmon/hwmon*/*",

@@ -109,8 +109,13 @@ def core_files(machine: Machine) -> Dict[int, str]:
 
 
 def online(machine: Machine, files: Dict[int, str]) -> Dict[int, bool]:
-    """Which cores are on; one without a switch always is. Raises ``OSError``."""
-    return {core: not machine.exists(path) or whole(machine, path) == 1 for core, path in files.items()}
+    """Which cores are on; core 0 is where it has no switch. Raises ``OSError``, also for a switch that is gone."""
+    return {core: always_on(machine, core, path) or whole(machine, path) == 1 for core, path in files.items()}
+
+
+def always_on(machine: Machine, core: int, path: str) -> bool:
+    """Whether this is core 0 without a switch. Any other core has one, so that one without it has lost it."""
+    return core == 0 and not machine.exists(path)
 
 
 def policies(machine: Machine, on: Dict[int, bool]) -> List[Policy]:

@@ -1,11 +1,11 @@
 """Putting a snapshot back: each knob on its own, as far as it goes, whatever else is broken."""
 
 from functools import partial
-from typing import Any, Callable, Dict, List, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from fedge.powerd import plan
 from fedge.powerd.change import NotStuck, Snapshot, write_all
-from fedge.powerd.knobs import Hardware, emc_now, policy_files, policy_folders, policy_table
+from fedge.powerd.knobs import Hardware, always_on, emc_now, policy_files, policy_folders, policy_table
 from fedge.powerd.machine import Machine
 from fedge.powerd.mode import Refused
 from fedge.powerd.plan import Emc, Span, SpanFiles, Write, plain
@@ -43,14 +43,17 @@ class PutBack:
         writes = (plan.cores_on if on else plan.cores_off)(self._hardware.cores, found, wanted)
         for write in writes:
             self.attempt(f"core {write.path}", partial(self._stubborn, [write]))
+        if not on:  # one that should be on was tried before, and noted
+            unread = [core for core in found if not wanted.get(core, True) and self._switch(core) is None]
+            self.left += [f"{self._hardware.cores[core]}: it cannot be read, and was 0" for core in unread]
 
     def _online(self) -> Dict[int, bool]:
         """A core whose switch is there and cannot be read counts as what it must not be: as off."""
-        files = self._hardware.cores
-        return {
-            core: not self._machine.exists(path) or maybe_whole(self._machine, path) == 1
-            for core, path in files.items()
-        }
+        return {core: self._switch(core) == 1 for core in self._hardware.cores}
+
+    def _switch(self, core: int) -> Optional[int]:
+        path = self._hardware.cores[core]
+        return 1 if always_on(self._machine, core, path) else maybe_whole(self._machine, path)
 
     def _stubborn(self, writes: List[Write]) -> None:
         """Twice, since a core may be busy for a moment."""
@@ -110,4 +113,8 @@ class PutBack:
         for write in sorted(set(writes)):
             got = maybe_whole(self._machine, write.read_path)
             if got is None or abs(got - write.expect) > write.slack:
-                self.left.append(f"{write.path}: it is {got}, not {write.expect}")
+                self.left.append(f"{write.path}: it {_is(got)}, not {write.expect}")
+
+
+def _is(got: Optional[int]) -> str:
+    return "cannot be read" if got is None else f"is {got}"

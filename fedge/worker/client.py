@@ -25,7 +25,10 @@ Arrays = Dict[str, np.ndarray]
 
 
 class WorkerError(Exception):
-    """The worker did not do it: ``kind`` as on the wire, or ``unreachable`` or ``died``; ``text`` says what to do."""
+    """The worker did not do it; ``text`` says what to do.
+
+    ``kind`` is one of ``refusal.KINDS``, or ``unreachable`` or ``died``.
+    """
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(f"{kind}: {text}")

@@ -1,10 +1,26 @@
-"""What the trainer's parts say when they cannot do what was asked: what was got, what would be right, what to do."""
+"""What cannot be done, and its kind on the wire: what was got, what would be right, what to do."""
+
+from typing import Any, Dict, Tuple
+
+KINDS = {
+    "bad-request": "the request cannot be meant so, or is no frame",
+    "unknown-verb": "there is no such verb",
+    "no-task": "nothing is loaded, or the trainer was restarted since",
+    "busy": "another job runs, or too many connections are open",
+    "hash": "a task file is not the one that was promised",
+    "bad-source": "a task or its data is not what was promised, or lies outside the roots",
+    "oom": "memory ran out, on the GPU or the board; the worker is usable again",
+    "failed": "an exception in the task, or a test that was cancelled; the worker is usable again",
+}
+"""Every kind that an answer's ``error`` can have. The client adds two of its own, ``unreachable`` and ``died``."""
+LONGEST_TEXT = 4000
+"""Letters of an error's text. Chosen by us."""
 
 
 class Refusal(Exception):
     """``where`` is the field, file or part, with what was ``got`` and what would be ``right``.
 
-    ``kind`` is the error's kind on the worker's wire.
+    ``kind`` is one of ``KINDS``.
     """
 
     kind = "bad-request"
@@ -12,3 +28,12 @@ class Refusal(Exception):
     def __init__(self, where: str, got: str, right: str) -> None:
         self.where, self.got, self.right = where, got, right
         super().__init__(f"{where}: got {got}; {right}")
+
+
+class Stopped(Exception):
+    """A test was stopped before its end; it has no result."""
+
+
+def error_reply(kind: str, text: str) -> Tuple[Dict[str, Any], Dict[str, Any]]:
+    """The answer to a request that was not carried out: its header, and no arrays."""
+    return {"ok": False, "error": {"kind": kind if kind in KINDS else "failed", "text": text[:LONGEST_TEXT]}}, {}

@@ -4,6 +4,7 @@ Started by the supervisor, which gives it the listening socket. ``status`` and `
 verb is a job, and while one runs the others are refused as busy.
 """
 
+import contextlib
 import ctypes
 import faulthandler
 import json
@@ -17,12 +18,15 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
 from fedge.worker import PROTOCOL, frames
-from fedge.worker.jobs import JOB_VERBS, Job, Reply, Runner, Slot, real_parts, refusal
+from fedge.worker.jobs import JOB_VERBS, Runner
+from fedge.worker.parts import Parts, real_parts
+from fedge.worker.refusal import error_reply
+from fedge.worker.slot import Job, Reply, Slot
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +41,8 @@ GRACE_S = 0.25
 """After a restart, clients that ask why come first: importing torch makes every thread wait. Chosen by us."""
 BROKEN_EXIT = 70
 """Exit status of a process that only a new one can replace (EX_SOFTWARE)."""
+MOST_UNREAD = 1 << 20
+"""Bytes after something that is no frame that are read, so that its sender gets the answer. Chosen by us."""
 SACRIFICE = 500
 """Added to the kernel's readiness to kill this process when memory is short, rather than another. Chosen by us."""
 DIE_WITH_PARENT = 1
@@ -54,9 +60,11 @@ class Start(NamedTuple):
     last_exit: Optional[Dict[str, str]]
 
 
-def main(arguments: Sequence[str]) -> int:
-    """``python -m fedge.worker.service START``, with a ``Start`` as JSON."""
-    return serve(read_start(arguments[0]), real_parts)
+def main(arguments: Sequence[str], make_parts: Callable[[], Parts] = real_parts) -> None:
+    """``python -m fedge.worker.service START``, with a ``Start`` as JSON; ends the process."""
+    status = serve(read_start(arguments[0]), make_parts)
+    sys.stderr.flush()
+    os._exit(status)  # a task may have left threads behind, for which an orderly end would wait
 
 
 def read_start(text: str) -> Start:
@@ -64,7 +72,7 @@ def read_start(text: str) -> Start:
     return Start(**json.loads(text))
 
 
-def serve(start: Start, make_parts: Any) -> int:
+def serve(start: Start, make_parts: Callable[[], Parts]) -> int:
     """Serve until the parent ends this process, or until only a new process can help: then its exit status."""
     _settle(start.parent)
     runner = Runner(make_parts(), start.data_roots, start.device)
@@ -151,8 +159,9 @@ class Service:
                 return False
             header, arrays = self._answer(connection, head)
         except frames.FrameError as error:
-            header, arrays = refusal("bad-request", f"{error}; the connection is closed")
+            header, arrays = error_reply("bad-request", f"{error}; the connection is closed")
             frames.write(connection, header, arrays)
+            _take_what_came(connection)
             return False
         _send(connection, header, arrays)
         if self._runner.broken and not header["ok"]:
@@ -162,7 +171,7 @@ class Service:
     def _answer(self, connection: socket.socket, head: frames.Head) -> Reply:
         verb = head.header.get("verb")
         if head.header.get("v") != PROTOCOL:
-            problem = refusal(
+            problem = error_reply(
                 "bad-request", f"v: got {str(head.header.get('v'))[:40]}; protocol {PROTOCOL} is spoken here"
             )
         elif verb in JOB_VERBS:
@@ -173,7 +182,7 @@ class Service:
             problem = {"ok": True, "cancelled": self._slot.cancel()}, {}
         else:
             verbs = ", ".join(("status", "cancel", *JOB_VERBS))
-            problem = refusal("unknown-verb", f"verb: got {str(verb)[:40]!r}; one of {verbs}")
+            problem = error_reply("unknown-verb", f"verb: got {str(verb)[:40]!r}; one of {verbs}")
         frames.drain(connection, head)
         return problem
 
@@ -182,13 +191,15 @@ class Service:
         try:
             if holder is not None:
                 frames.drain(connection, job.head)
-                return refusal("busy", f"the worker is busy with {holder}; ask again after it, or cancel it")
+                return error_reply("busy", f"the worker is busy with {holder}; ask again after it, or cancel it")
             job.arrays = frames.read_body(connection, job.head, self._room_for(job.head.body_bytes))
             self._slot.submit(job)
             _wait(connection, job)
         except MemoryError:
             frames.drain(connection, job.head)
-            return refusal("oom", f"{job.verb}: no memory for arrays of {job.head.body_bytes} bytes; a smaller model")
+            return error_reply(
+                "oom", f"{job.verb}: no memory for arrays of {job.head.body_bytes} bytes; a smaller model"
+            )
         else:
             return job.answer()
         finally:
@@ -235,19 +246,30 @@ def _wait(connection: socket.socket, job: Job) -> None:
             poll.unregister(connection)
 
 
+def _take_what_came(connection: socket.socket) -> None:
+    """Read what lies there unread: closing over it would take the answer back."""
+    connection.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        for _ in range(MOST_UNREAD // frames.PIECE_BYTES):
+            if not connection.recv(frames.PIECE_BYTES):
+                return
+
+
 def _send(connection: socket.socket, header: Dict[str, Any], arrays: frames.Arrays) -> None:
     try:
         frames.write(connection, header, arrays)
     except (frames.FrameError, TypeError, ValueError) as error:
         # A task's arrays may be of any kind, and nothing was sent yet.
-        frames.write(connection, *refusal("failed", f"the answer cannot be sent: {error}"))
+        frames.write(connection, *error_reply("failed", f"the answer cannot be sent: {error}"))
 
 
 def _turn_away(connection: socket.socket) -> None:
     with connection:
         connection.settimeout(0.1)
         try:
-            frames.write(connection, *refusal("busy", f"{MOST_CONNECTIONS} connections are open; close one of them"))
+            frames.write(
+                connection, *error_reply("busy", f"{MOST_CONNECTIONS} connections are open; close one of them")
+            )
         except OSError as error:
             logger.info("a connection too many ended: %s", error)
 
@@ -260,4 +282,4 @@ def _rss_mb() -> Optional[float]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1:])

@@ -5,7 +5,7 @@ import os
 import zipfile
 import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -28,6 +28,7 @@ __all__ = [
     "checked",
     "read",
     "sha256_of",
+    "strays",
     "synthetic",
     "write_file",
 ]
@@ -39,6 +40,8 @@ SUFFIXES = (".png", ".jpg", ".jpeg")
 CHUNK = 256
 """Images looked at together: bounds memory, no influence on the result."""
 SYNTHETIC_SEED = 0
+MOST_SYNTHETIC_BYTES = 1 << 40
+"""More than any board has; what is less may still be too much, and is told by the lack of memory. Chosen by us."""
 KINDS = '{"file": PATH, "sha256": HEX}, {"folder": PATH} or {"synthetic": {"samples", "channels", "side", "classes"}}'
 
 
@@ -78,6 +81,22 @@ def read(source: Dict[str, Any]) -> Data:
     if keys == {"synthetic"} and isinstance(source["synthetic"], dict):
         return _from_sizes(source["synthetic"])
     raise BadSource("data", "a source of {}".format(sorted(keys) or "nothing"), KINDS)
+
+
+def strays(path: str, roots: Sequence[str]) -> Iterator[str]:
+    """The paths that lead out of ``roots`` (which are real paths): ``path`` itself, and every link below it."""
+    given = Path(path).expanduser()
+    if not _within(given, roots):
+        yield str(given)
+        return
+    for folder, inner, files in os.walk(str(given)):
+        links = (one for one in (Path(folder) / name for name in inner + files) if one.is_symlink())
+        yield from (str(link) for link in links if not _within(link, roots))
+
+
+def _within(path: Path, roots: Sequence[str]) -> bool:
+    real = os.path.realpath(str(path))
+    return any(real == root or real.startswith(root.rstrip("/") + "/") for root in roots)
 
 
 def write_file(path: "os.PathLike[str]", data: Data) -> str:
@@ -304,4 +323,6 @@ def _from_sizes(sizes: Dict[str, Any]) -> Data:
     names = ("samples", "channels", "side", "classes")
     if set(sizes) != set(names) or not all(type(sizes[name]) is int and sizes[name] > 0 for name in names):
         raise BadSource("data.synthetic", repr(sizes), "whole numbers above 0 for " + ", ".join(names))
+    if 2 * sizes["samples"] * sizes["channels"] * sizes["side"] ** 2 > MOST_SYNTHETIC_BYTES or sizes["classes"] >> 32:
+        raise BadSource("data.synthetic", repr(sizes), "numbers that some memory could hold")
     return synthetic(*(sizes[name] for name in names))

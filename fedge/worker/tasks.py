@@ -84,7 +84,7 @@ def from_source(name: str, text: str, sha256: str) -> Task:
     (otherwise ``cross_entropy``), and ``data(source)``, a ``sources.Data`` (otherwise ``sources.read``). It runs as a
     module of its own. Raises ``WrongHash``, or ``BadTask`` naming the line.
     """
-    found = hashlib.sha256(text.encode("utf-8")).hexdigest()
+    found = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
     if found != sha256:
         raise WrongHash(name, "a text of SHA-256 " + found, "the one of " + sha256 + "; send the file again")
     module = _executed(name, text, MODULE_PREFIX + sha256[:16])

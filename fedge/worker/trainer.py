@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedge.worker.refusal import Refusal
+from fedge.worker.refusal import Refusal, Stopped
 from fedge.worker.sources import Data, Labels
 from fedge.worker.tasks import Task, cross_entropy, shape_of
 
@@ -28,6 +28,8 @@ TEST_BATCH = 500
 """Test samples at once at most: bounds memory, no influence on the result."""
 TEST_PIXELS = TEST_BATCH * 3 * 32 * 32
 """Values at once at most, so that images of 224 x 224 pixels fit into a board's memory too. Chosen by us."""
+MOST_BATCH = 1 << 16
+"""Samples of a minibatch at most: a slip beyond it would fill the memory before it is noticed. Chosen by us."""
 PROFILE_RATE = 0.01
 """Learning rate of a profile's steps, which train nothing: small, so that no number overflows. Chosen by us."""
 TIGHT_MEMORY = (
@@ -47,10 +49,6 @@ class BadCall(Refusal):
     """Arrays of another model, no samples, no steps, a device that is not there."""
 
     kind = "bad-request"
-
-
-class Stopped(Exception):
-    """A test was stopped before its end; it has no result."""
 
 
 class Options(NamedTuple):
@@ -196,9 +194,9 @@ class Trainer:
 
         Runs on a copy of the model, so that model, training and random state stay as they are.
         """
-        if kind not in {"train", "infer"} or steps < 1 or batch_size < 1:
+        if kind not in {"train", "infer"} or steps < 1 or not 1 <= batch_size <= MOST_BATCH:
             got = f"{steps} minibatches of {batch_size} to {kind!r}"
-            raise BadCall("profile", got, "at least one of each, to 'train' or to 'infer'")
+            raise BadCall("profile", got, f"at least one of each, to 'train' or to 'infer', and {MOST_BATCH} at most")
         times: List[StepTime] = []
         with self.forked():
             torch.manual_seed(0)
@@ -263,9 +261,9 @@ class Trainer:
 
     def _checked_share(self, share: Optional[Labels], options: Options) -> Labels:
         chosen = np.arange(self.n_train) if share is None else np.asarray(share)
-        if not chosen.size or options.steps < 1 or options.batch_size < 1:
+        if not chosen.size or options.steps < 1 or not 1 <= options.batch_size <= MOST_BATCH:
             got = f"{chosen.size} samples, {options.steps} steps of {options.batch_size}"
-            raise BadCall("training", got, "at least one of each")
+            raise BadCall("training", got, f"at least one of each, and {MOST_BATCH} in a step at most")
         if chosen.ndim != 1 or chosen.dtype.kind not in "iu" or chosen.min() < 0 or chosen.max() >= self.n_train:
             got = f"a share of {chosen.dtype} {chosen.shape}, from {chosen.min()} to {chosen.max()}"
             raise BadCall("training", got, f"a row of indices from 0 to {self.n_train - 1}")

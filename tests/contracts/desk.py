@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -83,18 +84,28 @@ def _config(truth: jetsons.Board) -> dict[str, object]:
 
 
 @contextmanager
-def _running(command: Sequence[str], socket: str, log: Path) -> Iterator[int]:
-    """A Python program until the end of the block, once its socket is there; its process id."""
+def _running(command: Sequence[str], at: str, log: Path) -> Iterator[int]:
+    """A Python program until the end of the block, once it listens at a socket's path; its process id."""
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     with log.open("ab") as output:
         process = subprocess.Popen([sys.executable, *command], stdout=output, stderr=output, env=environment, cwd=ROOT)
     try:
         limit_s = time.monotonic() + START_LIMIT_S
-        while not Path(socket).exists():
+        while not _listens(at):
             assert process.poll() is None, log.read_text(encoding="utf-8")
-            assert time.monotonic() < limit_s, f"{command[0]} did not open {socket}"
+            assert time.monotonic() < limit_s, f"{command[0]} did not open {at}"
             time.sleep(0.02)
         yield process.pid
     finally:
         process.terminate()
         process.wait(20)
+
+
+def _listens(at: str) -> bool:
+    """A socket's file is there a moment before anybody listens."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(at)
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+    return True

@@ -21,6 +21,7 @@ from contracts.jetsons.kernel import KernelMachine
 from fedge.powerd.daemon import main
 
 die_at_write = int(os.environ["DIE_AT_WRITE"]) if "DIE_AT_WRITE" in os.environ else None
+quick = os.environ.get("QUICK") == "1"
 left = [int(os.environ.get("DIE_AT_SAVING", "1000000"))]
 
 def deadly(real):
@@ -34,9 +35,12 @@ def deadly(real):
 os.fsync = deadly(os.fsync)
 pathlib.Path.replace = deadly(pathlib.Path.replace)
 pathlib.Path.unlink = deadly(pathlib.Path.unlink)
-sys.exit(main(sys.argv[1:], lambda root: KernelMachine(root, die_at_write)))
+sys.exit(main(sys.argv[1:], lambda root: KernelMachine(root, die_at_write, quick)))
 """
-"""The daemon on a kernel-like machine; it can be told to kill itself at a write, or at a step of saving the state."""
+"""The daemon on a kernel-like machine; it can be told to kill itself at a write, or at a step of saving the state.
+
+``quick`` 1 does nvpmodel's work in the daemon's own process.
+"""
 LIMIT_S = 20.0
 
 
@@ -61,12 +65,12 @@ def board_root(name: str, folder: Path, **config) -> Path:
 class Running:
     """The process and its socket, whose path is short because the kernel wants it so."""
 
-    def __init__(self, root: Path, **deaths) -> None:
+    def __init__(self, root: Path, **told) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="fp")
         self.socket = str(Path(self._folder.name) / "s")
         self.root = root
         environment = dict(os.environ, PYTHONPATH=os.pathsep.join([str(ROOT), str(ROOT / "tests")]))
-        environment.update({name.upper(): str(number) for name, number in deaths.items()})
+        environment.update({name.upper(): str(number) for name, number in told.items()})
         self._log = (Path(self._folder.name) / "log").open("w+b")
         command = [sys.executable, "-c", LAUNCHER, "--root", str(root), "--socket", self.socket]
         self.process = subprocess.Popen(command, env=environment, stderr=self._log)

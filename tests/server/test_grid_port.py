@@ -160,3 +160,43 @@ def test_a_board_that_speaks_for_another_is_not_believed() -> None:
 
     assert replies["a"].answer.error == "unreadable reply: Unreadable: it speaks for b"
     assert replies["b"].answer == answer("b", 5.0)
+
+
+def test_a_board_that_comes_back_with_another_node_is_used_again() -> None:
+    grid = FakeGrid()
+    port = GridPort(grid, "ab", VirtualClock())
+    port.ask(questions(), 10.0)
+    grid.boards = {11: "a", 17: "b"}
+
+    replies = port.ask(questions(), 10.0)
+
+    assert {board: reply.answer.error for board, reply in replies.items()} == {"a": None, "b": None}
+
+
+def test_a_fleet_goes_on_with_the_boards_that_came_and_takes_the_others_when_they_come() -> None:
+    grid, clock = FakeGrid("a"), VirtualClock()
+    port = GridPort(grid, "ab", clock, 7.0, least=1)
+
+    first = port.ask(questions(), 10.0)
+    waited_s = clock.now_s()
+    grid.boards = {11: "a", 12: "b"}
+    second = port.ask(questions(), 10.0)
+
+    assert (first["a"].answer.error, first["b"].answer.error) == (None, "never connected")
+    assert second["b"].answer.error is None
+    assert waited_s < 8.0
+    assert clock.now_s() - waited_s < 1.0
+
+
+def test_a_board_of_another_fleet_is_asked_for_its_name_once_and_left_alone() -> None:
+    grid = FakeGrid("abx")
+    port = GridPort(grid, "ab", VirtualClock())
+    port.ask(questions(), 10.0)
+    port.ask(questions(), 10.0)
+
+    assert [ask.kind for board, ask in grid.asked if board == "x"] == ["hello"]
+
+
+def test_only_boards_of_another_fleet_end_the_run_with_their_names() -> None:
+    with pytest.raises(RunFailed, match="x, y, are not in this fleet"):
+        GridPort(FakeGrid("xy"), "ab", VirtualClock()).ask(questions(), 10.0)

@@ -80,13 +80,16 @@ class Sampler:
     def window(self, start_s: float, end_s: float) -> Energy:
         """The energy of [start_s, end_s], on the clock's time; waits for one look at or after the end, for a while.
 
-        Raises ``SensorLost``, with the sensor's own error where there is one, when no sample covers the window.
+        Raises ``SensorLost``, with the sensor's own error where there is one, when no sample covers the window, and
+        when the sensor was lost more than three periods before its end and is not back: nothing tells the rest.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._looked_s >= end_s or self._stop.is_set(), self._limit_s(end_s))
-            samples, changes, error = list(self._samples), list(self._mode_changes), self._error
-        if error is not None and not covered(samples, start_s, end_s, self.period_s):
-            raise SensorLost(f"no power sample from {start_s:.3f} to {end_s:.3f} s: {error}") from error
+            samples, changes, error, failing = list(self._samples), list(self._mode_changes), self._error, self._failing
+        seen_s = samples[-1].at_s if samples else -math.inf
+        blind = failing and seen_s < end_s - GAP_PERIODS * self.period_s
+        if error is not None and (blind or not covered(samples, start_s, end_s, self.period_s)):
+            raise SensorLost(f"no power sample from {max(start_s, seen_s):.3f} to {end_s:.3f} s: {error}") from error
         return energy_of(samples, start_s, end_s, self.period_s, self.total_power, changes)
 
     def samples_since(self, at_s: float) -> list[Sample]:

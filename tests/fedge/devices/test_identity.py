@@ -26,26 +26,21 @@ SPECS = catalogue.load_catalogue()
     ],
 )
 def test_a_board_is_known_by_its_module_or_kit(model: str, compatible, top_gpu_mhz: float, name: str) -> None:
-    identity = Identity(model, compatible, "R35.4.1")
+    identity = Identity(model, compatible, "35.4.1")
 
     assert spec_for(identity, [114.75, top_gpu_mhz], SPECS).name == name
 
 
 def test_without_a_number_its_own_words_are_taken() -> None:
-    assert spec_for(Identity("NVIDIA Jetson TX2 Developer Kit", ("nvidia,tegra186",), None), [], SPECS).name == "tx2"
+    assert spec_for(Identity("NVIDIA Jetson TX2 Developer Kit", ("nvidia,tegra186",), ""), [], SPECS).name == "tx2"
 
 
 def test_more_words_beat_fewer() -> None:
-    found = spec_for(Identity("NVIDIA Jetson Orin Nano Super Developer Kit", (), None), [1020.0], SPECS)
+    found = spec_for(Identity("NVIDIA Jetson Orin Nano Super Developer Kit", (), ""), [1020.0], SPECS)
 
     assert found.name == "orin-nano-super"
 
 
 def test_an_unknown_board_is_told_with_the_known_ones_and_what_to_do() -> None:
     with pytest.raises(BoardError, match=r"got 'NVIDIA Thor' .*known: .*nano.*docs/devices.md"):
-        spec_for(Identity("NVIDIA Thor", ("nvidia,p3834-0008",), "R38.2"), [1575.0], SPECS)
-
-
-@pytest.mark.parametrize(("l4t", "jetpack"), [("R32.7.4", "4"), ("R35.4.1", "5"), ("R36.4.3", "6"), (None, None)])
-def test_the_release_tells_the_generation_of_jetpack(l4t: str | None, jetpack: str | None) -> None:
-    assert Identity("x", (), l4t).jetpack == jetpack
+        spec_for(Identity("NVIDIA Thor", ("nvidia,p3834-0008",), "38.2"), [1575.0], SPECS)

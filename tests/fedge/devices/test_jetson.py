@@ -39,6 +39,7 @@ class Daemon:
         self.holder: str | None = None
         self.stopped: str | None = None
         self.fails: dict[str, PowerdError] = {}
+        self.closed = 0
 
     def _called(self, verb: str) -> None:
         self.calls.append(verb)
@@ -68,7 +69,7 @@ class Daemon:
         return {"token": "t", "left_s": seconds}
 
     def close(self) -> None:
-        pass
+        self.closed += 1
 
 
 class Meter:
@@ -250,3 +251,36 @@ def test_a_broken_book_of_idle_power_is_measured_anew(tmp_path: Path) -> None:
     (tmp_path / "idle.json").write_text('{"half": ', encoding="utf-8")
 
     assert Ticking(tmp_path).board.idle_w(SLOW) == pytest.approx(10.0)
+
+
+def test_a_book_of_idle_power_that_cannot_be_written_costs_a_warning_only(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "state").write_text("no folder", encoding="utf-8")
+    book = IdleBook(tmp_path / "state" / "idle.json")
+
+    book.note(SLOW, 4.5)
+
+    assert book.watts(SLOW) == 4.5
+    assert "cannot be written" in caplog.text
+    assert [path.name for path in tmp_path.iterdir()] == ["state"]
+
+
+def test_the_error_says_what_was_read_back_when_the_daemons_words_do_not() -> None:
+    bench = Ticking()
+    bench.daemon.fails["set"] = PowerdError("did-not-stick", "wrote 306000000: Invalid argument", got=612000000)
+
+    told = r"could not set .*Invalid argument \(read back 612000000\)"
+    with pytest.raises(ModeNotSet, match=told), bench.board.in_mode(SLOW):
+        pass
+
+
+@pytest.mark.parametrize(("verb", "doing"), [("hold", "hold the board"), ("release", "give the board back")])
+def test_a_lease_that_fails_is_told_as_what_failed_and_leaves_no_connection(verb: str, doing: str) -> None:
+    bench = Ticking()
+    bench.daemon.fails[verb] = PowerdError("held", "the board is held by nano-7")
+
+    with pytest.raises(ModeNotSet, match=f"could not {doing}: the board is held by nano-7"), bench.board.held():
+        pass
+
+    assert bench.daemon.closed == 1

@@ -62,6 +62,15 @@ def test_what_names_the_board_is_left_out(tmp_path: Path) -> None:
     assert machine.read(BOOT_ID) == NO_BOOT_ID
 
 
+@pytest.mark.parametrize("file", ["sys/kernel/debug/cactmon/mc_all", "sys/kernel/actmon_avg_activity/mc_all"])
+def test_the_memorys_activity_is_taken_so_that_its_unit_can_be_told(tmp_path: Path, file: str) -> None:
+    root = jetsons.build(jetsons.BOARDS[-1], tmp_path)
+    (root / file).parent.mkdir(parents=True)
+    (root / file).write_text("73421\n", encoding="ascii")
+
+    assert unpacked(Machine(str(root)), tmp_path).read(f"/{file}") == "73421"
+
+
 def test_what_cannot_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(str(jetsons.build(jetsons.BOARDS[0], tmp_path)))
     real = Path.open

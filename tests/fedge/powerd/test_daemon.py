@@ -125,11 +125,12 @@ def test_a_lease_that_is_not_renewed_ends_in_a_real_daemon(tmp_path) -> None:
         client.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [hot("*/thermal_zone*/temp", 99.0), lost_sensor("*/thermal_zone*/temp")])
 def test_heat_or_a_lost_sensor_puts_a_real_board_back_within_the_second(tmp_path, fault) -> None:
     root = board_root("nano", tmp_path)
     before = state_of(root)
-    with Running(root) as one:
+    with Running(root, quick=1) as one:
         client = one.wait_until_up()
         client.set_mode({"cores": 2})
         KernelMachine(str(root)).plant(fault)

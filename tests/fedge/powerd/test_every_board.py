@@ -30,8 +30,8 @@ def truth(request):
 
 
 @pytest.fixture
-def machine(truth, tmp_path):
-    return KernelMachine(str(jetsons.build(truth.name, tmp_path)), quick=True)
+def machine(truth, roots):
+    return KernelMachine(str(roots.root(truth.name)), quick=True)
 
 
 @pytest.fixture
@@ -84,8 +84,8 @@ def test_the_tables_are_the_boards_own(truth, board):
     assert board.emc_control() == "lock"
 
 
-def test_without_a_table_from_the_file_the_nano_has_its_highest_memory_rate_alone(tmp_path):
-    machine = KernelMachine(str(jetsons.build("nano", tmp_path)), quick=True)
+def test_without_a_table_from_the_file_the_nano_has_its_highest_memory_rate_alone(roots):
+    machine = KernelMachine(str(roots.root("nano")), quick=True)
     assert Board(machine, Options()).tables().emc_hz == (1600000000,)
 
 
@@ -298,9 +298,9 @@ def test_the_fan_goes_to_full_speed_and_not_beyond(truth, machine, board):
     assert machine.read(path) == "255"
 
 
-def test_the_roots_own_nvpmodel_program_serves_the_board_too(tmp_path):
+def test_the_roots_own_nvpmodel_program_serves_the_board_too(roots):
     """Once with the program itself instead of the quick form."""
-    machine = KernelMachine(str(jetsons.build("agx-orin-jp5", tmp_path)))
+    machine = KernelMachine(str(roots.root("agx-orin-jp5")))
     board = Board(machine, Options())
     before, found = jetsons.contents(machine.root), board.snapshot()
     with pytest.raises(Refused) as caught:

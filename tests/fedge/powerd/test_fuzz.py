@@ -11,13 +11,13 @@ import pytest
 
 pytest.importorskip("hypothesis", reason="property tests need hypothesis")
 
-from contracts.jetsons.kernel import KernelMachine  # noqa: E402
-from contracts.running_powerd import LIMIT_S, Running, board_root, state_of  # noqa: E402
-from hypothesis import HealthCheck, given, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
+from contracts.jetsons.kernel import KernelMachine
+from contracts.running_powerd import LIMIT_S, Running, board_root, state_of
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from fedge.powerd.client import Client, PowerdError  # noqa: E402
-from fedge.powerd.fields import FIELDS  # noqa: E402
+from fedge.powerd.client import Client, PowerdError
+from fedge.powerd.fields import FIELDS
 
 pytestmark = pytest.mark.slow
 

@@ -1,20 +1,28 @@
 """The daemon is killed (SIGKILL) at each single step of a change; the next start restores the state found at first."""
 
+import json
 import signal
 
 import pytest
 from contracts.jetsons import BOARDS
 from contracts.jetsons.kernel import KernelMachine
-from contracts.running_powerd import LIMIT_S, Running, board_root, state_of
+from contracts.running_powerd import BOOT, LIMIT_S, Running, board_root, state_of
 
 from fedge.powerd import saved
 from fedge.powerd.board import Board
 from fedge.powerd.client import Client, PowerdError
+from fedge.powerd.config import Config
+from fedge.powerd.keeper import Keeper
 from fedge.powerd.mode import Options
+from fedge.powerd.verbs import Daemon
 
 pytestmark = pytest.mark.slow
 
 MOST_STEPS = 200
+EVERY_WRITE = ("nano", "agx-xavier", "agx-orin-jp6")
+"""One board of each generation of kernel files; the others are killed at ``SOME_WRITES``."""
+SOME_WRITES = (0, 1, 4, 8)
+"""Before the first write, after it, in the midst of the change, and late in it or in the restore."""
 
 
 def lowest(root):
@@ -38,9 +46,9 @@ def another_preset(client: Client) -> None:
     client.restore()
 
 
-def killed_at(root, change, **death) -> bool:
+def killed_at(root, change, **told) -> bool:
     """Whether a daemon told to die there died in the change; False when the change was over before."""
-    with Running(root, **death) as one:
+    with Running(root, **told) as one:
         client = one.wait_until_up()
         try:
             change(client)
@@ -55,7 +63,23 @@ def killed_at(root, change, **death) -> bool:
 
 
 def made_up_for(root, before) -> None:
-    """A next daemon, that nothing kills, sets again what was found, and owes nothing after that."""
+    """A next daemon sets again what was found, and owes nothing after that. It needs no process of its own: nothing
+    kills it, and the one before it has left nothing but files.
+    """
+    folder = root / "var/lib/fedge-powerd"
+    board = Board(KernelMachine(str(root), quick=True), Options())
+    daemon = Daemon(board, Keeper(board, folder, BOOT), Config())
+    daemon.start()
+    assert state_of(root) == before
+    told = json.loads(daemon.answer(b'{"v":1,"verb":"get"}', 0).decode())
+    assert (told["changed"], told["stopped"]) == (False, None)
+    assert daemon.end() is True
+    assert state_of(root) == before
+    assert saved.read(folder) is None
+
+
+def made_up_for_by_a_process(root, before) -> None:
+    """The same, by the program as it is started."""
     with Running(root) as one:
         client = one.wait_until_up()
         assert state_of(root) == before
@@ -67,46 +91,55 @@ def made_up_for(root, before) -> None:
     assert saved.read(root / "var/lib/fedge-powerd") is None
 
 
-def killed_everywhere(root, change, death: str) -> int:
+def killed_everywhere(root, change, death: str, quick: int = 1) -> int:
     """Kill at step 0, 1, 2, ... until the change lives; how many steps it has."""
     before = state_of(root)
     for step in range(MOST_STEPS):
-        if not killed_at(root, change, **{death: step}):
+        if not killed_at(root, change, quick=quick, **{death: step}):
             assert state_of(root) == before
             return step
         made_up_for(root, before)
     raise AssertionError(f"still killed at step {MOST_STEPS}")
 
 
-@pytest.mark.parametrize("name", BOARDS)
-def test_killed_at_every_write_of_a_mode_change_the_next_start_restores_every_byte(name, tmp_path) -> None:
-    root = board_root(name, tmp_path, extras=["lock-min"])
+@pytest.mark.parametrize("name", EVERY_WRITE)
+def test_killed_at_every_write_of_a_mode_change_the_next_start_restores_every_byte(name, scratch) -> None:
+    root = board_root(name, scratch, extras=["lock-min"])
     assert killed_everywhere(root, lowest(root), "die_at_write") >= 10
 
 
-@pytest.mark.parametrize("name", ["nano", "agx-xavier"])
-def test_killed_around_nvpmodel_the_next_start_restores_every_byte(name, tmp_path) -> None:
-    root = board_root(name, tmp_path)
-    assert killed_everywhere(root, another_preset, "die_at_write") >= 2
+@pytest.mark.parametrize("name", [name for name in BOARDS if name not in EVERY_WRITE])
+def test_killed_at_some_writes_of_a_mode_change_the_next_start_restores_every_byte(name, scratch) -> None:
+    root = board_root(name, scratch, extras=["lock-min"])
+    before, change = state_of(root), lowest(root)
+    for step in SOME_WRITES:
+        assert killed_at(root, change, quick=1, die_at_write=step)
+        made_up_for(root, before)
 
 
-def test_killed_at_every_step_of_saving_the_next_start_restores_every_byte(tmp_path) -> None:
-    root = board_root("nano", tmp_path, extras=["lock-min"])
+@pytest.mark.parametrize(("name", "quick"), [("nano", 0), ("agx-xavier", 1)])
+def test_killed_around_nvpmodel_the_next_start_restores_every_byte(name, quick, scratch) -> None:
+    root = board_root(name, scratch)
+    assert killed_everywhere(root, another_preset, "die_at_write", quick) >= 2
+
+
+def test_killed_at_every_step_of_saving_the_next_start_restores_every_byte(scratch) -> None:
+    root = board_root("nano", scratch, extras=["lock-min"])
     assert killed_everywhere(root, lowest(root), "die_at_saving") >= 5
 
 
-def test_killed_while_making_up_for_a_kill_the_next_start_still_restores_every_byte(tmp_path) -> None:
-    root = board_root("nano", tmp_path, extras=["lock-min"])
+def test_killed_while_making_up_for_a_kill_the_next_start_still_restores_every_byte(scratch) -> None:
+    root = board_root("nano", scratch, extras=["lock-min"])
     before = state_of(root)
     assert killed_at(root, lowest(root), die_at_write=5)
     for step in (0, 1, 2):
         with Running(root, die_at_write=step) as one:
             assert one.process.wait(LIMIT_S) == -signal.SIGKILL
-    made_up_for(root, before)
+    made_up_for_by_a_process(root, before)
 
 
-def test_after_a_kill_and_a_reboot_only_the_nvpmodel_mode_is_set(tmp_path) -> None:
-    root = board_root("nano", tmp_path, extras=["lock-min"])
+def test_after_a_kill_and_a_reboot_only_the_nvpmodel_mode_is_set(scratch) -> None:
+    root = board_root("nano", scratch, extras=["lock-min"])
     assert killed_at(root, lowest(root), die_at_write=5)
     (root / "proc/sys/kernel/random/boot_id").write_text("another boot\n")
     left = state_of(root)
@@ -118,8 +151,8 @@ def test_after_a_kill_and_a_reboot_only_the_nvpmodel_mode_is_set(tmp_path) -> No
     assert saved.read(root / "var/lib/fedge-powerd") is None
 
 
-def test_a_corrupt_saved_state_is_set_aside_and_the_daemon_starts(tmp_path) -> None:
-    root = board_root("nano", tmp_path)
+def test_a_corrupt_saved_state_is_set_aside_and_the_daemon_starts(scratch) -> None:
+    root = board_root("nano", scratch)
     folder = root / "var/lib/fedge-powerd"
     folder.mkdir(mode=0o700, parents=True)
     (folder / saved.FILE).write_text('{"format": 1, "boot"')

@@ -6,11 +6,11 @@ import pytest
 
 pytest.importorskip("hypothesis", reason="property tests need hypothesis")
 
-from hypothesis import given  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
+from hypothesis import given
+from hypothesis import strategies as st
 
-from fedge.powerd import plan  # noqa: E402
-from fedge.powerd.plan import Emc, EmcFiles, Span, SpanFiles  # noqa: E402
+from fedge.powerd import plan
+from fedge.powerd.plan import Emc, EmcFiles, Span, SpanFiles
 
 FILES = SpanFiles("/low", "/high")
 BPMP = EmcFiles("/rate", "/rate", "/rate", "/lock", "/cap")

@@ -2,7 +2,18 @@
 
 import pytest
 from contracts import jetsons
-from contracts.jetsons.kernel import CPUS, OVERRIDE, POLICIES, Fault, KernelMachine, half, hot, lost_sensor, stuck_core
+from contracts.jetsons.kernel import (
+    CPUS,
+    OFFLINE,
+    OVERRIDE,
+    POLICIES,
+    Fault,
+    KernelMachine,
+    half,
+    hot,
+    lost_sensor,
+    stuck_core,
+)
 from contracts.jetsons.nvpmodel import SWITCH
 
 from fedge.powerd.board import Board
@@ -18,8 +29,8 @@ def truth(request):
 
 
 @pytest.fixture
-def machine(truth, tmp_path):
-    return KernelMachine(str(jetsons.build(truth.name, tmp_path)), quick=True)
+def machine(truth, roots):
+    return KernelMachine(str(roots.root(truth.name)), quick=True)
 
 
 @pytest.fixture
@@ -163,9 +174,9 @@ def writes_of(machine, board, act):
 
 @pytest.mark.parametrize("name", jetsons.BOARDS)
 @pytest.mark.parametrize("kind", ["ignore", "refuse"])
-def test_whichever_write_of_a_change_fails_everything_is_put_back(kind, name, tmp_path):
+def test_whichever_write_of_a_change_fails_everything_is_put_back(kind, name, roots):
     truth = jetsons.board(name)
-    machine = KernelMachine(str(jetsons.build(name, tmp_path)), quick=True)
+    machine = KernelMachine(str(roots.root(name)), quick=True)
     board = opened(truth, machine)
     before = jetsons.contents(machine.root)
     count = writes_of(machine, board, lambda board: board.set_mode(opposite(board), lock_min=True))
@@ -194,10 +205,10 @@ def known(machine):
     return {p: c for p, c in jetsons.contents(machine.root).items() if not p.endswith("/power/control")}
 
 
-def assert_preset_caught(name, folder, spoil):
+def assert_preset_caught(name, roots, spoil):
     """Setting another preset is refused and leaves no trace; ``spoil`` makes it go wrong."""
     truth = jetsons.board(name)
-    machine = KernelMachine(str(jetsons.build(name, folder)), quick=True)
+    machine = KernelMachine(str(roots.root(name)), quick=True)
     board = opened(truth, machine)
     machine.path(SWITCH).write_text("")
     before = known(machine)
@@ -210,24 +221,24 @@ def assert_preset_caught(name, folder, spoil):
 
 
 @with_presets
-def test_a_container_is_told_apart(name, tmp_path):
-    refusal, _ = assert_preset_caught(name, tmp_path, lambda machine: machine.path(SWITCH).write_text("container"))
+def test_a_container_is_told_apart(name, roots):
+    refusal, _ = assert_preset_caught(name, roots, lambda machine: machine.path(SWITCH).write_text("container"))
     assert refusal.kind == "container"
 
 
 @with_presets
 @pytest.mark.parametrize("how", ["fails", "half"])
-def test_an_nvpmodel_that_fails_is_told_and_undone(how, name, tmp_path):
-    refusal, _ = assert_preset_caught(name, tmp_path, lambda machine: machine.path(SWITCH).write_text(how))
+def test_an_nvpmodel_that_fails_is_told_and_undone(how, name, roots):
+    refusal, _ = assert_preset_caught(name, roots, lambda machine: machine.path(SWITCH).write_text(how))
     assert refusal.kind == "did-not-stick"
     assert "255" in refusal.text
 
 
 @with_presets
-def test_a_preset_that_does_not_reach_the_kernel_is_caught_and_undone(name, tmp_path):
+def test_a_preset_that_does_not_reach_the_kernel_is_caught_and_undone(name, roots):
     """nvpmodel ends well and says that the mode is set, but the CPU's limit is what it was."""
     path = POLICIES + "/policy0/scaling_max_freq"
-    refusal, machine = assert_preset_caught(name, tmp_path, lambda machine: machine.plant(Fault("ignore", path)))
+    refusal, machine = assert_preset_caught(name, roots, lambda machine: machine.plant(Fault("ignore", path)))
     assert refusal.kind == "did-not-stick"
     assert refusal.got == int(machine.read(path))
 
@@ -280,3 +291,120 @@ def test_a_state_that_cannot_be_read_is_refused_before_any_write(truth, machine,
     with pytest.raises(Refused):
         board.set_mode(middle(board))
     assert machine.writes() == []
+
+
+CAPPED = pytest.mark.parametrize("name", ["nano", "agx-orin-jp6"])
+"""One board of each place that the cap has had, both with a lock that the cap control must leave alone."""
+
+
+class Capped:
+    """A board whose memory is capped, not locked, and a change that moves its cap last, after all other knobs."""
+
+    def __init__(self, name, roots) -> None:
+        self.truth = jetsons.board(name)
+        self.machine = KernelMachine(str(roots.root(name)), quick=True)
+        self.board = opened(self.truth, self.machine, emc="cap")
+        self.cap = self.truth.emc.cap
+        self.before = jetsons.contents(self.machine.root)
+        self.found = int(self.machine.read(self.cap))
+
+    def refused(self, *faults):
+        """What the change is refused with while these faults are planted."""
+        self.machine.plant(*faults)
+        refusal = refused(self.board, lambda board: board.set_mode(middle(board), lock_min=True))
+        self.machine.plant()
+        assert refusal.kind == "did-not-stick"
+        return refusal
+
+
+@CAPPED
+@pytest.mark.parametrize("kind", ["ignore", "round", *REFUSALS])
+def test_a_cap_that_does_not_stick_is_caught_and_undone(kind, name, roots):
+    one = Capped(name, roots)
+    fault = Fault("refuse", one.cap, kind, times=1) if kind in REFUSALS else Fault(kind, one.cap, times=1)
+    refusal = one.refused(fault)
+
+    assert one.cap in refusal.text
+    assert "the state before is set again" in refusal.text
+    assert refusal.got == one.found or (kind == "round" and str(refusal.got) in refusal.text)
+    assert jetsons.contents(one.machine.root) == one.before
+
+
+@CAPPED
+@pytest.mark.parametrize("knob", ["cpu", "last-cpu", "gpu", "cpu-min", "gpu-min"])
+def test_with_a_cap_too_a_fault_of_another_knob_undoes_all(knob, name, roots):
+    one = Capped(name, roots)
+    one.refused(Fault("ignore", files(one.truth, knob), times=1))
+    assert jetsons.contents(one.machine.root) == one.before
+
+
+@CAPPED
+def test_a_lock_that_cannot_be_released_for_the_cap_is_told_and_undone(name, roots):
+    one = Capped(name, roots)
+    opened(one.truth, one.machine).set_mode(Mode(emc_hz=one.truth.emc_hz[0]))  # by a daemon that locks
+    one.before = jetsons.contents(one.machine.root)
+    lock = files(one.truth, "lock")
+    refusal = one.refused(Fault("refuse", lock, "EBUSY", times=1))
+
+    assert lock in refusal.text
+    assert refusal.got == 1
+    assert jetsons.contents(one.machine.root) == one.before
+
+
+@CAPPED
+def test_whichever_write_under_a_cap_fails_everything_is_put_back(name, roots):
+    one = Capped(name, roots)
+    count = writes_of(one.machine, one.board, lambda board: board.set_mode(opposite(board), lock_min=True))
+    assert count > 6
+    for failing in range(count):
+        one.machine.plant(Fault("ignore", "*", after=failing, times=1))
+        refusal = refused(one.board, lambda board: board.set_mode(opposite(board), lock_min=True))
+        assert refusal.kind == "did-not-stick"
+        one.machine.plant()
+        assert jetsons.contents(one.machine.root) == one.before, failing
+
+
+def others(contents, path, truth):
+    """All files but those that hang on a lost one: beside it, the memory's clock, a core's cluster and the lists."""
+    hang = [path.rsplit("/", 1)[0], "/sys/kernel/debug/bpmp", "/sys/kernel/debug/clk"]
+    if path.endswith("/online"):
+        core = int(path.split("/")[-2][3:])
+        policy = next(cluster.policy for cluster in truth.clusters if core in cluster.cpus)
+        hang += [f"{POLICIES}/policy{policy}/", f"{OFFLINE}/policy{policy}/", CPUS + "/online", CPUS + "/offline"]
+    return {p: c for p, c in contents.items() if not p.startswith(tuple(hang))}
+
+
+@CAPPED
+@pytest.mark.parametrize("what", ["cap", "gpu", "last-cpu", "cpu-min", "gpu-min", "core"])
+def test_a_file_that_vanishes_under_a_cap_is_told_and_all_else_is_put_back(what, name, roots):
+    one = Capped(name, roots)
+    core = f"{CPUS}/cpu{a_core_to_switch(one.truth)}/online"
+    path = one.machine.resolve({"cap": one.cap, "core": core}.get(what) or files(one.truth, what))
+    one.machine.plant(Fault("vanish", path))
+    refusal = refused(one.board, lambda board: board.set_mode(opposite(board), lock_min=True))
+    one.machine.plant()
+
+    assert refusal.kind == "did-not-stick"
+    now = jetsons.contents(one.machine.root)
+    assert path not in now
+    assert "NOT put back" in refusal.text
+    assert "/".join(path.split("/")[-2:]) in refusal.text.split("NOT put back")[1]
+    assert others(now, path, one.truth) == others(one.before, path, one.truth)
+
+
+@pytest.mark.parametrize("name", ["nano", "agx-orin-jp6"])
+@pytest.mark.parametrize("what", ["lock", "cpu-min", "gpu-min", "core"])
+def test_a_lock_a_lower_limit_or_a_core_that_vanishes_is_told_and_all_else_is_put_back(what, name, roots):
+    truth = jetsons.board(name)
+    machine = KernelMachine(str(roots.root(name)), quick=True)
+    board, before = opened(truth, machine), jetsons.contents(machine.root)
+    path = machine.resolve(f"{CPUS}/cpu{a_core_to_switch(truth)}/online" if what == "core" else files(truth, what))
+    machine.plant(Fault("vanish", path))
+    refusal = refused(board, lambda board: board.set_mode(opposite(board), lock_min=True))
+    machine.plant()
+
+    assert refusal.kind == "did-not-stick"
+    assert "NOT put back" in refusal.text
+    now = jetsons.contents(machine.root)
+    assert path not in now
+    assert others(now, path, truth) == others(before, path, truth)

@@ -7,6 +7,7 @@ import ctypes
 import os
 import resource
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -15,13 +16,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 import numpy as np
 
-from fedge.worker import service, supervisor
-from fedge.worker.jobs import Facts, Parts
+from fedge.worker import service, supervisor, tasks
+from fedge.worker.parts import Facts, Parts
+from fedge.worker.refusal import Refusal
 
 STEP_S = 0.005
 
 
-class Refusal(Exception):
+class NoSuchTask(Refusal):
     kind = "bad-source"
 
 
@@ -111,6 +113,12 @@ def _fail(error):
     raise error
 
 
+def _break(*, leaving_a_thread):
+    if leaving_a_thread:
+        threading.Thread(target=time.sleep, args=(600.0,)).start()
+    raise RuntimeError("CUDA error: device-side assert triggered")
+
+
 def _take_all_memory():
     used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20), resource.RLIM_INFINITY))
@@ -134,13 +142,14 @@ HAPPENINGS = {
     "cuda-memory": lambda: _fail(RuntimeError("NvMapMemAllocInternalTagged: 1075072515 error 12")),
     "mistake": lambda: _fail(ValueError("seven is no batch")),
     "quit": lambda: _fail(SystemExit(5)),
-    "broken": lambda: _fail(RuntimeError("CUDA error: device-side assert triggered")),
+    "broken": lambda: _break(leaving_a_thread=False),
+    "broken-with-a-thread": lambda: _break(leaving_a_thread=True),
 }
 
 
 def _builtin(name):
     if name not in HAPPENINGS:
-        raise Refusal("task: got {}; one of {}".format(name, ", ".join(HAPPENINGS)))
+        raise NoSuchTask("task", name, "one of " + ", ".join(HAPPENINGS))
     return Task(name, "")
 
 
@@ -148,16 +157,14 @@ def parts():
     return Parts(
         prepare=lambda device: Facts("fake", None, None),
         builtin=_builtin,
-        from_source=lambda name, text, sha256: Task("plain", sha256),
+        from_source=lambda *given: tasks.from_source(*given)._replace(name="plain", data=None),
         read=lambda source: Data(3),
         make_trainer=Trainer,
         options=Options,
         choose_device=lambda device: "cpu",
         used_cuda_mb=lambda: 0,
         release=lambda: None,
-        is_oom=lambda error: isinstance(error, MemoryError),
-        stopped=lambda error: False,
-        refusal=Refusal,
+        is_oom=lambda error: isinstance(error, MemoryError) or "NvMapMem" in str(error),
     )
 
 
@@ -165,7 +172,7 @@ def main(arguments):
     if arguments[0] == "supervise":
         command = (sys.executable, str(Path(__file__).resolve()))
         return supervisor.main(supervisor.Settings(arguments[1], command=command))
-    return service.serve(service.read_start(arguments[0]), parts)
+    return service.main(arguments, parts)
 
 
 if __name__ == "__main__":

@@ -123,6 +123,7 @@ def test_a_death_of_long_ago_is_not_taken_for_this_one(tmp_path, status):
     assert "lives on" in error.text
 
 
+@pytest.mark.slow
 def test_when_no_new_trainer_answers_it_gives_up_within_two_seconds(tmp_path):
     script = Script(tmp_path, vanish)
     asked_s = time.monotonic()

@@ -76,6 +76,7 @@ def test_a_missing_torchvision_is_told_with_the_networks_that_need_none():
         builtin("resnet18-imagenet").build(Shape(3, 224, 1000))
 
 
+@pytest.mark.slow
 def test_the_same_is_told_where_torchvision_cannot_be_imported():
     _, said = run(
         "import sys; sys.modules['torchvision'] = None\n"
@@ -86,6 +87,7 @@ def test_the_same_is_told_where_torchvision_cannot_be_imported():
     assert "torchvision: got none for torch" in said
 
 
+@pytest.mark.slow
 @with_torchvision
 def test_torchvision_imports_through_the_door_in_a_fresh_process():
     code, said = run(
@@ -95,6 +97,7 @@ def test_torchvision_imports_through_the_door_in_a_fresh_process():
     assert said.split() == ["resnet18", "MNIST"]
 
 
+@pytest.mark.slow
 @with_torchvision
 def test_the_door_is_needed_exactly_where_the_compiled_part_does_not_load():
     from fedge.worker import vision

@@ -322,6 +322,19 @@ def test_data_lies_below_the_roots_only(client, worker, tmp_path):
     assert client.infer(1, 1)["ok"]  # what was loaded before stays
 
 
+def test_a_link_below_a_root_that_leads_out_of_it_is_refused(client, tmp_path):
+    inside, outside = tmp_path / "data", tmp_path.parent / (tmp_path.name + "-elsewhere")
+    inside.mkdir()
+    outside.mkdir()
+    (inside / "train").symlink_to(inside)
+    assert client.load({"builtin": "plain"}, {"folder": str(inside)})["ok"]
+    (inside / "train_x.npy").symlink_to(outside / "train_x.npy")
+    with pytest.raises(WorkerError) as caught:
+        client.load({"builtin": "mistake"}, {"folder": str(inside)})
+    assert caught.value.kind == "bad-source"
+    assert "train_x.npy" in caught.value.text
+
+
 def test_without_a_root_no_file_is_read(tmp_path):
     with Client(Worker(tmp_path).path, LIMIT_S) as client, pytest.raises(WorkerError) as caught:
         client.load({"builtin": "plain"}, {"folder": str(tmp_path)})
@@ -356,6 +369,14 @@ def test_without_a_task_work_is_refused(worker, verb):
         ({"v": 1, "verb": "train", "steps": 1, "limit_s": float("nan")}, "bad-request"),
         ({"v": 1, "verb": "train", "begin": {"seed": 0, "options": {"steps": 1}}, "steps": 1}, "bad-request"),
         ({"v": 1, "verb": "train", "begin": {"seed": 0, "options": [1]}, "steps": 1}, "bad-request"),
+        (
+            {"v": 1, "verb": "train", "begin": dict(begin(), options=dict(begin()["options"], batch_size=2.5))},
+            "bad-request",
+        ),
+        (
+            {"v": 1, "verb": "train", "begin": dict(begin(), options=dict(begin()["options"], steps=1 << 70))},
+            "bad-request",
+        ),
         ({"v": 1, "verb": "train", "begin": 3, "steps": 1}, "bad-request"),
         ({"v": 1, "verb": "evaluate"}, "bad-request"),
         ({"v": 1, "verb": "profile", "steps": 0, "batch_size": 1}, "bad-request"),
@@ -374,7 +395,11 @@ def test_a_wrong_request_is_refused_and_the_connection_lives_on(client, worker, 
 
 
 def test_garbage_is_answered_and_ends_only_its_own_connection(client, worker):
-    for data in (b"GET / HTTP/1.1\r\n\r\n", frames.PREFIX.pack(frames.MAGIC, 0xFFFFFFFF, 0)):
+    for data in (
+        b"GET / HTTP/1.1\r\n\r\n" * 1000,
+        frames.PREFIX.pack(frames.MAGIC, 2, 1 << 63) + b"{}",
+        frames.PREFIX.pack(frames.MAGIC, 0xFFFFFFFF, 0),
+    ):
         with worker.raw() as connection:
             connection.sendall(data)
             reply, _ = frames.read(connection)

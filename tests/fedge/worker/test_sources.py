@@ -237,3 +237,22 @@ class TestImages:
 
 def test_a_record_of_data_has_these_fields():
     assert Data._fields == ("train_x", "train_y", "test_x", "test_y", "mean", "sd", "classes")
+
+
+def test_noise_that_no_memory_could_hold_is_refused_before_it_is_made():
+    for sizes in ({"samples": 1 << 60}, {"side": 1 << 40}, {"classes": 1 << 40}):
+        with pytest.raises(BadSource, match="numbers that some memory could hold"):
+            read({"synthetic": dict({"samples": 8, "channels": 1, "side": 8, "classes": 3}, **sizes)})
+
+
+def test_what_leads_out_of_the_roots_is_named(tmp_path):
+    inside, outside = tmp_path / "in", tmp_path / "out"
+    (inside / "train").mkdir(parents=True)
+    outside.mkdir()
+    roots = [str(inside.resolve())]
+    assert list(sources.strays(str(inside), roots)) == []
+    assert list(sources.strays(str(inside / ".." / "out"), roots)) == [str(inside / ".." / "out")]
+    assert list(sources.strays(str(tmp_path / "in-other"), roots)) == [str(tmp_path / "in-other")]
+    (inside / "train" / "cats").symlink_to(outside)
+    (inside / "own").symlink_to(inside / "train")
+    assert list(sources.strays(str(inside), roots)) == [str(inside / "train" / "cats")]

@@ -168,8 +168,9 @@ def test_a_task_that_takes_all_memory_is_an_oom_and_the_same_process_goes_on(wor
 
 
 @pytest.mark.slow
-def test_an_error_that_breaks_cuda_is_answered_and_followed_by_a_new_process(worker, client):
-    error, _ = train(client, "broken")
+@pytest.mark.parametrize("task", ["broken", "broken-with-a-thread"])
+def test_an_error_that_breaks_cuda_is_answered_and_followed_by_a_new_process(client, task):
+    error, _ = train(client, task)
     assert error.kind == "failed"
     assert "device-side assert" in error.text
     until(lambda: client.status()["restarts"] == 1)

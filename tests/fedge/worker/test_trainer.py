@@ -262,7 +262,7 @@ def test_a_profile_stops_when_it_is_told_to():
     assert len(made().profile(5, 4, stop=Counter(3))) == 3
 
 
-@pytest.mark.parametrize("asked", [(0, 4, "train"), (3, 0, "infer"), (3, 4, "test")])
+@pytest.mark.parametrize("asked", [(0, 4, "train"), (3, 0, "infer"), (3, 4, "test"), (1, 10**15, "train")])
 def test_a_profile_of_nothing_is_refused(asked):
     with pytest.raises(BadCall, match="at least one of each, to 'train' or to 'infer'"):
         made().profile(*asked)
@@ -301,6 +301,7 @@ def test_a_result_before_the_first_minibatch_is_refused():
         ([], OPTIONS, "0 samples, 4 steps of 8; at least one of each"),
         ([1], OPTIONS._replace(steps=0), "1 samples, 0 steps of 8"),
         ([1], OPTIONS._replace(batch_size=0), "at least one of each"),
+        ([1], OPTIONS._replace(batch_size=10**15), "65536 in a step at most"),
         ([64], OPTIONS, "from 64 to 64; a row of indices from 0 to 63"),
         ([-1], OPTIONS, "a row of indices from 0 to 63"),
         ([1.5], OPTIONS, "a share of float64"),

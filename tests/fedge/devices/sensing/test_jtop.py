@@ -134,6 +134,16 @@ def test_older_versions_give_plain_temperatures(monkeypatch: pytest.MonkeyPatch)
     assert sensor.read().temperatures_c == {"CPU": 41.5}
 
 
+def test_the_memorys_load_is_there_where_the_service_can_read_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    _install(monkeypatch, FakeClient)
+    sensor = JtopSensor(Machine(), RealClock())
+    unread = sensor.read().mem_load
+    FakeClient.made[0].data["memory"]["EMC"]["val"] = 37
+    FakeClient.made[0].emit()
+
+    assert (unread, sensor.read().mem_load) == (None, 0.37)
+
+
 def test_it_asks_for_no_interval_below_the_services_least(monkeypatch: pytest.MonkeyPatch) -> None:
     _install(monkeypatch, FakeClient)
     sensor = JtopSensor(Machine(), RealClock(), interval_s=0.1)

@@ -152,6 +152,20 @@ def test_the_wait_for_a_sample_is_bounded() -> None:
     assert energy.samples == 6
 
 
+def test_a_sensor_that_is_lost_in_a_window_and_stays_away_makes_no_energy_of_what_it_saw_before() -> None:
+    with sampling() as (sampler, sensor, clock):
+        clock.move(1.0)
+        sensor.broken = OSError("bus stuck")
+        clock.move(1.0)
+
+        assert sampler.window(0.5, 1.25).samples == 6
+        with pytest.raises(SensorLost, match=r"no power sample from 1\.000 to 1\.900 s: bus stuck"):
+            sampler.window(0.5, 1.9)
+        sensor.broken = None
+        clock.move(1.0)
+        assert sampler.window(0.5, 1.9).gaps == 1
+
+
 def test_a_failing_sensor_is_a_gap_and_is_tried_again() -> None:
     with sampling() as (sampler, sensor, clock):
         clock.move(1.0)

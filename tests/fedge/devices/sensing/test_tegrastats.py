@@ -145,3 +145,12 @@ def test_a_line_that_is_too_old_is_a_loss() -> None:
 def test_nothing_at_all_is_a_loss_after_the_limit() -> None:
     with pytest.raises(SensorLost, match=r"tegrastats: no sample within 0\.01 s"):
         arrival_module.Arrival("tegrastats", VirtualClock(), 0.1).newest(0.01)
+
+
+@pytest.mark.parametrize(("said", "load"), [("EMC_FREQ 2%@2133 ", 0.02), ("EMC_FREQ @2133 ", None), ("", None)])
+def test_the_memorys_load_is_what_the_line_says(tmp_path: Path, said: str, load: float | None) -> None:
+    line = LINE.format(RAILS).replace("EMC_FREQ 2%@2133 ", said)
+    sensor = TegrastatsSensor(install(tmp_path, SHOWING, line), RealClock())
+
+    assert sensor.read().mem_load == load
+    sensor.close()

@@ -1,0 +1,106 @@
+"""One job at a time: a request on its way, told to stop at its next minibatch, and the room that it has to claim."""
+
+import os
+import threading
+import time
+from typing import Any, Callable, Dict, Optional, Tuple
+
+from fedge.worker.frames import Arrays, Head
+
+Reply = Tuple[Dict[str, Any], Arrays]
+"""The header and the arrays of an answer."""
+
+
+class Job:
+    """One request on its way: who runs it calls ``watch`` before each minibatch, who serves it waits for ``ended``."""
+
+    def __init__(self, verb: str, head: Head, clock: Callable[[], float] = time.monotonic) -> None:
+        self.verb = verb
+        self.head = head
+        self.header = head.header
+        self.arrays: Arrays = {}
+        self.reply: Optional[Reply] = None
+        self.done = 0
+        self.of: Optional[int] = None
+        self.first_step_s: Optional[float] = None
+        self.cancelled = threading.Event()
+        self.abandoned = False
+        self._clock = clock
+        self._arrived_s = clock()
+        self.ended, self._end = os.pipe()
+
+    def watch(self) -> bool:
+        """Whether to stop now; called before each minibatch, and so also the place where the first one is timed."""
+        if self.first_step_s is None:
+            self.first_step_s = self._clock() - self._arrived_s
+        return self.cancelled.is_set()
+
+    def abandon(self) -> None:
+        """The client is gone: nobody will read the answer."""
+        self.abandoned = True
+        self.cancelled.set()
+
+    def finish(self, reply: Reply) -> None:
+        """The answer is ready: wakes who serves the request."""
+        self.reply = reply
+        os.write(self._end, b".")
+
+    def answer(self) -> Reply:
+        """What ``finish`` was given."""
+        assert self.reply is not None
+        return self.reply
+
+    def close(self) -> None:
+        """Give the pipe back."""
+        os.close(self.ended)
+        os.close(self._end)
+
+    def progress(self) -> Dict[str, Any]:
+        """How far it is, for ``status``."""
+        return {"verb": self.verb, "done": self.done, "of": self.of}
+
+    def __str__(self) -> str:
+        return self.verb if self.of is None else f"{self.verb} ({self.done} of {self.of} steps done)"
+
+
+class Slot:
+    """Room for one job, claimed before its arrays are read, so that never two bodies are in memory."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._ready: Optional[Job] = None
+        self.job: Optional[Job] = None
+
+    def claim(self, job: Job) -> Optional[Job]:
+        """Take the room; the job that has it already, or None when it is now this one's."""
+        with self._changed:
+            if self.job is None:
+                self.job = job
+                return None
+            return self.job
+
+    def submit(self, job: Job) -> None:
+        """The job that claimed the room is complete and may run."""
+        with self._changed:
+            self._ready = job
+            self._changed.notify()
+
+    def wait(self, limit_s: Optional[float] = None) -> Optional[Job]:
+        """The next job to run; None when none came within the limit."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._ready is not None, limit_s)
+            job, self._ready = self._ready, None
+            return job
+
+    def free(self, job: Job) -> None:
+        """The job needs the room no longer."""
+        with self._changed:
+            if self.job is job:
+                self.job = None
+
+    def cancel(self) -> bool:
+        """Ask the running job to stop; whether there was one."""
+        job = self.job
+        if job is not None:
+            job.cancelled.set()
+        return job is not None

@@ -1,0 +1,48 @@
+"""The recorded boards' roots, built once and shared: a root that a test has left changed is built anew."""
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+from contracts import jetsons
+from contracts.jetsons.kernel import FAULTS, LOG
+
+PLACE = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+"""In memory where that can be had, else where temporary files go: a root is hundreds of small files."""
+
+
+class Roots:
+    """Every board at most once; a board's root is as it was built whenever it is given out."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._fresh = folder, {}
+
+    def root(self, name: str) -> Path:
+        """The board's root, without any write in its log, and with nothing planted."""
+        root = self._folder / name
+        if name in self._fresh and jetsons.contents(root) == self._fresh[name]:
+            (root / LOG.lstrip("/")).write_text("")
+            faults = root / FAULTS.lstrip("/")
+            if faults.exists():
+                faults.unlink()
+            return root
+        shutil.rmtree(str(root), ignore_errors=True)
+        jetsons.build(name, self._folder)
+        self._fresh[name] = jetsons.contents(root)
+        return root
+
+
+@pytest.fixture(scope="session")
+def roots():
+    """One set of roots for all tests of this process, which run one after the other."""
+    with tempfile.TemporaryDirectory(prefix="fedge-roots", dir=PLACE) as made:
+        yield Roots(Path(made))
+
+
+@pytest.fixture
+def scratch():
+    """A folder of this test's own."""
+    with tempfile.TemporaryDirectory(prefix="fedge-root", dir=PLACE) as made:
+        yield Path(made)

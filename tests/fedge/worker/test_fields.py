@@ -1,0 +1,33 @@
+"""A request's fields: what is meant comes through, everything else is refused by the field's name."""
+
+import pytest
+
+from fedge.worker import fields
+from fedge.worker.fields import BadField
+
+
+def test_what_is_meant_comes_through():
+    asked = {"o": {}, "t": "text", "n": 3, "s": 2}
+    assert fields.an_object(asked, "o") == {}
+    assert fields.a_text(asked, "t") == "text"
+    assert fields.a_count(asked, "n", 1) == 3
+    assert fields.a_count(asked, "missing", 1) == 1
+    assert fields.a_number(asked, "n") == 3.0
+    assert fields.seconds(asked, "s") == 2.0
+    assert fields.seconds(asked, "missing") is None
+
+
+@pytest.mark.parametrize(
+    ("read", "wrong"),
+    [
+        (fields.an_object, [None, [], "x"]),
+        (fields.a_text, [None, "", 3]),
+        (lambda asked, name: fields.a_count(asked, name, 1), [0, -1, 1.0, True, "1", 2**63]),
+        (fields.a_number, [None, True, "1", float("nan"), float("inf"), -float("inf")]),
+        (fields.seconds, [0, -1.0, True, "1", float("nan"), float("inf")]),
+    ],
+)
+def test_what_is_not_meant_is_refused_by_name(read, wrong):
+    for value in wrong:
+        with pytest.raises(BadField, match=r"^the_field: got .*; "):
+            read({"the_field": value}, "the_field")
