@@ -53,6 +53,8 @@ SELECTION = ("fraction_train", "fraction_evaluate", "min_train_nodes", "min_eval
 """Options of Flower's strategies that choose the clients of a round, which is the coordinator's part."""
 SAME_KNOB = 0.02
 """A table's clock may differ so much from the catalogue's and still be the same step (rounding)."""
+FLEET = "fleet"
+"""The backend of real boards."""
 NEAR_KNOB, FEW = 0.05, 0.1
 """A board's release may have stepped a few clocks otherwise: up to this share of a knob's values may be this far off.
 Chosen by us; a table of another board is further off, or in more values, in one of its knobs."""
@@ -61,6 +63,8 @@ Chosen by us; a table of another board is further off, or in more values, in one
 def check(experiment: Experiment) -> None:
     """Raise ``BadInput`` for the first thing that could not work, naming its field; loads the data."""
     add_plugins(experiment)
+    if experiment.backend == FLEET:
+        _check_real(experiment)
     _check_fleet(experiment)
     workloads.check_task(experiment.workload.task)
     _check_predictor(experiment)
@@ -69,6 +73,19 @@ def check(experiment: Experiment) -> None:
     _check_selection(experiment)
     _check_availability(experiment)
     _check_limits(experiment, _check_data(experiment))
+
+
+def _check_real(experiment: Experiment) -> None:
+    """Raise ``BadInput`` for what only emulated boards can have, and for a task that no board's worker can load."""
+    for i, entry in enumerate(experiment.fleet):
+        made_up = {"truth": entry.truth != "model", "availability": entry.availability, "battery": entry.battery}
+        for field in (field for field, given in made_up.items() if given):
+            right = "nothing: the fleet backend's boards are real, this is for emulated ones (backend sim or local)"
+            raise BadInput(f"fleet[{i}].{field}", shown(getattr(entry, field)), right)
+    task = experiment.workload.task
+    if ":" in task:
+        right = "one of fedge's tasks or a task file (.py): a board's worker cannot load a module of yours"
+        raise BadInput("workload.task", repr(task), right)
 
 
 def add_plugins(experiment: Experiment) -> None:
@@ -367,9 +384,14 @@ def out_of_reach(experiment: Experiment) -> tuple[Board, ...]:
 
 def labels(experiment: Experiment) -> dict[str, dict[str, Any]]:
     """Per fleet entry, by what its boards are called: how its truth and its predictor's prior came about."""
-    return {
+    told = {
         name: _label(board, kind_of(board, experiment.workload), references_of(board, experiment.workload))
         for name, board in reversed(_entries(experiment).items())
+    }
+    if experiment.backend != FLEET:
+        return told
+    return {
+        name: label | {"truth": {"label": "measured", "source": "the board itself"}} for name, label in told.items()
     }
 
 

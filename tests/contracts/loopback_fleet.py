@@ -1,0 +1,79 @@
+"""A fleet on loopback: Flower's own SuperLink and SuperNodes, every node a board at a desk; no TLS, no accounts."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sysconfig
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from contracts.desk import Desk, desk
+
+from experiments.backends.processes import MARK, private
+from experiments.backends.superlink import free_port
+
+START_LIMIT_S = 90.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """Where the SuperLink listens, the boards, and the processes of their SuperNodes by board name."""
+
+    address: str
+    desks: dict[str, Desk]
+    nodes: dict[str, subprocess.Popen[bytes]]
+
+
+@contextmanager
+def loopback_fleet(kinds: Sequence[str], folder: Path) -> Iterator[Fleet]:
+    """One board of each kind, called board-1, board-2 ..., with a SuperNode each."""
+    with ExitStack() as stack:
+        port = free_port()
+        options = ["--insecure", "--host", "127.0.0.1", "--port", str(port)]
+        link = ["flower-superlink", *options, "--disable-runtime-dependency-installation"]
+        stack.enter_context(_flower(link, folder / "superlink", "Uvicorn running on"))
+        desks, nodes = {}, {}
+        for i, kind in enumerate(kinds, start=1):
+            name = f"board-{i}"
+            place = folder / name
+            place.mkdir()
+            desks[name] = stack.enter_context(desk(kind, place, board=name))
+            settings = place / "node.yaml"
+            settings.write_text(json.dumps(desks[name].settings.model_dump(mode="json")), encoding="utf-8")
+            node = ["flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{port}", "--host", "127.0.0.1"]
+            node += ["--port", str(free_port()), "--node-config", f'settings="{settings}"']
+            nodes[name] = stack.enter_context(_flower(node, place / "node", "SuperNode"))
+        yield Fleet(f"127.0.0.1:{port}", desks, nodes)
+
+
+@contextmanager
+def _flower(command: Sequence[str], home: Path, up: str) -> Iterator[subprocess.Popen[bytes]]:
+    """One of Flower's programs with its helpers, once its log says that it is ``up``; all ended with the block."""
+    home.mkdir(parents=True)
+    env = private(os.environ, home)
+    del env[MARK]  # the launcher ends every process that carries its mark
+    log = home / "log"
+    program = Path(sysconfig.get_path("scripts")) / command[0]
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [str(program), *command[1:]], stdout=output, stderr=output, env=env, cwd=home, start_new_session=True
+        )
+    try:
+        limit_s = time.monotonic() + START_LIMIT_S
+        while up not in log.read_text(encoding="utf-8"):
+            assert process.poll() is None, log.read_text(encoding="utf-8")
+            assert time.monotonic() < limit_s, log.read_text(encoding="utf-8")
+            time.sleep(0.1)
+        yield process
+    finally:
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(5)
