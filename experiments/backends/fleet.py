@@ -12,6 +12,7 @@ from experiments.backends.staging import CONNECTION, run_config_toml, stage
 from experiments.backends.submission import submit
 from fedge.errors import RunFailed
 from fedge.experiment import Experiment, SuperlinkSpec
+from fedge.workloads import OWN_FILE
 
 STARTED = re.compile(r"run (?:id )?(\d{6,})", re.IGNORECASE)
 STOP_WITHIN_S = 15.0
@@ -23,7 +24,8 @@ def run_fleet(experiment: Experiment, folder: Path, on_round: Callable[[], None]
     The SuperLink's ServerApp writes the run folder, so it runs on this machine. A launcher that is interrupted stops
     the run: no board goes on working for nobody.
     """
-    plugins = [Path(plugin) for plugin in experiment.plugins]
+    task = experiment.workload.task
+    plugins = [Path(plugin) for plugin in (*experiment.plugins, *([task] if task.endswith(OWN_FILE) else []))]
     app = stage(folder, plugins, config={"experiment": "", "folder": ""})
     launch = Launch(app.resolve(), folder / ".flwr", folder / "logs", private(os.environ, folder), on_round)
     launch.flwr_home.mkdir(parents=True, exist_ok=True)

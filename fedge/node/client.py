@@ -101,8 +101,17 @@ def task_of(experiment: Experiment) -> Mapping[str, Any]:
     if not name.endswith(".py"):
         right = "one of fedge's tasks, or the path of a task file (.py), which the board's worker can load"
         raise BadInput("workload.task", repr(name), right)
-    source = Path(name).read_bytes()
+    source = _shipped(Path(name)).read_bytes()
     return {"name": name, "source": source.decode("utf-8"), "sha256": hashlib.sha256(source).hexdigest()}
+
+
+def _shipped(path: Path) -> Path:
+    """The user's file: as the experiment names it, or, on a board, beside this very package, with which it came."""
+    beside = Path(__file__).resolve().parents[2] / path.name
+    found = next((each for each in (path, beside) if each.is_file()), None)
+    if found is None:
+        raise BadInput("workload.task", f"{path}, which is neither here nor in the run's app", "an existing task file")
+    return found
 
 
 def _front(post: Post, ask: Ask) -> tuple[Answer, None]:

@@ -17,6 +17,7 @@ pytest.importorskip("torch", reason="the worker trains with torch")
 
 from contracts.desk import Desk, desk
 
+from fedge.errors import BadInput
 from fedge.experiment import Experiment, boards
 from fedge.node import client
 from fedge.powerd.client import Client as Power
@@ -217,3 +218,22 @@ def test_a_task_that_a_worker_cannot_load_is_refused_by_name(board: Desk) -> Non
 
     assert answer.error is not None
     assert "task file (.py)" in answer.error
+
+
+def test_a_task_file_of_the_run_is_found_where_the_run_was_unpacked(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "linear.py").write_text("def model(shape): ...\n", encoding="utf-8")
+    monkeypatch.setattr(client, "__file__", str(tmp_path / "fedge" / "node" / "client.py"))
+    own = EXPERIMENT.model_copy(
+        update={"workload": EXPERIMENT.workload.model_copy(update={"task": "/home/mary/linear.py"})}
+    )
+
+    assert client.task_of(own)["source"] == "def model(shape): ...\n"
+
+
+def test_a_task_file_that_did_not_come_along_is_named(monkeypatch, tmp_path: Path) -> None:
+    own = EXPERIMENT.model_copy(
+        update={"workload": EXPERIMENT.workload.model_copy(update={"task": "/home/mary/linear.py"})}
+    )
+
+    with pytest.raises(BadInput, match=r"/home/mary/linear.py, which is neither here"):
+        client.task_of(own)
