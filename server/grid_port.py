@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
@@ -17,9 +19,22 @@ from server.port import Question, Reply
 POLL_S = 0.05
 HELLO_WITHIN_S = 30.0
 """A node that comes up while a run is on is given so long to say who it is; chosen by us."""
+SILENT_S = 60.0
+"""A node that did not is asked again after so long, then after twice as long, and so on; chosen by us."""
 UNNAMED = "node "
 """What a node is called before it has told its board's name."""
 _TYPES = {"hello": MessageType.QUERY, "front": MessageType.QUERY, "train": MessageType.TRAIN}
+
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pause:
+    """For how long, and until when, a node is not asked who it is."""
+
+    length_s: float
+    until_s: float
 
 
 class Grid(Protocol):
@@ -52,6 +67,7 @@ class GridPort:
         self._node_of: dict[str, int] = {}
         self._strangers: set[int] = set()
         """Nodes whose board is not of this fleet."""
+        self._silent: dict[int, _Pause] = {}
 
     def ask(self, questions: Mapping[str, Question], timeout_s: float) -> Mapping[str, Reply]:
         self._meet(self._nodes())
@@ -81,20 +97,45 @@ class GridPort:
 
     def _meet(self, nodes: Collection[int]) -> None:
         """Ask every node that is new who it is; a board that came back with another node is known by that one."""
+        now_s = self._clock.now_s()
         known = {*self._node_of.values(), *self._strangers}
-        unknown = [node for node in nodes if node not in known]
+        silent = {node for node, pause in self._silent.items() if now_s < pause.until_s}
+        unknown = [node for node in nodes if node not in known | silent]
         if not unknown:
             return
         within_s = min(self._connect_timeout_s, HELLO_WITHIN_S) if self._node_of else self._connect_timeout_s
         replies = self._exchange({node: Question(Ask("hello")) for node in unknown}, within_s)
-        found = {reply.answer.board: node for node, reply in replies.items() if reply.answer.error is None}
-        self._strangers |= {node for board, node in found.items() if board not in self._boards}
-        ours = {board: node for board, node in found.items() if board in self._boards}
+        told = {node: reply.answer.board for node, reply in replies.items() if reply.answer.error is None}
+        self._leave_alone(set(unknown) - set(told))
+        ours = self._ours(told, nodes)
         if not ours and not self._node_of:
             reasons = (reply.answer.error for reply in replies.values() if reply.answer.error)
-            strange = f"the boards that did, {', '.join(sorted(found))}, are not in this fleet" if found else "silence"
-            raise RunFailed(f"no board answered: {next(reasons, strange)}")
+            strange = f"the boards that did, {', '.join(sorted(told.values()))}, are not in this fleet"
+            raise RunFailed(f"no board answered: {next(reasons, strange if told else 'silence')}")
         self._node_of |= ours
+
+    def _ours(self, told: Mapping[int, str], nodes: Collection[int]) -> dict[str, int]:
+        """The fleet's boards among those that told their names; every other node is a stranger from now on.
+
+        A second node that claims the name of a board whose node is up is one, too: two boards with one settings file.
+        """
+        ours: dict[str, int] = {}
+        for node, board in told.items():
+            if board in self._boards and board not in ours and self._node_of.get(board) not in nodes:
+                ours[board] = node
+                continue
+            self._strangers.add(node)
+            if board in self._boards:
+                logger.warning("a second node says that it is %s: left alone; give every board its own name", board)
+        return ours
+
+    def _leave_alone(self, nodes: Collection[int]) -> None:
+        """Nodes that did not say who they are, each left alone twice as long as the last time."""
+        now_s = self._clock.now_s()
+        for node in nodes:
+            earlier = self._silent.get(node)
+            length_s = SILENT_S if earlier is None else 2 * earlier.length_s
+            self._silent[node] = _Pause(length_s, now_s + length_s)
 
     def _exchange(self, questions: Mapping[int, Question], timeout_s: float) -> dict[int, Reply]:
         """Push every question and pull replies until all are there or the time is up."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from experiments.backends.processes import Launch, Log, ending, pause, private, spawn
 from experiments.backends.staging import CONNECTION, ConfigValue, run_config_toml
-from experiments.backends.submission import submit
+from experiments.backends.submission import log_of, submit
 from fedge.errors import RunFailed
 
 logger = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ def simulate(
     with ending(launch):
         superlink, log = _start_superlink(launch)
         options = ["--federation-config", federation_config(n_nodes, env)]
-        submit(launch, config_file, options, lambda: _check_alive(superlink, log))
+        submit(launch, log_of(launch), config_file, options, lambda: _check_alive(superlink, log))
 
 
 def _check_alive(superlink: subprocess.Popen[bytes], log: Log) -> None:

@@ -29,6 +29,8 @@ class FakeGrid:
         self.boards = {11 + i: board for i, board in enumerate(boards)}
         self.silent, self.broken, self.delay, self.late_nodes = silent, broken, delay, late_nodes
         self.bare = ""
+        self.mute = False
+        self.names: dict[str, str] = {}
         self.claims: dict[str, str] = {}
         self.sent: dict[str, Message] = {}
         self.asked: list[tuple[str, Ask]] = []
@@ -59,7 +61,7 @@ class FakeGrid:
         board = self.boards[sent.metadata.dst_node_id]
         ask = from_json(Ask, str(sent.content.config_records["fedge"]["ask"]))
         self.asked.append((board, ask))
-        if board in self.silent and ask.kind != "hello":
+        if board in self.silent and (ask.kind != "hello" or self.mute):
             return None
         if board in self.broken and ask.kind != "hello":
             reply = Message(Error(8, "ClientApp stopped responding."), reply_to=sent)
@@ -70,7 +72,7 @@ class FakeGrid:
 
     def _content(self, board: str, ask: Ask) -> RecordDict:
         if ask.kind == "hello":
-            return RecordDict({"fedge": ConfigRecord({"answer": to_json(Answer(board))})})
+            return RecordDict({"fedge": ConfigRecord({"answer": to_json(Answer(self.names.get(board, board)))})})
         said = to_json(answer(self.claims.get(board, board), 5.0))
         if board in self.bare:
             return RecordDict({"fedge": ConfigRecord({"answer": said})})
@@ -200,3 +202,29 @@ def test_a_board_of_another_fleet_is_asked_for_its_name_once_and_left_alone() ->
 def test_only_boards_of_another_fleet_end_the_run_with_their_names() -> None:
     with pytest.raises(RunFailed, match="x, y, are not in this fleet"):
         GridPort(FakeGrid("xy"), "ab", VirtualClock()).ask(questions(), 10.0)
+
+
+def test_a_node_that_does_not_say_who_it_is_holds_the_rounds_up_ever_more_seldom() -> None:
+    grid, clock = FakeGrid("abc", silent="c"), VirtualClock()
+    grid.mute = True
+    port = GridPort(grid, "abc", clock, 10.0)
+    for _ in range(20):
+        port.ask(questions("ab"), 5.0)
+        clock.sleep_s(30.0)
+
+    assert clock.now_s() < 20 * 30.0 + 10.0 + 5 * 10.0 + 20.0
+    assert {message.metadata.dst_node_id for message in grid.sent.values()} == {11, 12, 13}
+
+
+def test_a_second_node_with_a_boards_name_is_left_alone_while_the_first_is_up() -> None:
+    grid = FakeGrid("ab")
+    port = GridPort(grid, "ab", VirtualClock())
+    port.ask(questions(), 10.0)
+    grid.boards = {11: "a", 12: "b", 13: "x"}
+    grid.names = {"x": "a"}
+
+    for _ in range(3):
+        port.ask(questions(), 10.0)
+
+    asked = [ask.kind for board, ask in grid.asked if board == "x"]
+    assert asked == ["hello"]
