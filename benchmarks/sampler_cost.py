@@ -61,7 +61,7 @@ def sampled(sensor: OpenSensor, hz: float, seconds: float) -> tuple[float, int]:
         time.sleep(0.5)
         start_s = clock.now_s()
         used = percent(seconds)
-        return used, len(sampler.samples_since(start_s))
+        return used, sampler.window(start_s, clock.now_s()).samples
 
 
 def tegrastats_at(root: Path, hz: int) -> Machine:

@@ -94,7 +94,7 @@ def measured(task: str, python: str, repeats: int, cold: int) -> Figures:
         client.load({"builtin": task}, {"synthetic": TASKS[task]}, "cpu")
         begin = {"seed": 0, "options": options()}
         _, arrays = client.train(begin, steps=1, finish=True)  # without arrays: the task's own
-        client.train(begin, arrays, steps=1)  # the first; what is measured is the second and those after it
+        client.train(begin, arrays, steps=1, finish=True)  # the first; what is measured is the second and later ones
         warm, outside = [], []
         for _ in range(repeats):
             asked_s = time.perf_counter()
@@ -102,6 +102,7 @@ def measured(task: str, python: str, repeats: int, cold: int) -> Figures:
             took_s = time.perf_counter() - asked_s
             warm.append(reply["first_step_after_s"])
             outside.append(took_s - sum(reply["seconds"]))
+            client.train(finish=True)  # as a round does before the next one begins
         model = Path(folder) / "model.npz"
         np.savez(model, **arrays)
         colds = [cold_s(task, python, model) for _ in range(cold)]

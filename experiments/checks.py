@@ -82,6 +82,9 @@ def _check_real(experiment: Experiment) -> None:
         for field in (field for field, given in made_up.items() if given):
             right = "nothing: the fleet backend's boards are real, this is for emulated ones (backend sim or local)"
             raise BadInput(f"fleet[{i}].{field}", shown(getattr(entry, field)), right)
+    from experiments.fleet import superlink
+
+    superlink.check(experiment.superlink)
     task = experiment.workload.task
     if ":" in task:
         right = "one of fedge's tasks or a task file (.py): a board's worker cannot load a module of yours"

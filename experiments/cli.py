@@ -13,6 +13,7 @@ import typer
 import typer.core
 
 from experiments import cli_board, cli_power
+from experiments.cli_fleet import fleet
 from experiments.cli_predict import app as predict
 from experiments.cli_study import app as study
 from fedge.errors import BadInput, FedgeError
@@ -29,6 +30,7 @@ app = typer.Typer(
 )
 devices = typer.Typer(help="The catalogue of boards.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(devices, name="devices")
+app.add_typer(fleet, name="fleet")
 app.add_typer(predict, name="predict")
 app.add_typer(study, name="study")
 

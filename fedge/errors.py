@@ -44,7 +44,11 @@ class ModeNotSet(BoardError):
 
 
 class WorkerFailed(BoardError):
-    """The worker could not do its work; ``kind`` is ``oom``, ``died``, ``busy``, ``refused`` or ``failed``."""
+    """The worker could not do its work.
+
+    ``kind`` is that of its answer (``fedge.worker.refusal.KINDS``), ``unreachable`` or ``died`` when there was none, or
+    ``cancelled`` when its training was stopped before the end.
+    """
 
     def __init__(self, kind: str, text: str) -> None:
         self.kind = kind

@@ -75,6 +75,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "torchvision": ("fedge.workloads", "fedge.worker"),
     "pyarrow": ("fedge.telemetry", "fedge.profiles", "experiments"),
     "plotly": ("server", "experiments"),
+    "cryptography": ("experiments",),
     "jtop": ("fedge.devices.sensing.jtop",),
     "typer": ("experiments",),
     "rich": ("experiments",),

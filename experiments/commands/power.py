@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from fedge.errors import BadInput, BoardError
 from fedge.powerd.client import Client, PowerdError
@@ -91,13 +92,13 @@ def print_state(console: Console, answer: Mapping[str, Any]) -> None:
         value = answer["mode"].get(knob)
         table.add_row(name, "not on this board" if value is None else f"{value / unit:g}")
     preset, lease = answer.get("preset"), answer.get("lease")
-    table.add_row("stock mode", preset["name"] if preset else "unknown")
-    table.add_row("held by", f"{lease['name']}, {lease['left_s']:.0f} s left" if lease else "nobody")
+    table.add_row("stock mode", Text(preset["name"] if preset else "unknown"))
+    table.add_row("held by", Text(f"{lease['name']}, {lease['left_s']:.0f} s left" if lease else "nobody"))
     table.add_row("changed", "yes: 'fedge power restore' puts back what was found" if answer.get("changed") else "no")
     if answer.get("temperature_c") is not None:
         table.add_row("hottest", f"{answer['temperature_c']:.1f} C")
     if answer.get("stopped"):
-        table.add_row("refuses changes", str(answer["stopped"]))
+        table.add_row("refuses changes", Text(str(answer["stopped"])))
     console.print(table)
 
 

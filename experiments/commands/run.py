@@ -84,7 +84,7 @@ def _notes(summary: Mapping[str, Any]) -> Iterator[str]:
     for entry in summary["labels"].values():
         label = entry["truth"]["label"]
         counts[label] = counts.get(label, 0) + entry["count"]
-    boards = "boards" if summary["backend"] == "fleet" else "emulated boards"
+    boards = "boards" if summary.get("backend") == "fleet" else "emulated boards"
     yield f"{boards}: " + ", ".join(f"{count} {label}" for label, count in sorted(counts.items()))
     if summary.get("ended"):
         yield f"note: the energy budget ended it; {BUDGET} in its {run_folder.RUN_YAML} and `fedge resume` it to go on"

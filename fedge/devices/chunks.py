@@ -53,19 +53,23 @@ def next_count(done: Sequence[Chunk], steps: int, limit_s: float | None) -> int:
     return max(0, min(count, left))
 
 
-def timing_of(chunks: Sequence[Chunk]) -> Timing:
+def timing_of(chunks: Sequence[Chunk], cold: bool = True) -> Timing:
     """What the stretches say; their total is ``steps * step_s + warm_up_s``.
 
-    The first stretch is one minibatch, which may be slower than the others, never faster: then it is one of them.
+    The first stretch is one minibatch. ``cold``: it is the first one in its mode, and what it took beyond the others is
+    warm-up. Else it is one like the others: leaving it out whenever it happens to be slow would make them too fast.
     """
     first, rest = chunks[0], chunks[1:]
     if not rest:
         return Timing(first.step_s, UNKNOWN_SE_LOG, 0.0)
-    usual_s = sum(chunk.seconds for chunk in rest) / sum(chunk.steps for chunk in rest)
-    if first.step_s <= usual_s:
-        total_s, steps = first.seconds + sum(chunk.seconds for chunk in rest), 1 + sum(chunk.steps for chunk in rest)
-        return Timing(total_s / steps, _se_log(chunks), 0.0)
-    return Timing(usual_s, _se_log(rest), first.seconds - usual_s)
+    usual_s = _mean_step_s(rest)
+    if cold and first.step_s > usual_s:
+        return Timing(usual_s, _se_log(rest), first.seconds - usual_s)
+    return Timing(_mean_step_s(chunks), _se_log(chunks), 0.0)
+
+
+def _mean_step_s(chunks: Sequence[Chunk]) -> float:
+    return sum(chunk.seconds for chunk in chunks) / sum(chunk.steps for chunk in chunks)
 
 
 def _se_log(chunks: Sequence[Chunk]) -> float:

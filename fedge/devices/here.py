@@ -17,7 +17,7 @@ from fedge.devices.jetson import JetsonBoard
 from fedge.devices.own_spec import HZ_PER_MHZ, own_spec
 from fedge.devices.sensing import sensor_for
 from fedge.devices.sensing.sampler import Sampler
-from fedge.errors import BoardError
+from fedge.errors import BoardError, SensorLost
 from fedge.interfaces import Clock, PowerSensor
 from fedge.powerd.client import SOCKET, Client, PowerdError
 from fedge.powerd.machine import Machine
@@ -51,6 +51,14 @@ class Here:
     identity: Identity
     catalogued: DeviceSpec
 
+    def hottest_c(self) -> float | None:
+        """The hottest sensor now; None where there is none, or when it cannot be read: no work is lost over it."""
+        try:
+            return self.sensor.read().hottest_c
+        except SensorLost as error:
+            logger.warning("the temperature is not known: %s", error)
+            return None
+
 
 @contextmanager
 def board_here(place: Place, clock: Clock | None = None) -> Iterator[Here]:
@@ -75,7 +83,9 @@ def board_here(place: Place, clock: Clock | None = None) -> Iterator[Here]:
             lambda: Client(place.power_socket),
             sampler,
             clock,
-            idle=IdleBook(place.state_dir / "idle.json" if place.state_dir else None),
+            idle=IdleBook(
+                place.state_dir / "idle.json" if place.state_dir else None, f"{place.sensor}: {sensor.total_power}"
+            ),
             holder=place.holder,
         )
         yield Here(board, sensor, sampler, identity, catalogued)

@@ -14,11 +14,14 @@ logger = logging.getLogger(__name__)
 
 
 class IdleBook:
-    """Watts at rest by mode; with a ``path``, what was written there before is known, too."""
+    """Watts at rest by mode; with a ``path``, what was written there before is known, too.
 
-    def __init__(self, path: Path | None = None) -> None:
-        self._path = path
-        self._watts: dict[str, float] = _read(path) if path is not None else {}
+    ``meter`` says whose watts they are, sensor and rails: those of another one are kept for it, and not known here.
+    """
+
+    def __init__(self, path: Path | None = None, meter: str = "") -> None:
+        self._path, self._meter = path, meter
+        self._watts: dict[str, float] = _read(path).get(meter, {}) if path is not None else {}
 
     def watts(self, mode: PowerMode) -> float | None:
         """What was measured in ``mode``; None when nothing was."""
@@ -30,12 +33,12 @@ class IdleBook:
         if self._path is None:
             return
         try:
-            _write(self._path, self._watts)
+            _write(self._path, _read(self._path) | {self._meter: self._watts})
         except OSError as error:
             logger.warning("%s cannot be written (%s): the next program measures idle power again", self._path, error)
 
 
-def _write(path: Path, watts: Mapping[str, float]) -> None:
+def _write(path: Path, watts: Mapping[str, Mapping[str, float]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -45,10 +48,11 @@ def _write(path: Path, watts: Mapping[str, float]) -> None:
         unfinished.unlink(missing_ok=True)
 
 
-def _read(path: Path) -> dict[str, float]:
+def _read(path: Path) -> dict[str, dict[str, float]]:
+    """Watts by mode, by meter."""
     try:
         written = json.loads(path.read_text(encoding="utf-8"))
-        return {str(mode): float(watts) for mode, watts in written.items()}
+        return {str(meter): {str(mode): float(w) for mode, w in seen.items()} for meter, seen in written.items()}
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, AttributeError, TypeError) as error:

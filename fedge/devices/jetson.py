@@ -13,6 +13,7 @@ from typing import Any, Protocol, Self
 from fedge.devices.chunks import Chunk, next_count, timing_of
 from fedge.devices.idling import IdleBook
 from fedge.devices.own_spec import mode_from_wire, mode_to_wire
+from fedge.devices.sensing.energy import joined, seen_enough
 from fedge.errors import ModeNotSet
 from fedge.interfaces import Clock
 from fedge.powerd.client import Client, PowerdError
@@ -28,6 +29,8 @@ IDLE_SETTLE_S = 2.0
 """A board is left alone for so long before its power at rest is measured; chosen by us."""
 IDLE_S = 5.0
 """So long is its power at rest measured; chosen by us, 50 samples at 10 Hz."""
+METERED_S = 60.0
+"""Long work's energy is taken in parts of about so many seconds, long before a meter forgets; chosen by us."""
 
 
 class Meter(Protocol):
@@ -71,6 +74,8 @@ class JetsonBoard:
         self._mode: PowerMode | None = None
         self._worked: PowerMode | None = None
         """The mode of the work so far."""
+        self._cold = True
+        """No work was done yet since the mode was set: the first minibatch may take longer."""
         self._set_s = 0.0
         """What setting the present mode took."""
 
@@ -83,7 +88,8 @@ class JetsonBoard:
             self._clock.sleep_s(IDLE_SETTLE_S)
             start_s = self._clock.now_s()
             self._clock.sleep_s(IDLE_S)
-            watts = self._meter.window(start_s, self._clock.now_s()).mean_w
+            watts = self._metered(start_s, self._clock.now_s()).mean_w
+            self._check_still(mode)
         self._idle.note(mode, watts)
         return watts
 
@@ -117,17 +123,28 @@ class JetsonBoard:
         self, workload: Workload, steps: int, work: Callable[[int], object], limit_s: float | None = None
     ) -> Measurement:
         mode = self._mode or self._found()
-        start_s, chunks = self._clock.now_s(), list[Chunk]()
+        since_s = seen_s = self._clock.now_s()
+        chunks, energies = list[Chunk](), list[Energy]()
         while (count := next_count(chunks, steps, limit_s)) > 0:
-            before_s = self._clock.now_s()
+            if seen_s - since_s >= METERED_S:  # up to the stretch before the last: nobody waits for a sample after it
+                energies.append(self._metered(since_s, seen_s))
+                since_s = seen_s
+            seen_s = self._clock.now_s()
             work(count)
-            chunks.append(Chunk(count, self._clock.now_s() - before_s))
-        energy = self._meter.window(start_s, self._clock.now_s())
+            chunks.append(Chunk(count, self._clock.now_s() - seen_s))
+        energies.append(self._metered(since_s, self._clock.now_s()))
         self._check_still(mode)
-        return self._measured(mode, chunks, energy)
+        return self._measured(mode, chunks, joined(energies))
+
+    def _metered(self, start_s: float, end_s: float) -> Energy:
+        """The energy of a stretch in one mode; raises ``SensorLost`` and ``ModeNotSet`` when it is not of that."""
+        energy = seen_enough(self._meter.window(start_s, end_s))
+        if energy.mode_changes:
+            raise ModeNotSet(f"the power mode was changed {energy.mode_changes} times during the work; it has to stay")
+        return energy
 
     def _measured(self, mode: PowerMode, chunks: Sequence[Chunk], energy: Energy) -> Measurement:
-        timing = timing_of(chunks)
+        timing, self._cold = timing_of(chunks, self._cold), False
         first, switched = self._worked is None, self._worked not in (None, mode)
         set_s, self._set_s, self._worked = self._set_s, 0.0, mode
         return Measurement(
@@ -149,7 +166,7 @@ class JetsonBoard:
         with _asked(f"set {mode}"):
             self._power.set_mode(mode_to_wire(mode, self._knobs), token=self._lease.token)
         self._meter.mode_changed()
-        self._mode, self._set_s = mode, self._clock.now_s() - start_s
+        self._mode, self._set_s, self._cold = mode, self._clock.now_s() - start_s, True
 
     def _put_back(self, outer: PowerMode | None) -> None:
         """Back to the mode around this one, or to what was found."""
@@ -161,6 +178,7 @@ class JetsonBoard:
         with _asked("put back what was found"):
             self._power.restore(token=self._lease.token)
         self._meter.mode_changed()
+        self._cold = True
 
     def _found(self) -> PowerMode:
         with _asked("read the mode"):

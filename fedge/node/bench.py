@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 
 from fedge.devices.here import board_here
-from fedge.errors import BadInput
+from fedge.errors import BadInput, WorkerFailed
 from fedge.modes import grid
 from fedge.node.settings import NodeSettings
-from fedge.node.training import WorkerTraining, load
+from fedge.node.training import STRETCH_LIMIT_S, WorkerTraining, failing, load
 from fedge.profiling.bench import Bench
 from fedge.profiling.real import board_bench
 from fedge.types import TrainOptions, Workload
@@ -18,7 +18,9 @@ from fedge.worker.client import Client
 from fedge.worker.refusal import Refusal
 
 COURSE_STEPS = 20_000
-"""A training is begun anew after so many minibatches: the worker draws the order of all of them beforehand."""
+"""Between two modes a training of more minibatches is begun anew: the worker keeps loss and accuracy of each."""
+ENDLESS_STEPS = 10**9
+"""So many are announced for every training: none ends in the middle of a mode."""
 LEARNING_RATE = 1e-3
 """Small, so that the network's numbers stay finite over a long campaign; a minibatch's time does not depend on it."""
 
@@ -33,16 +35,23 @@ def bench_here(settings: NodeSettings, workload: Workload, seed: int) -> Iterato
         source = networks.synthetic(workload.name)
     except Refusal as error:
         raise BadInput("--workload", error.got, error.right) from error
-    with closing(Client(settings.worker_socket)) as worker, board_here(settings.place) as here:
-        load(worker, {"builtin": workload.name}, source)
-        status = worker.status()
+
+    def ready() -> object:
+        return load(settings.worker_socket, {"builtin": workload.name}, source)
+
+    with closing(Client(settings.worker_socket, STRETCH_LIMIT_S)) as worker, board_here(settings.place) as here:
+        ready()
+        with failing():
+            status = worker.status()
         software = {name: str(status[name]) for name in ("python", "torch")} | {"l4t": str(here.identity.l4t)}
+        work = Work(worker, ready, workload.batch_size, seed)
         with here.board.held():
             yield board_bench(
                 here.board,
                 workload,
-                Work(worker, workload.batch_size, seed).advance,
-                lambda: here.sensor.read().hottest_c,
+                work.advance,
+                here.hottest_c,
+                prepare=work.prepare,
                 candidates=grid(here.board.spec),
                 seed=seed,
                 software=software,
@@ -50,18 +59,28 @@ def bench_here(settings: NodeSettings, workload: Workload, seed: int) -> Iterato
 
 
 class Work:
-    """Minibatches without an end, done by the worker from a fresh model."""
+    """Minibatches without an end, done by the worker from a fresh model; ``ready`` has it load what it needs."""
 
-    def __init__(self, worker: Client, batch_size: int, seed: int) -> None:
-        self._worker, self._batch_size, self._seed = worker, batch_size, seed
+    def __init__(self, worker: Client, ready: Callable[[], object], batch_size: int, seed: int) -> None:
+        self._worker, self._ready, self._seed = worker, ready, seed
+        self._options = TrainOptions(ENDLESS_STEPS, batch_size, LEARNING_RATE)
         self._training: WorkerTraining | None = None
-        self._left = 0
+        self._done = 0
+
+    def prepare(self) -> None:
+        """Begin a training where none is under way or this one is long; nothing is metered meanwhile."""
+        if self._training is None or self._done > COURSE_STEPS:
+            self._ready()
+            self._training, self._done = WorkerTraining(self._worker, {}, None, self._seed, self._options), 0
 
     def advance(self, steps: int) -> None:
-        """Do the next ``steps`` minibatches."""
-        if self._training is None or self._left < steps:
-            course = max(COURSE_STEPS, steps)
-            options = TrainOptions(course, self._batch_size, LEARNING_RATE)
-            self._training, self._left = WorkerTraining(self._worker, {}, None, self._seed, options), course
-        self._training.advance(steps)
-        self._left -= steps
+        """Do the next ``steps`` minibatches; after a failure ``prepare`` begins anew."""
+        if self._training is None:
+            self.prepare()
+        assert self._training is not None
+        try:
+            self._training.advance(steps)
+        except WorkerFailed:
+            self._training = None
+            raise
+        self._done += steps

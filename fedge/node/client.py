@@ -23,7 +23,7 @@ from fedge.fleetsim.boards import link_of, references_of
 from fedge.modes import grid, index_of
 from fedge.node.samples import source_of
 from fedge.node.settings import NodeSettings
-from fedge.node.training import WorkerTraining, load
+from fedge.node.training import STRETCH_LIMIT_S, WorkerTraining, load
 from fedge.physics.knowledge import Knowledge
 from fedge.policies import policy_for, waiting_mode
 from fedge.predictors import predictor_for
@@ -80,10 +80,9 @@ def _post(experiment: Experiment, settings: NodeSettings) -> Iterator[Post]:
     board = _entry(experiment, settings.board)
     task = task_of(experiment)
     source = source_of(experiment, board.index, settings.state_dir / "data", settings.data_folder)
-    with closing(Client(settings.worker_socket)) as worker:
-        samples = load(worker, task, source)
-        with board_here(settings.place) as here:
-            yield Post(experiment, board, here, worker, samples)
+    samples = load(settings.worker_socket, task, source)
+    with closing(Client(settings.worker_socket, STRETCH_LIMIT_S)) as worker, board_here(settings.place) as here:
+        yield Post(experiment, board, here, worker, samples)
 
 
 def _entry(experiment: Experiment, name: str) -> Board:
@@ -140,7 +139,7 @@ def _round(post: Post, ask: Ask, arrays: NamedArrays) -> tuple[Answer, TrainResu
         link,
         asked_steps=post.steps,
         samples=post.samples,
-        temperature_c=post.here.sensor.read().hottest_c,
+        temperature_c=post.here.hottest_c(),
     )
     return Answer(post.board.name, played.front, report, rounds.state_after(ask, played, report)), played.trained
 

@@ -30,7 +30,7 @@ def source_of(experiment: Experiment, index: int, folder: Path, own: str | None)
     if not path.is_file():
         folder.mkdir(parents=True, exist_ok=True)
         sources.write_file(path, _share_of(experiment, index))
-    return {"file": str(path), "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+    return {"file": str(path), "sha256": sources.sha256_of(path)}
 
 
 def _name_of(experiment: Experiment, index: int) -> str:

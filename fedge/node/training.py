@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,11 @@ from fedge.worker.client import Client, WorkerError
 
 FORGOTTEN = "no-task"
 """What a worker says that was started anew."""
+LOAD_LIMIT_S = 3600.0
+"""A worker that has not loaded its data by then hangs: a folder of images may take minutes. Chosen by us."""
+STRETCH_LIMIT_S = 600.0
+"""So long for one request for minibatches. A board asks for half a second's worth or for a single one, so that training
+may last as long as it likes, while a worker that hangs does not keep the board held for ever. Chosen by us."""
 
 
 class WorkerTraining:
@@ -62,9 +67,9 @@ class WorkerTraining:
                 raise WorkerError("died", f"{ended['text']} [{ended['cause']}]") from error
 
 
-def load(worker: Client, task: Mapping[str, Any], data: Mapping[str, Any]) -> int:
-    """Have the worker load a task and its data, a no-op when it has them; how many training samples there are."""
-    with failing():
+def load(socket: str, task: Mapping[str, Any], data: Mapping[str, Any]) -> int:
+    """Have the worker at ``socket`` load a task and its data, a no-op when it has them; how many training samples."""
+    with failing(), closing(Client(socket, LOAD_LIMIT_S)) as worker:
         told = worker.load(task=dict(task), data=dict(data))
     return int(told["samples"])
 

@@ -1,6 +1,5 @@
 """A board's knobs behind one door: each change is checked, read back, and undone when it does not hold."""
 
-import os
 from typing import Any, Callable, Dict, List, Optional
 
 from fedge.powerd import allow, change, fan, nvpmodel, thermal
@@ -15,11 +14,14 @@ from fedge.powerd.reading import maybe_text, maybe_whole
 
 DROP_CACHES = "/proc/sys/vm/drop_caches"
 
-First = Callable[[Mode], None]
+Beside = Dict[str, Any]
+"""What a change touches beside the knobs, as it was before: ``nvpmodel`` (its mode's id), ``fan`` (its raw speed)."""
+
+First = Callable[[Mode, Beside], None]
 """Called with the mode found when a change is checked and planned, before its first write; may raise ``Refused``."""
 
 
-def _nothing(*found: Mode) -> None:
+def _nothing(*found: object) -> None:
     """Where nothing has to happen before the first write."""
 
 
@@ -33,6 +35,7 @@ class Board:
             self._hardware = discover(machine, options)
         except OSError as error:
             raise Refused("failed", f"the board's knobs cannot be read: {error}; run as root on the board") from error
+        self._had_zones = bool(thermal.zones(machine, options.needed_zones))
 
     def identity(self) -> Dict[str, Any]:
         """Model, compatible names and L4T release."""
@@ -68,8 +71,8 @@ class Board:
         return dict(limits_of(self._look()))
 
     def snapshot(self, with_preset: bool = True) -> Snapshot:
-        """Everything a change can touch, as JSON; asking nvpmodel takes longer than all the rest."""
-        return self._snapshot_of(self._look(), self._preset_id() if with_preset else None)
+        """Every knob, as JSON; asking nvpmodel takes longer than all the rest. The fan is told of when it changes."""
+        return change.snapshot(self._look(), self._preset_id() if with_preset else None)
 
     def set_mode(self, mode: Mode, lock_min: bool = False, first: First = _nothing) -> Mode:
         """Sets the knobs that the mode names; the mode as read back. A mode that is set already costs one look.
@@ -82,7 +85,7 @@ class Board:
         found = mode_of(state, self._hardware)
         if not change.missing(state, self._hardware, mode, lock_min):
             return found
-        first(found)
+        first(found, {})
         try:
             return mode_of(change.to_mode(self._machine, self._hardware, state, mode, lock_min), self._hardware)
         except (NotStuck, OSError, Refused) as error:
@@ -91,14 +94,18 @@ class Board:
     def set_preset(self, name_or_id: Any, first: First = _nothing) -> Mode:
         """Sets a stock mode through nvpmodel; the mode as read back.
 
-        Raises ``Refused`` (off-table, below-floor, reboot-needed, container; did-not-stick with the state put back).
+        Raises ``Refused`` (off-table, below-floor, reboot-needed, container; failed where nvpmodel does not say what is
+        set now; did-not-stick with the state put back).
         """
         present = nvpmodel.query(self._machine)
+        if present is None:
+            text = "nvpmodel does not say which mode is set now, so it could not be put back; see: sudo nvpmodel -q"
+            raise Refused("failed", text)
         preset = allow.find(self._presets(present), name_or_id)
         allow.check_preset(preset, self.tables(), self._options)
         state = self._look()
-        before = self._snapshot_of(state, present)
-        first(mode_of(state, self._hardware))
+        before = change.snapshot(state, present)
+        first(mode_of(state, self._hardware), {"nvpmodel": present})
         try:
             self._enter(preset.id)
             self._check_met(preset.id)
@@ -111,50 +118,56 @@ class Board:
         work = PutBack(self._machine, self._hardware, snapshot)
         work.attempt("nvpmodel", lambda: self._enter_again(snapshot.get("nvpmodel")))
         work.run()
-        work.attempt("fan", lambda: self._raise_fan(snapshot.get("fan")))
+        work.attempt("fan", lambda: self._fan_again(snapshot.get("fan")))
         return work.left
 
     def temperatures(self) -> Dict[str, float]:
-        """Degrees C by zone; raises ``Refused`` (sensor-lost)."""
-        return thermal.temperatures(self._machine, self._options.needed_zones)
+        """Degrees C by zone, ``{}`` on a board that never had any; raises ``Refused`` (sensor-lost)."""
+        found = thermal.temperatures(self._machine, self._options.needed_zones)
+        if self._had_zones and not found:
+            raise Refused("sensor-lost", f"all thermal zones are gone from {thermal.ZONES}; look at dmesg, or reboot")
+        return found
 
-    def drop_caches(self, sync: Callable[[], None] = os.sync) -> None:
-        """Drops the kernel's clean caches, after writing dirty ones out; raises ``Refused`` (failed)."""
-        sync()
+    def drop_caches(self) -> None:
+        """Drops the kernel's clean caches; raises ``Refused`` (failed).
+
+        Dirty ones are not written out before: that may take minutes, and needs no root, so it is the asker's to do.
+        """
         try:
             self._machine.write(DROP_CACHES, "3")
         except OSError as error:
             raise Refused("failed", f"{DROP_CACHES}: {error.strerror or error}; run as root on the board") from error
 
-    def set_fan(self, percent: float, first: Callable[[], None] = _nothing) -> None:
-        """Sets the fan's speed; raises ``Refused`` (bad-request, not-allowed; did-not-stick, put back).
+    def set_fan(self, percent: float, first: Callable[[Beside], None] = _nothing) -> None:
+        """Sets the fan's speed; raises ``Refused`` (bad-request, not-allowed, failed; did-not-stick, put back).
 
-        ``first`` is called when all is checked, before the write.
+        ``first`` is called with the speed before when all is checked, before the write.
         """
         write = fan.at(self._machine, percent)
         before = maybe_whole(self._machine, write.path)
-        first()
+        if before is None:
+            unread = f"{write.path} cannot be read, so the speed before could not be put back; look at dmesg"
+            raise Refused("failed", unread)
+        if before == write.value:
+            return
+        first({"fan": before})
         try:
             change.write_all(self._machine, [write])
         except NotStuck as error:
             text = f"{error.text}; is another fan service running?"
+            left: List[str] = []
             try:
-                change.write_all(self._machine, [plain(write.path, before)] if before is not None else [])
+                change.write_all(self._machine, [plain(write.path, before)])
             except NotStuck as again:
+                left = [f"fan: {again.text}"]
                 text += f" The speed before is not set again: {again.text}"
-            raise Refused("did-not-stick", text, error.got) from error
+            raise Refused("did-not-stick", text, error.got, left) from error
 
     def _look(self) -> State:
         try:
             return look(self._machine, self._hardware)
         except OSError as error:
             raise Refused("failed", f"the board's state cannot be read: {error}") from error
-
-    def _snapshot_of(self, state: State, preset_id: Optional[int]) -> Snapshot:
-        found = change.snapshot(state, preset_id)
-        path = fan.file(self._machine)
-        found["fan"] = maybe_whole(self._machine, path) if path is not None else None
-        return found
 
     def _conf(self) -> nvpmodel.Conf:
         return nvpmodel.parse(maybe_text(self._machine, nvpmodel.CONF))
@@ -191,11 +204,13 @@ class Board:
             raise NotStuck(f"preset {preset_id} is {'gone' if preset is None else 'not to be had without a reboot'}")
         self._enter(preset_id)
 
-    def _raise_fan(self, before: Optional[int]) -> None:
-        """A fan that was slowed is put back; one that was sped up stays, since a restore may be due to heat."""
+    def _fan_again(self, before: Optional[int]) -> None:
+        if before is None:
+            return
         path = fan.file(self._machine)
-        now = maybe_whole(self._machine, path) if path is not None else None
-        if path is not None and before is not None and now is not None and now < before:
+        if path is None:
+            raise NotStuck(f"the fan's file is gone; it was at {before} of {fan.FULL}")
+        if maybe_whole(self._machine, path) != int(before):
             change.write_all(self._machine, [plain(path, int(before))])
 
     def _undone(self, before: Snapshot, error: Exception) -> Refused:
@@ -203,4 +218,4 @@ class Board:
         left = self.put_back(before)
         ending = f"NOT put back: {'; '.join(left)}" if left else "the state before is set again"
         kind = error.kind if isinstance(error, Refused) and error.kind != "failed" else "did-not-stick"
-        return Refused(kind, f"{error}; {ending}", getattr(error, "got", None))
+        return Refused(kind, f"{error}; {ending}", getattr(error, "got", None), left)

@@ -3,7 +3,7 @@
 import json
 import logging
 from pathlib import Path
-from typing import AbstractSet, Any, Dict, List, Optional, Set
+from typing import Any, Dict, List, Optional, Set
 
 from fedge.powerd import saved
 from fedge.powerd.board import Board
@@ -22,9 +22,11 @@ class Keeper:
         self._board, self._folder, self._boot = board, folder, boot
         self.found: Dict[str, Any] = {}
         self.changed = False
-        self._more: Set[str] = set()
+        self._beside: Set[str] = set()
         """What else was changed beside the knobs: "fan", "nvpmodel"."""
         self._mode_found: Optional[Mode] = None
+        self._partly = False
+        """The board was rebooted while changed, and its nvpmodel mode is all that is known yet of the state found."""
 
     def start(self) -> List[str]:
         """Make up for a daemon that died, then take the state found; what could not be put back, as texts.
@@ -43,8 +45,9 @@ class Keeper:
             left = None
         if left is not None and self._boot and left.boot == self._boot:
             return self._after_crash(left.state)
-        if left is not None:
-            self._after_reboot(left.state)
+        if left is not None and left.state.get("nvpmodel") is not None:
+            return self._after_reboot(left.state["nvpmodel"])
+        saved.remove(self._folder)
         self.found = self._snapshot()
         return []
 
@@ -58,72 +61,100 @@ class Keeper:
             logger.warning("a daemon before this one died; the state that it had found is set again")
         return wrong
 
-    def _after_reboot(self, state: Dict[str, Any]) -> None:
-        """A reboot sets everything anew but the nvpmodel mode, which the board remembers."""
-        wished = state.get("nvpmodel")
-        try:
-            now = self._board.preset()
-            if wished is not None and (now is None or now.id != wished):
-                self._board.set_preset(wished)
-                logger.warning("the board was rebooted while changed; its nvpmodel mode %s is set again", wished)
-        except Refused as refused:
-            logger.warning("the board was rebooted while changed; its mode %s is not set: %s", wished, refused.text)
-        self._forget()
+    def _after_reboot(self, wished: Any) -> List[str]:
+        """A reboot sets everything anew but the nvpmodel mode, which the board remembers. The floor does not matter:
+        it is for what is asked, not for what was there. The rest of the state found is taken when that mode is set.
+        """
+        self.found, self.changed, self._partly = {"nvpmodel": wished}, True, True
+        wrong = self.put_back()
+        if wrong:
+            logger.error("the board was rebooted while changed; mode %s is not set: %s", wished, "; ".join(wrong))
+        else:
+            logger.warning("the board was rebooted while changed; its nvpmodel mode is %s", wished)
+        return wrong
 
-    def before_change(self, *more: str) -> None:
+    def before_change(self, beside: Optional[Dict[str, Any]] = None) -> None:
         """Store the state found, unless it is; raises ``Refused`` when that is not possible, and nothing is changed.
 
-        ``more`` names what is changed beside the knobs ("fan", "nvpmodel").
+        ``beside`` is what is changed beside the knobs, as it is now ({"fan": 100}, {"nvpmodel": 0}). It is taken into
+        the state found where that does not say: the fan moves by itself until we set it, and nvpmodel may be silent.
         """
-        self._more |= set(more)
-        if self.changed:
-            return
-        try:
-            saved.write(self._folder, saved.Saved(self._boot, self.found))
-        except OSError as error:
-            text = f"the state found cannot be stored in {self._folder} ({error}); nothing was changed; make room there"
-            raise Refused("failed", text) from error
+        beside = beside or {}
+        lacking = {name: value for name, value in beside.items() if self.found.get(name) is None}
+        if lacking or not self.changed:
+            try:
+                self._store(dict(self.found, **lacking))
+            except OSError as error:
+                text = f"the state found cannot be stored in {self._folder} ({error}); nothing was changed"
+                raise Refused("failed", f"{text}; make room there") from error
+        self._beside |= set(beside)
         self.changed = True
+
+    def _store(self, found: Dict[str, Any]) -> None:
+        """What is known in part counts as of an earlier boot."""
+        saved.write(self._folder, saved.Saved("" if self._partly else self._boot, found))
+        self.found = found
 
     def settle(self, mode: Optional[Mode]) -> None:
         """After a change to ``mode`` (None: it failed): a board that is as it was found owes nothing.
 
-        The mode is looked at first, since a snapshot takes long.
+        The mode is looked at first, since a snapshot takes long. Raises ``OSError`` and ``Refused``.
         """
         if self.changed and mode in (None, self._mode_found) and self._as_found():
             self._forget()
 
     def _as_found(self) -> bool:
-        now = self._snapshot(with_preset="nvpmodel" in self._more)
-        return _lasting(now, self._more) == _lasting(self.found, self._more)
+        if "fan" in self._beside:
+            return False
+        preset_too = "nvpmodel" in self._beside
+        return _lasting(self._snapshot(preset_too), preset_too) == _lasting(self.found, preset_too)
 
-    def put_back(self) -> List[str]:
-        """Set the state found again; what could not be, as texts, and then the stored state stays."""
+    def put_back(self, keep_fan: bool = False) -> List[str]:
+        """Set the state found again; what could not be, as texts, and then the stored state stays.
+
+        ``keep_fan`` leaves the fan as it is, and owed.
+        """
         try:
             self.before_change()
-            wrong = list(self._board.put_back(self.found))
-            if not wrong:
+            fan = self.found.get("fan")
+            wrong = list(self._board.put_back(dict(self.found, fan=None) if keep_fan else self.found))
+            if wrong:
+                return wrong
+            if self._partly:
+                self._complete()
+            if keep_fan and fan is not None:
+                self._store(dict(self.found, fan=fan))
+            else:
                 self._forget()
         except Refused as refused:
             return [refused.text]
         except OSError as error:
             return [str(error)]
-        return wrong
+        return []
+
+    def _complete(self) -> None:
+        self.found, self._mode_found = self._snapshot(), self._board.mode()
+        self._partly = False
 
     def _forget(self) -> None:
         saved.remove(self._folder)
         self.changed = False
-        self._more.clear()
+        self._beside.clear()
+        self.found.pop("fan", None)
 
     def _snapshot(self, with_preset: bool = True) -> Dict[str, Any]:
         """As it will read from the file: JSON knows neither tuples nor whole numbers as keys."""
         return dict(json.loads(json.dumps(self._board.snapshot(with_preset))))
 
 
-def _lasting(snapshot: Dict[str, Any], more: AbstractSet[str]) -> Dict[str, Any]:
-    """What stays as it is until the daemon sets it: the fan and an unlocked memory's rate move by themselves."""
-    kept = {name: value for name, value in snapshot.items() if name in more or name not in ("fan", "nvpmodel")}
+def _lasting(snapshot: Dict[str, Any], preset_too: bool) -> Dict[str, Any]:
+    """What stays as it is until the daemon sets it: an unlocked memory's rate moves by itself.
+
+    With the BPMP the rate asked for is read from the same file, and so is the same number.
+    """
+    kept = {name: value for name, value in snapshot.items() if name != "nvpmodel" or preset_too}
     emc = kept.get("emc")
     if isinstance(emc, dict) and not emc.get("locked"):
-        kept["emc"] = {name: value for name, value in emc.items() if name != "rate_hz"}
+        moving = ("rate_hz", "asked_hz") if emc.get("asked_hz") == emc.get("rate_hz") else ("rate_hz",)
+        kept["emc"] = {name: value for name, value in emc.items() if name not in moving}
     return kept

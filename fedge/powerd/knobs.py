@@ -205,10 +205,11 @@ def emc_table(machine: Machine, options: Options) -> Tuple[int, ...]:
 
 
 def emc_now(machine: Machine, files: EmcFiles) -> Emc:
-    """How the memory clock is set; raises ``OSError``."""
+    """How the memory clock is set; raises ``OSError``. A file that shows two things is read once, for it moves."""
+    rate_hz = whole(machine, files.now) if files.now else 0
     return Emc(
-        whole(machine, files.now) if files.now else 0,
-        whole(machine, files.asked) if files.asked else 0,
+        rate_hz,
+        rate_hz if files.asked == files.now else whole(machine, files.asked),
         bool(whole(machine, files.lock)) if files.lock else False,
         whole(machine, files.cap) if files.cap else 0,
     )

@@ -6,6 +6,8 @@ from typing import NamedTuple, Optional
 from fedge.powerd.mode import Refused
 
 LONGEST_S = 300.0
+SLOW_S = 1.0
+"""A stretch of work from which on it counts as the daemon's time and not the holder's; chosen by us."""
 
 
 class Lease(NamedTuple):
@@ -24,6 +26,14 @@ def left_s(lease: Lease, now_s: float) -> float:
 def ended(lease: Optional[Lease], now_s: float) -> bool:
     """Whether there is a lease and its time is over."""
     return lease is not None and now_s >= lease.ends_s
+
+
+def moved_on(lease: Lease, spent_s: float) -> Lease:
+    """The lease after the daemon worked on something for so long: while it does, no renewal can be heard.
+
+    Short work moves nothing, so that a flood of requests cannot keep a lease for ever.
+    """
+    return lease._replace(ends_s=lease.ends_s + spent_s) if spent_s >= SLOW_S else lease
 
 
 def allow(lease: Optional[Lease], token: Optional[str], now_s: float) -> None:

@@ -1,12 +1,16 @@
 """The machine as files and commands below a root: ``/`` on a board, a recorded tree in tests and on a desk."""
 
+import contextlib
 import os
+import signal
 import subprocess
 from pathlib import Path
 from typing import List, Sequence, Tuple
 
 COMMAND_LIMIT_S = 20.0
 """No command of a board's takes longer; nvpmodel answers within a second or two."""
+DEATH_LIMIT_S = 1.0
+"""How long a killed command is waited for, chosen by us: one that hangs in a driver dies only when that lets go."""
 LONGEST_READ = 1 << 20
 COMMAND_FOLDERS = ("/usr/sbin", "/usr/bin", "/sbin", "/bin")
 
@@ -49,20 +53,23 @@ class Machine:
         """Exit code and output (both streams) of a command of the board, given nothing to read.
 
         Below a recorded root the command is that root's own. Raises ``OSError`` when there is none, and for one that
-        does not end within ``COMMAND_LIMIT_S``.
+        does not end within ``COMMAND_LIMIT_S``: it is killed, with all that it started.
         """
+        process = subprocess.Popen(
+            [str(self._command(command[0])), *command[1:]],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
         try:
-            done = subprocess.run(
-                [str(self._command(command[0])), *command[1:]],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                timeout=COMMAND_LIMIT_S,
-                check=False,
-            )
+            output: bytes = process.communicate(timeout=COMMAND_LIMIT_S)[0]
         except subprocess.TimeoutExpired as error:
             raise OSError(f"{command[0]} did not end within {COMMAND_LIMIT_S:g} s") from error
-        return done.returncode, done.stdout.decode("utf-8", "replace")
+        finally:
+            if process.returncode is None:
+                _kill(process)
+        return process.returncode, output.decode("utf-8", "replace")
 
     def _command(self, name: str) -> Path:
         for folder in COMMAND_FOLDERS:
@@ -70,3 +77,13 @@ class Machine:
             if path.is_file() and os.access(str(path), os.X_OK):
                 return path
         raise OSError(f"no command {name} on this machine")
+
+
+def _kill(process: "subprocess.Popen[bytes]") -> None:
+    """End a command and its children without waiting for their output, which a child may hold open for ever."""
+    with contextlib.suppress(OSError):
+        os.killpg(process.pid, signal.SIGKILL)
+    if process.stdout is not None:
+        process.stdout.close()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(DEATH_LIMIT_S)

@@ -1,6 +1,6 @@
 """The records of power modes: a mode, a board's tables, a stock preset, the daemon's options, and a refusal."""
 
-from typing import Any, Dict, NamedTuple, Optional, Tuple
+from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
 
 
 class Mode(NamedTuple):
@@ -53,8 +53,9 @@ class Refused(Exception):
     """A request that was not, or could not be, fulfilled; ``kind`` is one of the wire's error kinds.
 
     ``text`` says what was got, what would be right and what to do; ``got`` is what was read back, where that tells.
+    ``left`` names what a failed change could not put back.
     """
 
-    def __init__(self, kind: str, text: str, got: Optional[Any] = None) -> None:
+    def __init__(self, kind: str, text: str, got: Optional[Any] = None, left: Sequence[str] = ()) -> None:
         super().__init__(text)
-        self.kind, self.text, self.got = kind, text, got
+        self.kind, self.text, self.got, self.left = kind, text, got, tuple(left)

@@ -8,7 +8,7 @@ import struct
 import time
 from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
 
-CREDENTIALS = struct.Struct("3i")
+CREDENTIALS = struct.Struct("iII")
 REMEMBERED_S = 5.0
 """How long a looked-up answer is kept, chosen by us: short enough for a group just given, long enough for a burst."""
 MOST_REMEMBERED = 1024

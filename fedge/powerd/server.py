@@ -18,9 +18,12 @@ CHUNK = 4096
 
 
 class Limits(NamedTuple):
-    """All chosen by us. ``idle_s`` is between two whole requests, ``slow_s`` is for a client to take its reply."""
+    """All chosen by us. ``per_user`` counts a user's connections, ``idle_s`` is between two whole requests, ``slow_s``
+    is for a client to take its reply.
+    """
 
-    connections: int = 128
+    connections: int = 512
+    per_user: int = 128
     idle_s: float = 60.0
     slow_s: float = 10.0
     tick_s: float = 1.0
@@ -113,17 +116,26 @@ class Server:
             logger.debug("a connection was lost before it began: %s", error)
             return
         link.setblocking(False)
-        if len(self._open) >= self._limits.connections:
-            text = f"{len(self._open)} connections are open, which is the most; close some, or try again later"
-            _turn_away(link, Refused("failed", text))
-            return
         try:
             peer = peer_of(link)
         except OSError:
             link.close()
             return
+        too_many = self._too_many(peer.uid)
+        if too_many is not None:
+            _turn_away(link, Refused("failed", too_many))
+            return
         self._open[link.fileno()] = Connection(link, peer, self._clock())
         self._selector.register(link, selectors.EVENT_READ)
+
+    def _too_many(self, uid: int) -> Optional[str]:
+        """Why there is no room for one more of this user's, so that no user shuts out the others; None with room."""
+        own = sum(connection.peer.uid == uid for connection in self._open.values())
+        if own >= self._limits.per_user:
+            return f"{own} connections of uid {uid} are open, which is the most for one user; close some"
+        if len(self._open) >= self._limits.connections:
+            return f"{len(self._open)} connections are open, which is the most; close some, or try again later"
+        return None
 
     def _move(self, connection: Connection) -> None:
         """One step of one client: send what waits, else read; then answer at most one request, so all have turns."""

@@ -1,6 +1,6 @@
 """A board's temperatures by zone; zones that cannot be read are passed over unless they are needed."""
 
-from typing import Dict, List, Sequence
+from typing import Dict, List, Sequence, Tuple
 
 from fedge.powerd.machine import Machine
 from fedge.powerd.mode import Refused
@@ -20,10 +20,7 @@ def temperatures(machine: Machine, needed: Sequence[str]) -> Dict[str, float]:
     """
     found: Dict[str, float] = {}
     lost: List[str] = []
-    for folder in machine.glob(ZONES):
-        name = maybe_text(machine, f"{folder}/type")
-        if name in NO_SENSORS and name not in needed:
-            continue
+    for folder, name in zones(machine, needed):
         try:
             celsius = whole(machine, f"{folder}/temp") / 1000.0
         except OSError:
@@ -34,6 +31,12 @@ def temperatures(machine: Machine, needed: Sequence[str]) -> Dict[str, float]:
             lost.append(name)
     _refuse_lost([name for name in needed if name not in found] or (lost if not found else []), sorted(found))
     return found
+
+
+def zones(machine: Machine, needed: Sequence[str]) -> List[Tuple[str, str]]:
+    """The zones that count, as folder and type."""
+    listed = [(folder, maybe_text(machine, f"{folder}/type")) for folder in machine.glob(ZONES)]
+    return [(folder, name) for folder, name in listed if name not in NO_SENSORS or name in needed]
 
 
 def _refuse_lost(lost: Sequence[str], readable: Sequence[str]) -> None:

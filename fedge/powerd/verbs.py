@@ -4,7 +4,7 @@ import logging
 import math
 import secrets
 import time
-from typing import Any, Callable, Dict, List, Optional, Tuple, TypeVar
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, TypeVar
 
 from fedge.powerd import PROTOCOL, fields, guard, lease, wire
 from fedge.powerd.board import Board
@@ -65,6 +65,7 @@ class Daemon:
 
     def tick(self) -> None:
         """What happens without being asked, to be called every second: leases end, the board gets too hot."""
+        held, began_s = self._lease, self._clock()
         try:
             self._end_lease()
             self._look_at_temperatures()
@@ -73,6 +74,8 @@ class Daemon:
         except Exception:
             # The process edge: the guard must be there at the next second too.
             logger.exception("a look at the board failed")
+        finally:
+            self._move_lease(held, began_s)
 
     def end(self) -> bool:
         """Put everything back for good; False when something could not be."""
@@ -81,6 +84,7 @@ class Daemon:
 
     def answer(self, line: bytes, uid: int) -> bytes:
         """The reply to one line."""
+        held, began_s = self._lease, self._clock()
         try:
             asked = wire.request(line)
             verb = fields.verb(asked)
@@ -95,6 +99,8 @@ class Daemon:
             # The process edge: a slip of ours in one verb must not take the daemon from everybody.
             logger.exception("a request by uid %d failed", uid)
             return wire.refusal(Refused("failed", "the daemon made a mistake; see journalctl -u fedge-powerd"))
+        finally:
+            self._move_lease(held, began_s)
 
     # The verbs
 
@@ -118,15 +124,23 @@ class Daemon:
     def _get(self, asked: Fields, uid: int) -> Fields:
         preset = self._remembered("preset", lambda: _outside_containers(self._board.preset, None))
         left_s = lease.left_s(self._lease, self._clock()) if self._lease else 0.0
+        mode, limits, unread = self._present()
         return {
-            "mode": self._board.mode().wire(),
-            "limits": self._board.limits(),
+            "mode": mode,
+            "limits": limits,
             "preset": {"id": preset.id, "name": preset.name} if preset else None,
             "lease": {"name": self._lease.name, "left_s": round(left_s, 3)} if self._lease else None,
             "changed": self._keeper.changed,
             "temperature_c": self._hottest_c,
-            "stopped": self._stopped(),
+            "stopped": self._stopped() or unread,
         }
+
+    def _present(self) -> Tuple[Fields, Fields, Optional[str]]:
+        """Mode and limits, or why they cannot be read: a lost file must not hide all else that is to be told."""
+        try:
+            return self._board.mode().wire(), self._board.limits(), None
+        except Refused as refused:
+            return {}, {}, refused.text
 
     def _set(self, asked: Fields, uid: int) -> Fields:
         if ("mode" in asked) == ("preset" in asked):
@@ -146,24 +160,25 @@ class Daemon:
         """Nothing is stored for what is refused, nor for what is set already."""
         before: List[Mode] = []
 
-        def first(found: Mode) -> None:
+        def first(found: Mode, beside: Fields) -> None:
             if mode is None:
                 self._answers.clear()
-            self._keeper.before_change(*(["nvpmodel"] if mode is None else []))
+            self._keeper.before_change(beside)
             before.append(found)
 
-        began_s, now = self._clock(), None
+        began_s = self._clock()
         try:
             now = self._board.set_preset(preset, first) if mode is None else self._board.set_mode(mode, lock_min, first)
         except Refused as refused:
             wished = preset if mode is None else mode.wire()
             logger.info("set by %s: to %s, refused as %s: %s", self._who(uid), wished, refused.kind, refused.text)
+            self._owe(refused.left)
+            if before and not refused.left:
+                self._settle(None)
             raise
-        finally:
-            took_s = self._clock() - began_s
-            if before:
-                self._keeper.settle(now)
+        took_s = self._clock() - began_s
         if before:
+            self._settle(now)
             logger.info("set by %s: from %s to %s", self._who(uid), before[0].wire(), now.wire())
         return {"mode": now.wire(), "took_s": round(took_s, 6)}
 
@@ -201,7 +216,11 @@ class Daemon:
             raise Refused("bad-request", f"got percent={percent:g}; it must be from 0 to 100")
         lease.allow(self._lease, fields.token(asked), self._clock())
         self._may_set()
-        self._board.set_fan(int(percent), lambda: self._keeper.before_change("fan"))
+        try:
+            self._board.set_fan(int(percent), self._keeper.before_change)
+        except Refused as refused:
+            self._owe(refused.left)
+            raise
         logger.info("fan by %s: %d %%", self._who(uid), percent)
         return {"percent": int(percent)}
 
@@ -228,7 +247,7 @@ class Daemon:
             return self._stop.text
         if self._owed:
             left = "; ".join(self._owed)
-            return f"the state found could not be put back: {left}; it is tried every {RETRY_S:g} s and at restore"
+            return f"not all could be put back: {left}; the state found is tried every {RETRY_S:g} s and at restore"
         return None
 
     def _may_set(self) -> None:
@@ -238,13 +257,30 @@ class Daemon:
 
     def _put_back(self, why: str) -> bool:
         self._answers.clear()
-        self._owed = self._keeper.put_back()
+        self._owed = self._keeper.put_back(keep_fan=self._stop is not None)
         self._retry_s = self._clock() + RETRY_S
         if self._owed:
             logger.error("%s: not all could be put back: %s", why, "; ".join(self._owed))
             return False
-        logger.info("%s: the state found is set again", why)
+        logger.info("%s: the state found is set again%s", why, ", but for the fan" if self._keeper.changed else "")
         return True
+
+    def _owe(self, left: Sequence[str]) -> None:
+        """What a failed change left behind is put back with all else, soon."""
+        if left:
+            self._owed, self._retry_s = list(left), self._clock() + RETRY_S
+
+    def _settle(self, mode: Optional[Mode]) -> None:
+        """Where the board cannot be looked at, the state found stays owed; the reply tells of the set alone."""
+        try:
+            self._keeper.settle(mode)
+        except (Refused, OSError) as error:
+            logger.warning("whether the board is as it was found cannot be told, so it is put back later: %s", error)
+
+    def _move_lease(self, held: Optional[lease.Lease], began_s: float) -> None:
+        """While the daemon was at work it heard no renewal, so the time of the lease stood still."""
+        if held is not None and self._lease is held:
+            self._lease = lease.moved_on(held, self._clock() - began_s)
 
     def _end_lease(self) -> None:
         if self._lease is None or not lease.ended(self._lease, self._clock()):
@@ -264,12 +300,32 @@ class Daemon:
         self._hottest_c = guard.hottest_of(temperatures_c or {})[1]
         needed, hottest_c = self._config.needed_zones, self._config.hottest_c
         self._stop = guard.judge(before, temperatures_c, hottest_c, needed, lost)
+        if self._stop is not None:
+            self._fan_to_full(told=before is not None)
         if before is None and self._stop is not None:
             logger.warning("%s", self._stop.text)
             if self._keeper.changed:
                 self._put_back(self._stop.kind)
         elif before is not None and self._stop is None:
             logger.info("modes are set again")
+            if self._keeper.changed:
+                self._put_back("the board is cool enough again")
+
+    def _fan_to_full(self, told: bool) -> None:
+        """While nothing may be set the fan blows, where the daemon may set it; ``told``: a failure is no news."""
+        if "fan" not in self._config.extras:
+            return
+        try:
+            self._board.set_fan(100, self._note_fan)
+        except Refused as refused:
+            logger.log(logging.DEBUG if told else logging.WARNING, "the fan is not at full speed: %s", refused.text)
+
+    def _note_fan(self, beside: Fields) -> None:
+        """A full disk must not keep the fan from blowing."""
+        try:
+            self._keeper.before_change(beside)
+        except Refused as refused:
+            logger.warning("the fan will stay at full speed: %s", refused.text)
 
 
 def _outside_containers(ask: Callable[[], Known], otherwise: Known) -> Known:

@@ -14,8 +14,9 @@ from fedge.types import Label, Modes, Workload
 class Bench:
     """What a campaign needs of a board, real or emulated.
 
-    ``work(count)`` does the next ``count`` minibatches. ``rest(seconds)`` lets the board cool; ``temperature_c`` is
-    what its hottest sensor says, None where there is none. ``candidates`` are the modes that may be measured,
+    ``work(count)`` does the next ``count`` minibatches; ``prepare`` is called before a mode is set, for what must not
+    be metered. ``rest(seconds)`` lets the board cool; ``temperature_c`` is what its hottest sensor says, None where
+    there is none or it is lost. ``candidates`` are the modes that may be measured,
     ``knowledge`` is what an explorer is made with. ``total_power`` is the formula behind the watts. ``software`` is
     what the figures depend on, name -> version: a campaign goes on only where it is the same.
     """
@@ -35,3 +36,4 @@ class Bench:
     total_power: str
     emulated: bool
     software: Mapping[str, str] = field(default_factory=dict)
+    prepare: Callable[[], object] = lambda: None

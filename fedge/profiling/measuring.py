@@ -96,6 +96,7 @@ def _attempt(bench: Bench, mode: PowerMode, rule: Rule, told: Told, *, stop_when
     spent_s = joules = 0.0
     throttled = False
     steps = 1
+    bench.prepare()
     with bench.device.in_mode(mode):
         while True:
             left_s = rule.limit_s - spent_s

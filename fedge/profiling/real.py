@@ -24,12 +24,14 @@ def board_bench(
     work: Callable[[int], object],
     temperature_c: Callable[[], float | None],
     *,
+    prepare: Callable[[], object] = lambda: None,
     clock: Clock | None = None,
     candidates: Modes | None = None,
     seed: int = 0,
     software: Mapping[str, str] | None = None,
 ) -> Bench:
-    """The bench of ``device``, whose trainer does ``count`` minibatches of ``workload`` at every ``work(count)``.
+    """The bench of ``device``, whose trainer does ``count`` minibatches of ``workload`` at every ``work(count)``;
+    ``prepare`` gets it ready.
 
     ``candidates`` are the modes that the board's power daemon allows, by default those above the usual floor.
     ``software`` names what else the figures depend on (torch, L4T): a campaign goes on only with the same.
@@ -55,6 +57,7 @@ def board_bench(
         total_power=getattr(device, "total_power", device.spec.total_power),
         emulated=False,
         software={"fedge": __version__, **(software or {})},
+        prepare=prepare,
     )
 
 

@@ -8,7 +8,7 @@ pickled. Every length is checked against its bound and against the others before
 import json
 import socket
 import struct
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -26,6 +26,8 @@ LONGEST_NUMBER = 40
 
 DTYPES = ("float32", "float64", "float16", "int64", "int32", "int16", "int8", "uint8", "bool")
 ITEM_BYTES: Dict[str, int] = {name: np.dtype(name).itemsize for name in DTYPES}
+
+EXTENT_RIGHT = f"lengths whose product, zeros left out, is at most {LONGEST_BODY} bytes"
 
 PIECE_BYTES = 1 << 16
 """How much of an unwanted body is read at a time."""
@@ -85,6 +87,8 @@ def _wire_form(name: str, array: np.ndarray) -> np.ndarray:
         raise FrameError(f"array {name!r}: got {array.dtype.name}; one of {', '.join(DTYPES)}")
     if len(name) > LONGEST_NAME or array.ndim > MOST_DIMENSIONS:
         raise FrameError(f"array {name[:40]!r}: at most {LONGEST_NAME} letters and {MOST_DIMENSIONS} dimensions")
+    if _extent(array.shape) * array.itemsize > LONGEST_BODY:
+        raise FrameError(f"array {name!r}: got shape {array.shape}; {EXTENT_RIGHT}")
     # ascontiguousarray makes a one-dimensional array of a scalar
     return np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).reshape(array.shape)
 
@@ -109,7 +113,7 @@ def _send(connection: socket.socket, buffers: List[memoryview]) -> None:
 def read(connection: socket.socket) -> Optional[Tuple[Dict[str, Any], Arrays]]:
     """The next frame's header and arrays; None when the other side has closed between frames. Raises ``FrameError``."""
     head = read_head(connection)
-    return None if head is None else (head.header, read_body(connection, head))
+    return None if head is None else (head.header, Body(connection, head).read())
 
 
 def read_head(connection: socket.socket) -> Optional[Head]:
@@ -182,32 +186,64 @@ def _entry(declared: Any) -> Entry:
         raise FrameError(f"array {name!r}: got shape {str(shape)[:80]}; a list of at most {MOST_DIMENSIONS} lengths")
     if not all(type(length) is int and 0 <= length <= LONGEST_BODY for length in shape):
         raise FrameError(f"array {name!r}: got shape {str(shape)[:80]}; whole numbers from 0 to {LONGEST_BODY}")
-    return Entry(name, dtype, tuple(shape), _count(shape) * ITEM_BYTES[dtype])
+    if _extent(shape) * ITEM_BYTES[dtype] > LONGEST_BODY:
+        raise FrameError(f"array {name!r}: got shape {str(shape)[:80]}; {EXTENT_RIGHT}")
+    return Entry(name, dtype, tuple(shape), 0 if 0 in shape else _extent(shape) * ITEM_BYTES[dtype])
 
 
-def _count(shape: Sequence[int]) -> int:
-    count = 1  # Python's own integers: a product that overflows would pass for a small array
+def _extent(shape: Sequence[int]) -> int:
+    """The product of the lengths, zeros left out: numpy refuses even an empty array when this is too large for it."""
+    extent = 1  # Python's own integers: a product that overflows would pass for a small array
     for length in shape:
-        count *= length
-    return count
+        extent *= length or 1
+    return extent
 
 
-def read_body(connection: socket.socket, head: Head, room: Optional[np.ndarray] = None) -> Arrays:
-    """The arrays of a frame, as writable views of one buffer. Raises ``Truncated``, ``MemoryError``, ``OSError``.
+def at_once() -> None:
+    """Before each piece of a body: nothing, so that the socket's own time limit is the only one."""
 
-    ``room`` is memory to read into, bytes, if it is large enough: what was there before is overwritten.
+
+class Body:
+    """The rest of a frame, still to be read or thrown away. Raises ``Truncated``, ``OSError``.
+
+    ``before`` is called before each piece; it may wait for the piece, and end the reading by an exception of its own.
     """
-    if room is None or len(room) < head.body_bytes:
-        room = np.empty(head.body_bytes, np.uint8)  # not a bytearray, which would be filled with zeros first
-    body = room[: head.body_bytes]
-    if head.body_bytes:
-        _whole(_fill(connection, _bytes_of(body)), head.body_bytes, "body")
-    arrays: Arrays = {}
-    offset = 0
-    for entry in head.entries:
-        arrays[entry.name] = _view(body[offset : offset + entry.size_bytes], entry)
-        offset += entry.size_bytes
-    return arrays
+
+    def __init__(self, connection: socket.socket, head: Head) -> None:
+        self._connection = connection
+        self._head = head
+        self.left = head.body_bytes
+
+    def read(self, room: Optional[np.ndarray] = None, before: Callable[[], None] = at_once) -> Arrays:
+        """The arrays of the frame, as writable views of one buffer. Raises ``MemoryError`` too.
+
+        ``room`` is memory to read into, bytes, if it is large enough: what was there before is overwritten.
+        """
+        if room is None or len(room) < self._head.body_bytes:
+            room = np.empty(self._head.body_bytes, np.uint8)  # not a bytearray, which would be filled with zeros first
+        body = room[: self._head.body_bytes]
+        target = _bytes_of(body)
+        while self.left:
+            self._take(target[len(target) - self.left :], before)
+        arrays: Arrays = {}
+        offset = 0
+        for entry in self._head.entries:
+            arrays[entry.name] = _view(body[offset : offset + entry.size_bytes], entry)
+            offset += entry.size_bytes
+        return arrays
+
+    def drain(self, before: Callable[[], None] = at_once) -> None:
+        """Read what is left and nobody wants, without taking memory for it."""
+        piece = memoryview(bytearray(PIECE_BYTES))
+        while self.left:
+            self._take(piece[: min(self.left, PIECE_BYTES)], before)
+
+    def _take(self, target: memoryview, before: Callable[[], None]) -> None:
+        before()
+        got = self._connection.recv_into(target)
+        if not got:
+            _whole(self._head.body_bytes - self.left, self._head.body_bytes, "body")
+        self.left -= got
 
 
 def _view(piece: np.ndarray, entry: Entry) -> np.ndarray:
@@ -217,16 +253,6 @@ def _view(piece: np.ndarray, entry: Entry) -> np.ndarray:
     if piece.ctypes.data % dtype.itemsize:
         piece = piece.copy()  # torch and ARM want numbers at multiples of their size
     return np.asarray(piece.view(dtype), dtype.newbyteorder("=")).reshape(entry.shape)
-
-
-def drain(connection: socket.socket, head: Head) -> None:
-    """Read a body that nobody wants, without taking memory for it. Raises ``Truncated``, ``OSError``."""
-    left, piece = head.body_bytes, memoryview(bytearray(PIECE_BYTES))
-    while left:
-        got = connection.recv_into(piece[: min(left, PIECE_BYTES)])
-        if not got:
-            _whole(head.body_bytes - left, head.body_bytes, "body")
-        left -= got
 
 
 def _fill(connection: socket.socket, target: memoryview) -> int:

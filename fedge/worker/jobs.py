@@ -11,7 +11,7 @@ from fedge.worker.fields import BadField, NoTask, a_count, a_number, a_text, an_
 from fedge.worker.parts import Facts, Parts
 from fedge.worker.refusal import Refusal, Stopped, error_reply
 from fedge.worker.slot import Job, Reply
-from fedge.worker.sources import BadSource, strays
+from fedge.worker.sources import BadSource, stamp, strays
 
 logger = logging.getLogger(__name__)
 
@@ -106,16 +106,19 @@ class Runner:
         device = job.header.get("device", "auto")
         if device not in DEVICES:
             raise BadField("device", repr(device), f"one of {', '.join(DEVICES)}")
-        key = json.dumps([task, source, device], sort_keys=True)
+        # What is there now: a board's own samples grow, and a file without a hash may be another one.
+        key = json.dumps([task, source, device, self._stamp(source)], sort_keys=True)
         if self.loaded is not None and self.loaded.key == key:
             header, arrays = self.loaded.reply
             return dict(header, warm=True), arrays
         self._check_source(source)
         made = self._task(task)
+        _go_on(job, "nothing was changed")
         self.loaded, self._training = None, None  # first room for the new one
         self._parts.release()
         chosen = self._parts.choose_device(self.device if device == "auto" else device)
         data = (made.data or self._parts.read)(source)
+        _go_on(job, "nothing is loaded now")
         trainer = self._parts.make_trainer(made, data, chosen)
         header = {"ok": True, "warm": False, "samples": trainer.n_train, "test": trainer.n_test}
         header.update(classes=int(data.classes), buffers=sorted(trainer.buffers), device=chosen)
@@ -136,6 +139,14 @@ class Runner:
             for stray in [] if path is None else strays(path, self._roots):
                 raise BadSource(field, stray, f"something below {allowed}")
 
+    def _stamp(self, source: Mapping[str, Any]) -> Optional[str]:
+        """What tells that the source's files are no longer those they were; None where only its fields can tell."""
+        if "folder" in source:
+            return stamp(a_text(source, "folder"), self._roots)
+        if "file" in source and source.get("sha256") is None:
+            return stamp(a_text(source, "file"), self._roots)
+        return None
+
     def _train(self, job: Job) -> Reply:
         trainer = self._trainer()
         steps, limit_s = a_count(job.header, "steps", 0), seconds(job.header, "limit_s")
@@ -153,6 +164,7 @@ class Runner:
         if not job.header.get("finish", False):
             return header, {}
         result, self._training = training.result(), None
+        training.end()  # its memory now, and not when the next one waits for its first minibatch
         header.update(loss=float(result.loss), accuracy=float(result.accuracy))
         return header, dict(result.arrays)
 
@@ -200,6 +212,12 @@ class Runner:
         if self.loaded is None:
             raise NoTask("task", "none loaded", "send `load` first")
         return self.loaded.trainer
+
+
+def _go_on(job: Job, otherwise: str) -> None:
+    """Between the parts of a load, none of which can be stopped: raises ``Stopped`` once it is cancelled."""
+    if job.cancelled.is_set():
+        raise Stopped(otherwise)
 
 
 def describe(error: BaseException) -> str:

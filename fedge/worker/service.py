@@ -25,7 +25,7 @@ import numpy as np
 from fedge.worker import PROTOCOL, frames
 from fedge.worker.jobs import JOB_VERBS, Runner
 from fedge.worker.parts import Parts, real_parts
-from fedge.worker.refusal import error_reply
+from fedge.worker.refusal import Stopped, error_reply
 from fedge.worker.slot import Job, Reply, Slot
 
 logger = logging.getLogger(__name__)
@@ -33,6 +33,10 @@ logger = logging.getLogger(__name__)
 VERSION = "0.1.0"
 STALL_S = 30.0
 """A peer that neither sends nor takes a byte for so long in the middle of a frame is given up. Chosen by us."""
+LEAST_BYTES_PER_S = 4 << 20
+"""A peer that sends a body more slowly than this, after the first ``STALL_S``, is given up. Chosen by us."""
+LOOK_S = 0.05
+"""How soon a cancel is seen by a job whose arrays have stopped coming. Chosen by us."""
 MOST_CONNECTIONS = 32
 """A board has one client and perhaps a person; each connection is a thread. Chosen by us."""
 MOST_ROOM = 256 << 20
@@ -183,28 +187,38 @@ class Service:
         else:
             verbs = ", ".join(("status", "cancel", *JOB_VERBS))
             problem = error_reply("unknown-verb", f"verb: got {str(verb)[:40]!r}; one of {verbs}")
-        frames.drain(connection, head)
+        frames.Body(connection, head).drain(Patience(connection, head.body_bytes).wait)
         return problem
 
     def _do(self, connection: socket.socket, job: Job) -> Reply:
-        holder = self._slot.claim(job)
+        body, patience = frames.Body(connection, job.head), Patience(connection, job.head.body_bytes)
         try:
-            if holder is not None:
-                frames.drain(connection, job.head)
-                return error_reply("busy", f"the worker is busy with {holder}; ask again after it, or cancel it")
-            job.arrays = frames.read_body(connection, job.head, self._room_for(job.head.body_bytes))
-            self._slot.submit(job)
-            _wait(connection, job)
-        except MemoryError:
-            frames.drain(connection, job.head)
-            return error_reply(
-                "oom", f"{job.verb}: no memory for arrays of {job.head.body_bytes} bytes; a smaller model"
-            )
-        else:
-            return job.answer()
+            refusal = self._received(job, body, patience)
+            if refusal is None:
+                self._slot.submit(job)
+                _wait(connection, job)
+                return job.answer()
+            self._slot.free(job)  # before the rest of the body, which may take its time
+            body.drain(patience.wait)
+            return refusal
         finally:
             self._slot.free(job)  # for a request that never became a job; else it is free already
             job.close()
+
+    def _received(self, job: Job, body: frames.Body, patience: "Patience") -> Optional[Reply]:
+        """Claim the room for a job and read its arrays; the refusal when it cannot become one."""
+        holder = self._slot.claim(job)
+        if holder is not None:
+            return error_reply("busy", f"the worker is busy with {holder}; ask again after it, or cancel it")
+        try:
+            room = self._room_for(job.head.body_bytes)
+            job.arrays = body.read(room, lambda: patience.wait(job.cancelled.is_set))
+        except MemoryError:
+            text = f"{job.verb}: no memory for arrays of {job.head.body_bytes} bytes; a smaller model"
+            return error_reply("oom", text)
+        except Stopped as error:
+            return error_reply("failed", f"{job.verb} was cancelled: {error}")
+        return None
 
     def _room_for(self, body_bytes: int) -> Optional[np.ndarray]:
         """Memory that a model was read into before: fresh pages cost as long as the copying. One job at a time."""
@@ -230,6 +244,35 @@ class Service:
         fields.update(restarts=self._start.restarts, last_exit=self._start.last_exit, rss_mb=_rss_mb())
         fields.update(up_s=time.monotonic() - self._begun_s)
         return fields
+
+
+class TooSlow(frames.FrameError):
+    """A body that does not come, or comes so slowly that it keeps others waiting."""
+
+
+class Patience:
+    """How long the pieces of one body are waited for: ``STALL_S`` for each, and so long in all as its size allows."""
+
+    def __init__(self, connection: socket.socket, body_bytes: int, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._poll = select.poll()
+        self._poll.register(connection, select.POLLIN)
+        self._now_s = now_s
+        self._limit_s = STALL_S + body_bytes / LEAST_BYTES_PER_S
+        self._ends_s = now_s() + self._limit_s
+
+    def wait(self, stop: Callable[[], bool] = lambda: False) -> None:
+        """Wait for the next piece; raises ``TooSlow``, and ``Stopped`` when ``stop`` says so."""
+        stalled_s = self._now_s() + STALL_S
+        while True:
+            if stop():
+                raise Stopped("its arrays were still coming")
+            now_s = self._now_s()
+            if now_s >= self._ends_s:
+                raise TooSlow(f"the body was not whole after {self._limit_s:.0f} s; at least {LEAST_BYTES_PER_S} B/s")
+            if now_s >= stalled_s:
+                raise TooSlow(f"no byte of the body for {STALL_S:.0f} s; send a frame in one go")
+            if self._poll.poll(1e3 * LOOK_S):
+                return
 
 
 def _wait(connection: socket.socket, job: Job) -> None:

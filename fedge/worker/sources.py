@@ -1,5 +1,6 @@
 """Where a task's images come from: a checked .npz file, the board's own folder, or noise made on the spot."""
 
+import contextlib
 import hashlib
 import os
 import zipfile
@@ -28,6 +29,7 @@ __all__ = [
     "checked",
     "read",
     "sha256_of",
+    "stamp",
     "strays",
     "synthetic",
     "write_file",
@@ -92,6 +94,40 @@ def strays(path: str, roots: Sequence[str]) -> Iterator[str]:
     for folder, inner, files in os.walk(str(given)):
         links = (one for one in (Path(folder) / name for name in inner + files) if one.is_symlink())
         yield from (str(link) for link in links if not _within(link, roots))
+
+
+def stamp(path: str, roots: Sequence[str]) -> str:
+    """A hash over the names, sizes and times of a file, or of all files below a folder, but not over what they hold.
+
+    Links to folders are followed inside ``roots`` (which are real paths), each folder once.
+    """
+    found, given = hashlib.sha256(), str(Path(path).expanduser())
+    waiting, seen = [given], set()
+    with contextlib.suppress(OSError):
+        found.update(_facts_of(given, Path(given).stat()))
+    while waiting:
+        folder = os.path.realpath(waiting.pop())
+        if folder in seen or not _within(Path(folder), roots):
+            continue
+        seen.add(folder)
+        for entry in _entries(folder):
+            with contextlib.suppress(OSError):  # a link that leads nowhere, a file that goes just now
+                found.update(_facts_of(entry.path, entry.stat()))
+                if entry.is_dir():
+                    waiting.append(entry.path)
+    return found.hexdigest()
+
+
+def _entries(folder: str) -> "List[os.DirEntry[str]]":
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
+    except OSError:  # not a folder, or not there
+        return []
+
+
+def _facts_of(path: str, facts: os.stat_result) -> bytes:
+    return repr((path, facts.st_size, facts.st_mtime_ns)).encode("utf-8")
 
 
 def _within(path: Path, roots: Sequence[str]) -> bool:

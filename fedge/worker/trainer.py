@@ -366,7 +366,8 @@ class Descent:
         self._net, self._loss, self._options = net, task.loss, options
         self._weights = [w for w in net.parameters() if w.requires_grad]
         self._starts = [w.detach().clone() for w in self._weights] if options.proximal_mu > 0 else []
-        self._speeds = [torch.zeros_like(w) for w in self._weights]
+        # As large as the model, and fresh memory is slow: made by the first minibatch, not before it.
+        self._speeds: List[Optional[Tensor]] = [None] * len(self._weights)
 
     def step(self, x: Tensor, y: Tensor) -> Tuple[float, float]:
         """One minibatch: its loss and accuracy before the step."""
@@ -374,14 +375,22 @@ class Descent:
         loss = self._loss(scores, y)
         gradients = torch.autograd.grad(loss, self._weights, allow_unused=True)
         with torch.no_grad():
-            for i, (w, speed, gradient) in enumerate(zip(self._weights, self._speeds, gradients)):
+            for i, (w, gradient) in enumerate(zip(self._weights, gradients)):
                 if gradient is None:  # a weight that this minibatch did not use
                     continue
-                speed.mul_(self._options.momentum).add_(gradient)
+                speed = self._speed(i, gradient)
                 if self._options.proximal_mu > 0:
                     speed.add_(w - self._starts[i], alpha=self._options.proximal_mu)
                 w.add_(speed, alpha=-self._options.learning_rate)
         return loss.item(), float((scores.argmax(1) == y).float().mean())
+
+    def _speed(self, i: int, gradient: Tensor) -> Tensor:
+        speed = self._speeds[i]
+        if speed is None:  # a copy, since two weights may share one gradient
+            speed = self._speeds[i] = gradient.clone()
+        else:
+            speed.mul_(self._options.momentum).add_(gradient)
+        return speed
 
 
 class Feed:

@@ -21,6 +21,9 @@ class FakeBoard:
         self.events = []
         self.snapshots = []  # one entry each: whether nvpmodel was asked
         self.sticks = True
+        self.undoes = True
+        self.tells_preset = True
+        self.readable = True
         self.puts_back = True
         self.celsius = {"CPU-therm": 40.0, "GPU-therm": 38.0}
 
@@ -43,6 +46,8 @@ class FakeBoard:
         return self.presets()[self.id]
 
     def mode(self):
+        if not self.readable:
+            raise Refused("failed", "the board's state cannot be read: min_freq is gone")
         return self.now
 
     def limits(self):
@@ -50,7 +55,7 @@ class FakeBoard:
 
     def snapshot(self, with_preset: bool = True):
         self.snapshots.append(with_preset)
-        return {"mode": list(self.now), "nvpmodel": self.id if with_preset else None, "fan": self.fan}
+        return {"mode": list(self.mode()), "nvpmodel": self.id if with_preset and self.tells_preset else None}
 
     def set_mode(self, mode, lock_min: bool = False, first=nothing):
         for knob, value in mode.wire().items():
@@ -60,9 +65,9 @@ class FakeBoard:
                 raise Refused("below-floor", f"got {knob} {value}")
         if self.now == self.now._replace(**mode.wire()):
             return self.now
-        first(self.now)
+        first(self.now, {})
         if not self.sticks:
-            raise Refused("did-not-stick", "the clock did not stick", got=1)
+            raise Refused("did-not-stick", "the clock did not stick", 1, [] if self.undoes else ["gpu: it is 1"])
         self.events.append(("set", mode, lock_min))
         self.now = self.now._replace(**mode.wire())
         return self.now
@@ -70,7 +75,7 @@ class FakeBoard:
     def set_preset(self, name_or_id, first=nothing):
         for preset in self.presets():
             if name_or_id in {preset.name, preset.id}:
-                first(self.now)
+                first(self.now, {"nvpmodel": self.id})
                 self.events.append(("preset", preset.name))
                 self.id = preset.id
                 self.now = TOP._replace(**preset.mode.wire())
@@ -81,7 +86,12 @@ class FakeBoard:
         if not self.puts_back:
             return ["gpu max_freq reads 1"]
         self.events.append(("put back",))
-        self.now, self.id, self.fan = Mode(*snapshot["mode"]), snapshot["nvpmodel"], snapshot["fan"]
+        wished = snapshot.get("nvpmodel")
+        if wished not in (None, self.id):
+            self.events.append(("nvpmodel", wished))
+            self.id, self.now = wished, TOP._replace(**self.presets()[wished].mode.wire())
+        self.now = Mode(*snapshot.get("mode", self.now))
+        self.fan = self.fan if snapshot.get("fan") is None else snapshot["fan"]
         return []
 
     def temperatures(self):
@@ -95,6 +105,8 @@ class FakeBoard:
     def set_fan(self, percent, first=nothing):
         if self.fan is None:
             raise Refused("not-allowed", "this board has no fan that can be set")
-        first()
+        if percent == self.fan:
+            return
+        first({"fan": self.fan})
         self.events.append(("fan", percent))
         self.fan = percent

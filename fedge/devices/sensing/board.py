@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 from fedge.devices.sensing import clocks, ina3221, thermal, throttling
@@ -27,7 +28,7 @@ class BoardSensor:
     """Implements ``PowerSensor`` from sysfs, without root. ``total_power`` asks for a formula of the total.
 
     The total's rails are needed; everything else that cannot be read is left out of a sample. The files stay open.
-    A sample's temperatures are up to ``temperatures_every_s`` old.
+    A sample's temperatures are up to ``temperatures_every_s`` old. Several threads may read: one at a time does.
     """
 
     interval_s = 0.0
@@ -41,6 +42,8 @@ class BoardSensor:
         temperatures_every_s: float = TEMPERATURES_EVERY_S,
     ) -> None:
         self._machine, self._clock = machine, clock
+        self._turn = threading.Lock()
+        """A look may open and close files that another one reads."""
         self._files, self._rail_files = Files(machine), Files(machine)
         self._rails = self._found_rails()
         self._total = total_of(self._rails, total_power, NO_RAILS)
@@ -72,24 +75,26 @@ class BoardSensor:
 
     def read(self) -> Sample:
         """One look, now; raises ``SensorLost`` when a rail of the total cannot be read."""
-        at_s = self._clock.now_s()
-        rails_w, total_w = self._power()
-        return Sample(
-            at_s=at_s,
-            total_w=total_w,
-            rails_w=rails_w,
-            temperatures_c=self._temperatures_at(at_s),
-            gpu_load=clocks.scaled(self._clocks.gpu_load, 1e3),
-            cpu_mhz=clocks.fastest_mhz(self._clocks.policies),
-            gpu_mhz=clocks.scaled(self._clocks.gpu, 1e6),
-            mem_mhz=clocks.scaled(self._clocks.memory, 1e6),
-            throttle_events=throttling.events(self._counters),
-        )
+        with self._turn:
+            at_s = self._clock.now_s()
+            rails_w, total_w = self._power()
+            return Sample(
+                at_s=at_s,
+                total_w=total_w,
+                rails_w=rails_w,
+                temperatures_c=self._temperatures_at(at_s),
+                gpu_load=clocks.scaled(self._clocks.gpu_load, 1e3),
+                cpu_mhz=clocks.fastest_mhz(self._clocks.policies),
+                gpu_mhz=clocks.scaled(self._clocks.gpu, 1e6),
+                mem_mhz=clocks.scaled(self._clocks.memory, 1e6),
+                throttle_events=throttling.events(self._counters),
+            )
 
     def close(self) -> None:
         """Give the files back."""
-        self._files.close()
-        self._rail_files.close()
+        with self._turn:
+            self._files.close()
+            self._rail_files.close()
 
     def _temperatures_at(self, at_s: float) -> dict[str, float]:
         if self._temperatures is None or at_s >= self._temperatures[0] + self._every_s:

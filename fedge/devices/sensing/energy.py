@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from fedge.errors import SensorLost
@@ -27,6 +27,12 @@ GAP_PERIODS = 3.0
 FEWEST_FOR_CORRELATION = 8
 """With fewer samples their correlation cannot be told, and they count as independent. Chosen by us."""
 LARGEST_CORRELATION = 0.999
+UNKNOWN_SE_LOG = 0.05
+"""Standard error of a mean power of which there is one sample at most; chosen by us."""
+UNSEEN_SD_LOG = 0.3
+"""How far off the power of a gap may be, log units, when it is taken from the samples around it; chosen by us."""
+MOST_UNSEEN, MOST_UNSEEN_S = 0.1, 1.0
+"""With more than a tenth of a window unseen, by a gap longer than a second, it is no measurement; chosen by us."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +68,7 @@ def energy_of(
     ``samples`` is 0. A gap is a stretch longer than ``GAP_PERIODS * period_s``, counted with its whole length also
     when a part of it lies outside. ``throttled``: a throttle counter grew from the last sample not after the start
     to the first not before the end. ``mode_changes`` are times of changes; those strictly inside count.
-    ``power_se_log`` is 0 with fewer than two samples inside, when nothing is known of their scatter.
+    ``power_se_log`` is ``UNKNOWN_SE_LOG`` with fewer than two samples inside, when nothing is known of their scatter.
 
     Raises ``SensorLost`` when the nearest sample is more than ``GAP_PERIODS`` periods away from the window, and
     ``ValueError`` for a window that does not end after its start.
@@ -88,6 +94,43 @@ def energy_of(
     )
 
 
+def seen_enough(energy: Energy) -> Energy:
+    """The energy, its error wider by what the gaps leave unsaid; raises ``SensorLost`` when they leave too much.
+
+    The gaps are taken as ``gaps`` times the longest, which is at least what they are together.
+    """
+    whole_s = energy.end_s - energy.start_s
+    unseen = min(energy.gaps * energy.longest_gap_s / whole_s, 1.0)
+    if unseen > MOST_UNSEEN and min(energy.longest_gap_s, whole_s) > MOST_UNSEEN_S:
+        raise SensorLost(
+            f"{energy.samples} power samples in {whole_s:.1f} s, {energy.gaps} gaps, the longest "
+            f"{energy.longest_gap_s:.1f} s; at most {MOST_UNSEEN:.0%} may be unseen: check the sensor and "
+            "what else the board does"
+        )
+    return replace(energy, power_se_log=math.hypot(energy.power_se_log, UNSEEN_SD_LOG * unseen))
+
+
+def joined(parts: Sequence[Energy]) -> Energy:
+    """Adjacent windows, at least one, as one; a gap across a border counts in both."""
+    first, last = parts[0], parts[-1]
+    if len(parts) == 1:
+        return first
+    energy_j = math.fsum(part.energy_j for part in parts)
+    error_j = math.hypot(*(part.energy_j * part.power_se_log for part in parts))
+    return replace(
+        first,
+        end_s=last.end_s,
+        energy_j=energy_j,
+        samples=sum(part.samples for part in parts),
+        gaps=sum(part.gaps for part in parts),
+        longest_gap_s=max(part.longest_gap_s for part in parts),
+        throttled=any(part.throttled for part in parts),
+        mode_changes=sum(part.mode_changes for part in parts),
+        peak_c=max((part.peak_c for part in parts if part.peak_c is not None), default=None),
+        power_se_log=error_j / energy_j if energy_j > 0 else UNKNOWN_SE_LOG,
+    )
+
+
 def covered(samples: Sequence[Sample], start_s: float, end_s: float, period_s: float) -> bool:
     """Whether a sample lies in the window, or near enough to it for a window that is shorter than a period."""
     margin_s = GAP_PERIODS * period_s
@@ -95,7 +138,7 @@ def covered(samples: Sequence[Sample], start_s: float, end_s: float, period_s: f
 
 
 def se_log(watts: Sequence[float]) -> float:
-    """Standard error of the mean of watts sampled at even distances, log units; 0 when it cannot be told.
+    """Standard error of the mean of watts sampled at even distances, log units; ``UNKNOWN_SE_LOG`` for fewer than two.
 
     ``s / (m sqrt(n'))`` with ``n' = n (1 - r) / (1 + r)`` independent samples' worth: samples of power follow each
     other, so that n of them say less than n. ``r`` is that of neighbours plus ``(1 + 3 r) / n``, its usual shortfall
@@ -104,7 +147,7 @@ def se_log(watts: Sequence[float]) -> float:
     n = len(watts)
     mean_w = math.fsum(watts) / n if n else 0.0
     if n < 2 or mean_w <= 0:
-        return 0.0
+        return UNKNOWN_SE_LOG
     off = [power_w - mean_w for power_w in watts]
     squares = math.fsum(o * o for o in off)
     if squares <= (1e-12 * mean_w) ** 2 * n:

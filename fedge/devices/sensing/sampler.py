@@ -92,16 +92,6 @@ class Sampler:
             raise SensorLost(f"no power sample from {max(start_s, seen_s):.3f} to {end_s:.3f} s: {error}") from error
         return energy_of(samples, start_s, end_s, self.period_s, self.total_power, changes)
 
-    def samples_since(self, at_s: float) -> list[Sample]:
-        """The samples after ``at_s`` that are kept, in order."""
-        with self._changed:
-            samples = []
-            for sample in reversed(self._samples):
-                if sample.at_s <= at_s:
-                    break
-                samples.append(sample)
-        return samples[::-1]
-
     def _limit_s(self, end_s: float) -> float:
         return max(end_s - self._clock.now_s(), 0.0) + GAP_PERIODS * self.period_s + PATIENCE_S
 

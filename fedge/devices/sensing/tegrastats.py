@@ -24,7 +24,7 @@ class TegrastatsSensor:
     """Implements ``PowerSensor`` from ``tegrastats --interval N``; a sample's time is when its line came.
 
     The program prints power to root only on newer releases, and no over-current counters. It is started anew when it
-    ended; ``interval_ms`` is that of its lines.
+    ended; ``interval_ms`` is that of its lines. Several threads may read: there is one program for all.
     """
 
     def __init__(self, machine: Machine, clock: Clock, total_power: str | None = None, interval_ms: int = 100) -> None:
@@ -33,6 +33,8 @@ class TegrastatsSensor:
         self.interval_s = interval_ms / 1e3
         self._arrival = Arrival("tegrastats", clock, self.interval_s)
         self._total: str | None = None
+        self._turn = threading.Lock()
+        """Who starts or ends the program."""
         self._process: subprocess.Popen[bytes] | None = None
         self._reader: threading.Thread | None = None
         try:
@@ -47,12 +49,17 @@ class TegrastatsSensor:
 
     def read(self) -> Sample:
         """The newest line's sample; raises ``SensorLost`` when the program ended, hangs or prints no power."""
-        if self._process is None or self._process.poll() is not None:
-            self._start()
+        with self._turn:
+            if self._process is None or self._process.poll() is not None:
+                self._start()
         return self._arrival.newest(FIRST_LIMIT_S + self.interval_s)
 
     def close(self) -> None:
         """End the program."""
+        with self._turn:
+            self._end()
+
+    def _end(self) -> None:
         process, self._process = self._process, None
         if process is not None:
             _end(process)
@@ -60,7 +67,7 @@ class TegrastatsSensor:
             self._reader.join(END_LIMIT_S)
 
     def _start(self) -> None:
-        self.close()
+        self._end()
         self._arrival.reset()
         try:
             process = subprocess.Popen(

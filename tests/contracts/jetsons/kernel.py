@@ -20,6 +20,8 @@ BPMP_EMC = "/sys/kernel/debug/bpmp/debug/clk/emc"
 OVERRIDE = "/sys/kernel/debug/clk/override.emc"
 NOTES = "/.kernel"
 FACTS, FAULTS, LOG, OFFLINE = f"{NOTES}/facts.json", f"{NOTES}/faults.json", f"{NOTES}/log", f"{NOTES}/offline"
+DRIFT = f"{NOTES}/drift"
+"""How often the drifting memory clock was read; without the file it does not drift."""
 HIGHEST_PWM = 255
 
 
@@ -88,7 +90,8 @@ class KernelMachine(Machine):
             raise _error(fault.value, real)
         if real in self.again:
             raise _error("EAGAIN", real)
-        return super().read(path)
+        drifted = self._drifted(real)
+        return super().read(path) if drifted is None else drifted
 
     def write(self, path: str, text: str) -> None:
         self._die_here()
@@ -133,6 +136,20 @@ class KernelMachine(Machine):
     def plant(self, *faults: Fault) -> None:
         """Let these go wrong from now on, in every process that uses the root; none given: nothing goes wrong."""
         self._note_faults([[*fault, 0] for fault in faults])
+
+    def drift(self) -> None:
+        """From now on, in every process that uses the root, an unlocked memory clock reads another rate each time."""
+        self.path(DRIFT).write_text("0")
+
+    def _drifted(self, real: str) -> Optional[str]:
+        """The rate that the clock has wandered to; None where it is held, or this is no memory clock."""
+        lock = DRIFTING.get(real)
+        if lock is None or not self.path(DRIFT).exists() or not self.path(lock).exists() or self.number(lock) == 1:
+            return None
+        count = self.number(DRIFT)
+        _store(self.path(DRIFT), str(count + 1))
+        rates = [rate for rate in self.emc_hz if rate <= self._emc_cap()]
+        return str(rates[count % len(rates)])
 
     def writes(self) -> List[Tuple[str, str]]:
         """Every write since the root was made: the board's path (links resolved) and the text."""
@@ -323,6 +340,8 @@ class KernelMachine(Machine):
         self.put(real, text)
 
 
+DRIFTING = {f"{BPMP_EMC}/rate": f"{BPMP_EMC}/mrq_rate_locked", f"{OVERRIDE}/clk_rate": f"{OVERRIDE}/clk_state"}
+"""The files that show the memory's clock, and the lock that holds it."""
 EMC_CAPS = ("/sys/kernel/nvpmodel_emc_cap/emc_iso_cap", "/sys/kernel/nvpmodel_clk_cap/emc")
 
 HANDLERS: Tuple[Tuple[str, Callable[[KernelMachine, str, str], None]], ...] = (

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Dict, Iterator, Mapping, Tuple, Union
 
 from . import nvpmodel
-from .kernel import BPMP_EMC, CPUS, FACTS, FAULTS, LOG, OFFLINE, OVERRIDE, POLICIES, KernelMachine, ranges
+from .kernel import BPMP_EMC, CPUS, DRIFT, FACTS, FAULTS, LOG, OFFLINE, OVERRIDE, POLICIES, KernelMachine, ranges
 from .records import Board, Chip, Cluster
 
 BOOT_ID = "6f2f1c1e-7a0b-4d0c-9b1a-3c5d7e9f1a2b"
@@ -66,7 +66,7 @@ def build_board(board: Board, folder: Union[str, Path]) -> Path:
 
 def contents(root: Union[str, Path]) -> Dict[str, bytes]:
     """Every file's bytes and every link's target, to compare a root before and after; without the log and faults."""
-    skipped = {LOG, FAULTS}
+    skipped = {LOG, FAULTS, DRIFT}
     return {path: content for path, content in _walk(str(root)) if path not in skipped}
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
-from experiments.commands.power import mode_of, shown
+from experiments.commands.power import mode_of, print_state, shown
 from fedge.errors import BadInput
 
 ALLOWED = {
@@ -52,3 +55,18 @@ def test_a_mode_that_the_board_does_not_have_is_refused_with_what_is_near(text: 
 def test_a_knob_that_the_board_does_not_have_is_told() -> None:
     with pytest.raises(BadInput, match="memory MHz: got 2133; -: this board has no such knob"):
         mode_of("4/1344/510/2133", ALLOWED | {"emc_hz": []})
+
+
+def test_names_and_reasons_are_shown_as_they_are_whatever_brackets_they_hold() -> None:
+    out = io.StringIO()
+    answer = {
+        "mode": {"cores": 4},
+        "preset": {"id": 1, "name": "[bold]MINE"},
+        "lease": {"name": "x[/y]", "left_s": 3.0},
+        "stopped": "it was [too-hot]",
+    }
+
+    print_state(Console(file=out, width=200), answer)
+
+    for text in ("[bold]MINE", "x[/y], 3 s left", "it was [too-hot]"):
+        assert text in out.getvalue()

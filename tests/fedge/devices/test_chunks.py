@@ -68,3 +68,11 @@ def test_the_error_falls_with_more_stretches() -> None:
     many = [Chunk(1, 1.0), *[Chunk(5, 5.0 + 0.1 * (-1) ** i) for i in range(64)]]
 
     assert timing_of(many).se_log < timing_of(few).se_log / 3
+
+
+@given(st.lists(st.floats(0.02, 5.0), min_size=2, max_size=2))
+def test_in_a_mode_that_is_warm_a_slow_first_minibatch_is_one_like_the_others(seconds: list[float]) -> None:
+    timing = timing_of([Chunk(1, s) for s in seconds], cold=False)
+
+    assert timing.warm_up_s == 0.0
+    assert timing.step_s == pytest.approx(sum(seconds) / 2)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,9 @@ from contracts.device import DeviceContract
 from fedge.clock import VirtualClock
 from fedge.devices import catalogue
 from fedge.devices.idling import IdleBook
-from fedge.devices.jetson import IDLE_S, IDLE_SETTLE_S, JetsonBoard
+from fedge.devices.jetson import IDLE_S, IDLE_SETTLE_S, METERED_S, JetsonBoard
 from fedge.devices.own_spec import own_spec
-from fedge.errors import ModeNotSet
+from fedge.errors import ModeNotSet, SensorLost
 from fedge.powerd.client import PowerdError
 from fedge.types import Energy, PowerMode, Workload
 
@@ -77,9 +79,14 @@ class Meter:
 
     def __init__(self, watts: float = 10.0) -> None:
         self.watts, self.changes = watts, 0
+        self.windows: list[tuple[float, float]] = []
+        self.odd: dict[str, Any] = {}
+        """What is odd about every window."""
 
     def window(self, start_s: float, end_s: float) -> Energy:
-        return Energy(start_s, end_s, self.watts * (end_s - start_s), 20, "VDD_IN", power_se_log=0.01, peak_c=51.0)
+        self.windows.append((start_s, end_s))
+        seen = Energy(start_s, end_s, self.watts * (end_s - start_s), 20, "VDD_IN", power_se_log=0.01, peak_c=51.0)
+        return replace(seen, **self.odd)
 
     def mode_changed(self) -> None:
         self.changes += 1
@@ -88,7 +95,7 @@ class Meter:
 class Ticking:
     """A board on a virtual clock, whose minibatches take their time."""
 
-    def __init__(self, tmp_path: Path | None = None, step_s: float = STEP_S) -> None:
+    def __init__(self, tmp_path: Path | None = None, step_s: float = STEP_S, meter: str = "sysfs: VDD_IN") -> None:
         self.clock, self.daemon, self.meter = VirtualClock(), Daemon(), Meter()
         described = {"allowed": KNOBS, "knobs": KNOBS, "presets": []}
         self.board = JetsonBoard(
@@ -98,7 +105,7 @@ class Ticking:
             lambda: self.daemon,
             self.meter,
             self.clock,
-            idle=IdleBook(tmp_path / "idle.json" if tmp_path else None),
+            idle=IdleBook(tmp_path / "idle.json" if tmp_path else None, meter),
             holder="test",
         )
         self.step_s = step_s
@@ -247,8 +254,18 @@ def test_power_at_rest_is_measured_once_and_remembered_by_the_next_program(tmp_p
     assert again.daemon.calls == []
 
 
-def test_a_broken_book_of_idle_power_is_measured_anew(tmp_path: Path) -> None:
-    (tmp_path / "idle.json").write_text('{"half": ', encoding="utf-8")
+def test_power_at_rest_of_another_meter_is_measured_by_itself_and_both_are_remembered(tmp_path: Path) -> None:
+    for meter, watts in (("sysfs: VDD_IN", 4.5), ("tegrastats: VDD_CPU + VDD_SOC", 3.5)):
+        bench = Ticking(tmp_path, meter=meter)
+        bench.meter.watts = watts
+        assert bench.board.idle_w(SLOW) == pytest.approx(watts)
+
+    assert Ticking(tmp_path, meter="sysfs: VDD_IN").board.idle_w(SLOW) == pytest.approx(4.5)
+
+
+@pytest.mark.parametrize("text", ['{"half": ', '{"2c/729.6/306/204 MHz": 4.5}', '{"sysfs: VDD_IN": {"mode": null}}'])
+def test_a_broken_book_of_idle_power_is_measured_anew(tmp_path: Path, text: str) -> None:
+    (tmp_path / "idle.json").write_text(text, encoding="utf-8")
 
     assert Ticking(tmp_path).board.idle_w(SLOW) == pytest.approx(10.0)
 
@@ -284,3 +301,83 @@ def test_a_lease_that_fails_is_told_as_what_failed_and_leaves_no_connection(verb
         pass
 
     assert bench.daemon.closed == 1
+
+
+def test_work_and_rest_of_which_the_meter_saw_nearly_nothing_do_not_count(tmp_path: Path) -> None:
+    bench = Ticking(tmp_path)
+    bench.meter.odd = {"samples": 3, "gaps": 1, "longest_gap_s": 9.8}
+
+    with pytest.raises(SensorLost, match=r"3 power samples in 10\.0 s"), bench.board.in_mode(FAST):
+        bench.board.measure(WORK, round(10.0 / STEP_S), bench.work)
+    with pytest.raises(SensorLost, match="3 power samples"):
+        bench.board.idle_w(SLOW)
+
+    assert bench.daemon.mode == TOP
+    assert not (tmp_path / "idle.json").exists()
+
+
+def test_a_short_gap_makes_the_watts_less_sure() -> None:
+    bench = Ticking()
+    bench.meter.odd = {"gaps": 1, "longest_gap_s": 0.5}
+
+    with bench.board.in_mode(FAST):
+        seen = bench.board.measure(WORK, round(10.0 / STEP_S), bench.work)
+
+    assert seen.power_se_log > 0.015
+
+
+def test_work_during_which_the_mode_was_changed_does_not_count() -> None:
+    bench = Ticking()
+    bench.meter.odd = {"mode_changes": 2}
+
+    with pytest.raises(ModeNotSet, match="changed 2 times during the work"), bench.board.in_mode(FAST):
+        bench.board.measure(WORK, 3, bench.work)
+
+
+def test_the_energy_of_long_work_is_taken_as_it_goes_on_in_parts_without_a_hole() -> None:
+    bench = Ticking()
+    hours = 2
+
+    with bench.board.in_mode(FAST):
+        seen = bench.board.measure(WORK, round(hours * 3600 / STEP_S), bench.work)
+
+    windows = bench.meter.windows
+    assert windows[0][0] == 0.0
+    assert windows[-1][1] == bench.clock.now_s()
+    assert all(earlier[1] == later[0] for earlier, later in pairwise(windows))
+    assert max(end_s - start_s for start_s, end_s in windows) < 2 * METERED_S
+    assert seen.power_w == pytest.approx(10.0)
+    assert seen.power_se_log < 0.01
+
+
+def test_only_the_first_work_of_a_mode_has_a_warm_up() -> None:
+    bench = Ticking()
+    slow_first = iter([2.0, 1.0, 2.0, 1.0, 2.0, 1.0])
+
+    def work(count: int) -> None:
+        bench.clock.sleep_s(next(slow_first) * count * STEP_S)
+
+    with bench.board.in_mode(FAST):
+        first = bench.board.measure(WORK, 2, work)
+        second = bench.board.measure(WORK, 2, work)
+    with bench.board.in_mode(FAST):
+        again = bench.board.measure(WORK, 2, work)
+
+    assert (first.step_s, first.warm_up_s) == (pytest.approx(STEP_S), pytest.approx(STEP_S))
+    assert (second.step_s, second.warm_up_s) == (pytest.approx(1.5 * STEP_S), 0.0)
+    assert (again.step_s, again.warm_up_s) == (pytest.approx(STEP_S), pytest.approx(STEP_S))
+
+
+def test_power_at_rest_of_a_board_that_left_the_mode_is_not_remembered(tmp_path: Path) -> None:
+    bench = Ticking(tmp_path)
+    seen = bench.meter.window
+
+    def window(start_s: float, end_s: float) -> Energy:
+        bench.daemon.mode, bench.daemon.stopped = dict(TOP), "97.0 C is above 95.0 C"
+        return seen(start_s, end_s)
+
+    bench.meter.window = window  # type: ignore[method-assign]
+    with pytest.raises(ModeNotSet, match=r"97\.0 C is above"):
+        bench.board.idle_w(SLOW)
+
+    assert not (tmp_path / "idle.json").exists()

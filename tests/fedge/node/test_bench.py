@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-
-pytest.importorskip("torch", reason="the worker trains with torch")
-
 from contracts.desk import desk
 
+from fedge.errors import WorkerFailed
+from fedge.node import bench, training
+from fedge.node.bench import COURSE_STEPS, Work, bench_here
+from fedge.node.settings import NodeSettings
 from fedge.powerd.client import Client as Power
 from fedge.profiles.table import read_table
+from fedge.types import Workload
+from fedge.worker.client import WorkerError
 
 ROOT = Path(__file__).resolve().parents[3]
 LIMIT_S = 4.0
@@ -23,6 +30,7 @@ LIMIT_S = 4.0
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("desk")
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="the worker trains with torch")
 def test_a_board_is_profiled_into_a_table_and_left_as_found(tmp_path: Path) -> None:
     with desk("xavier-nx", tmp_path) as board:
         settings = tmp_path / "node.yaml"
@@ -50,3 +58,73 @@ def test_a_board_is_profiled_into_a_table_and_left_as_found(tmp_path: Path) -> N
     assert all(mode["note"].startswith("not settled: ") for mode in record["modes"])
     assert after["limits"] == before["limits"]
     assert after["lease"] is None
+
+
+class Trainer:
+    """A worker in memory that notes what it is asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.fails: WorkerError | None = None
+
+    def train(self, begin: Any = None, arrays: Any = None, share: Any = None, steps: int = 0) -> Any:
+        self.asked.append("begin" if begin else f"{steps}")
+        if steps and self.fails:
+            raise self.fails
+        return {"done": steps, "stopped": None}, {}
+
+    def status(self) -> Any:
+        raise WorkerError("unreachable", "no answer to status; is the worker stopped? restart it")
+
+    def load(self, task: Any, data: Any) -> Any:
+        return {"samples": 8}
+
+    def close(self) -> None: ...
+
+
+def test_a_training_is_begun_before_the_mode_is_set_and_never_in_the_middle_of_metered_work() -> None:
+    trainer = Trainer()
+    work = Work(trainer, lambda: trainer.asked.append("ready"), 16, 0)  # type: ignore[arg-type]
+
+    work.prepare()
+    for _ in range(3):
+        work.advance(COURSE_STEPS)
+        work.advance(7)
+    assert trainer.asked == ["ready", "begin", *3 * [f"{COURSE_STEPS}", "7"]]
+    work.prepare()
+    work.advance(1)
+    work.prepare()
+    work.advance(1)
+
+    assert trainer.asked[8:] == ["ready", "begin", "1", "1"]
+
+
+def test_after_a_failure_the_worker_is_made_ready_and_a_training_is_begun_anew() -> None:
+    trainer = Trainer()
+    work = Work(trainer, lambda: trainer.asked.append("ready"), 16, 0)  # type: ignore[arg-type]
+    work.prepare()
+    trainer.fails = WorkerError("oom", "memory ran out")
+    with pytest.raises(WorkerFailed, match="memory ran out"):
+        work.advance(3)
+    trainer.fails = None
+
+    work.prepare()
+    work.advance(3)
+
+    assert trainer.asked == ["ready", "begin", "3", "ready", "begin", "3"]
+
+
+def test_a_worker_that_does_not_tell_its_status_is_an_error_of_the_board(monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def here(place: Any) -> Any:
+        yield SimpleNamespace()
+
+    for module in (bench, training):
+        monkeypatch.setattr(module, "Client", lambda *_: Trainer())
+    monkeypatch.setattr(bench, "board_here", here)
+
+    with (
+        pytest.raises(WorkerFailed, match="no answer to status"),
+        bench_here(NodeSettings(board="here"), Workload("digits-cnn", 16), 0),
+    ):
+        pytest.fail("the bench counts as there")

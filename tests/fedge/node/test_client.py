@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,11 @@ pytest.importorskip("torch", reason="the worker trains with torch")
 
 from contracts.desk import Desk, desk
 
-from fedge.errors import BadInput
+from fedge.devices.here import Here, Place, board_here
+from fedge.errors import BadInput, SensorLost
 from fedge.experiment import Experiment, boards
 from fedge.node import client
+from fedge.node.training import STRETCH_LIMIT_S
 from fedge.powerd.client import Client as Power
 from fedge.seeds import derived_seed, generator
 from fedge.types import Goal, TrainOptions
@@ -40,6 +44,7 @@ EXPERIMENT = Experiment.model_validate(
 )
 TASK = load_task("digits-cnn")
 LONG_STEPS = 5000
+ENDLESS_STEPS = 10**6
 NOTICED_S = 5.0
 """From the kill to the answer; below 2 s on a quiet machine."""
 
@@ -53,13 +58,12 @@ def board(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
 
 def _note_idle(found: Desk) -> None:
     """Power at rest as measured before, so that the tests do not wait for it."""
-    from fedge.devices.here import board_here
     from fedge.devices.idling import IdleBook
     from fedge.modes import grid
 
-    book = IdleBook(found.settings.state_dir / "idle.json")
     with board_here(found.settings.place) as here:
-        spec = here.board.spec
+        spec, meter = here.board.spec, f"{found.settings.sensor}: {here.sensor.total_power}"
+        book = IdleBook(found.settings.state_dir / "idle.json", meter)
         for mode in (spec.maxn, *[m for m in grid(spec) if m.cores == 2 and m.gpu_mhz == spec.gpu_mhz[0]]):
             book._watts[str(mode)] = 3.0
     book.note(spec.maxn, 3.5)
@@ -133,7 +137,7 @@ def test_a_killed_worker_costs_its_round_alone_and_the_cause_is_told(
     ask = Ask("train", round=3, policy="balanced", goal=Goal("balanced", 50, deadline_s=600.0))
     worker = (DiesAtWork if moment == "within a request" else DiesAfterwards)(board)
     with monkeypatch.context() as patched:
-        patched.setattr(client, "Client", lambda path: worker)
+        patched.setattr(client, "Client", lambda path, limit_s: worker)
         answer, trained = client.answer(long, board.settings, ask, TASK.initial_arrays(3))
     noticed_s = time.monotonic() - worker.killed_s
 
@@ -183,6 +187,51 @@ class DiesAfterwards(DiesAtWork):
         if steps and not self.killed_s:
             self.kill()
         return done
+
+
+def test_a_temperature_that_is_lost_after_the_work_costs_no_round(board: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Lost:
+        def read(self) -> None:
+            raise SensorLost("VDD_IN is gone")
+
+    @contextmanager
+    def blind(place: Place) -> Iterator[Here]:
+        with board_here(place) as here:
+            yield dataclasses.replace(here, sensor=Lost())
+
+    monkeypatch.setattr(client, "board_here", blind)
+    answer = asked(board, Ask("train", round=5, policy="balanced", goal=Goal("balanced", 50, deadline_s=60.0)))
+
+    assert answer.error is None
+    assert answer.report is not None
+    assert answer.report.temperature_c is None
+
+
+def test_a_worker_that_does_not_come_to_an_end_ends_its_round_and_the_board_is_free_again(
+    board: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = limits(board)
+    long = EXPERIMENT.model_copy(update={"workload": EXPERIMENT.workload.model_copy(update={"local_epochs": 3000.0})})
+    allowed: list[float] = []
+
+    class Endless(Worker):
+        def train(self, begin: Any = None, arrays: Any = None, share: Any = None, steps: int = 0, **more: Any) -> Any:
+            return super().train(begin, arrays, share, ENDLESS_STEPS if steps else 0, **more)
+
+    def made(path: str, limit_s: float) -> Worker:
+        allowed.append(limit_s)
+        return Endless(path, 1.0)
+
+    monkeypatch.setattr(client, "Client", made)
+    ask = Ask("train", round=6, policy="balanced", goal=Goal("balanced", 50, deadline_s=600.0))
+    answer, _ = client.answer(long, board.settings, ask, TASK.initial_arrays(3))
+    with closing(Worker(board.settings.worker_socket)) as worker:
+        until(lambda: worker.status()["state"] == "idle")
+
+    assert answer.error is not None
+    assert "no answer to train" in answer.error
+    assert allowed == [STRETCH_LIMIT_S]
+    assert limits(board) == before
 
 
 def until(true: Callable[[], bool]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from contracts import jetsons
-from contracts.jetsons.kernel import FAULTS, LOG
+from contracts.jetsons.kernel import DRIFT, FAULTS, LOG
 
 PLACE = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 """In memory where that can be had, else where temporary files go: a root is hundreds of small files."""
@@ -24,9 +24,9 @@ class Roots:
         root = self._folder / name
         if name in self._fresh and jetsons.contents(root) == self._fresh[name]:
             (root / LOG.lstrip("/")).write_text("")
-            faults = root / FAULTS.lstrip("/")
-            if faults.exists():
-                faults.unlink()
+            for planted in (root / FAULTS.lstrip("/"), root / DRIFT.lstrip("/")):
+                if planted.exists():
+                    planted.unlink()
             return root
         shutil.rmtree(str(root), ignore_errors=True)
         jetsons.build(name, self._folder)

@@ -2,9 +2,11 @@
 
 import fnmatch
 import json
+import runpy
 
 import pytest
 
+from fedge.powerd import board as of_board
 from fedge.powerd.board import Board
 from fedge.powerd.machine import Machine
 from fedge.powerd.mode import Mode, Options, Refused, Tables
@@ -320,20 +322,63 @@ def test_temperatures_leave_out_zones_without_a_reading_unless_they_are_needed(k
         assert caught.value.kind == "sensor-lost"
 
 
-def test_the_fan_is_set_and_only_ever_sped_up_by_putting_back(kernel) -> None:
-    found, state, file = board(kernel), board(kernel).snapshot(), "/sys/devices/pwm-fan/target_pwm"
+def test_the_fan_is_put_back_up_or_down_where_a_change_told_its_speed(kernel) -> None:
+    found, file, told = board(kernel), "/sys/devices/pwm-fan/target_pwm", []
+    for percent, raw in ((100, "255"), (0, "0")):
+        found.set_fan(percent, told.append)
+        assert kernel.files[file] == raw
+        assert found.put_back(dict(found.snapshot(), **told.pop())) == []
+        assert kernel.files[file] == "100"
     found.set_fan(100)
-    assert found.put_back(state) == []
+    assert found.put_back(found.snapshot()) == []  # of one that was never told, nothing is known
     assert kernel.files[file] == "255"
-    found.set_fan(0)
-    assert found.put_back(state) == []
-    assert kernel.files[file] == "100"
     with pytest.raises(Refused, match="from 0 to 100"):
         found.set_fan(101)
 
 
-def test_caches_are_written_out_before_they_are_dropped(kernel) -> None:
-    order = []
-    board(kernel).drop_caches(sync=lambda: order.append(list(kernel.writes)))
-    assert order == [[]]
+def test_a_fan_that_cannot_be_read_is_not_set_and_one_that_is_gone_is_told(kernel) -> None:
+    found, file = board(kernel), "/sys/devices/pwm-fan/target_pwm"
+    kernel.files[file] = "much"
+    with pytest.raises(Refused, match="could not be put back"):
+        found.set_fan(50)
+    assert kernel.writes == []
+    del kernel.files[file]
+    assert found.put_back({"fan": 100}) == ["fan: the fan's file is gone; it was at 100 of 255"]
+
+
+def test_a_change_that_is_not_undone_names_what_is_left(kernel) -> None:
+    found, file = board(kernel), "/sys/devices/pwm-fan/target_pwm"
+    kernel.faults = {file: "refuse"}
+    with pytest.raises(Refused) as caught:
+        found.set_fan(50)
+    assert len(caught.value.left) == 1
+    assert "target_pwm" in caught.value.left[0]
+    kernel.faults = {f"{GPU}/max_freq": "ignore"}
+    with pytest.raises(Refused) as caught:
+        found.set_mode(Mode(gpu_hz=510000000))
+    assert caught.value.left == ()
+
+
+def test_caches_are_dropped_without_waiting_for_the_disk(kernel, monkeypatch) -> None:
+    monkeypatch.setattr("os.sync", lambda: pytest.fail("it waits"))
+    anew = runpy.run_path(of_board.__file__)["Board"]  # one that cannot have kept the real one
+    anew(kernel, Options()).drop_caches()
     assert kernel.writes == [("/proc/sys/vm/drop_caches", "3")]
+
+
+def test_a_preset_whose_way_back_is_not_known_is_not_set(kernel, monkeypatch) -> None:
+    found, works = board(kernel), kernel.run
+    monkeypatch.setattr(kernel, "run", lambda command: (1, "") if command[1] == "-q" else works(command))
+    with pytest.raises(Refused, match="could not be put back") as caught:
+        found.set_preset("10W")
+    assert caught.value.kind == "failed"
+    assert (kernel.preset, kernel.writes) == (0, [])
+
+
+def test_when_all_zones_are_gone_the_sensors_are_lost_unless_there_never_were_any(kernel) -> None:
+    found = board(kernel)
+    kernel.files = {path: text for path, text in kernel.files.items() if "thermal" not in path}
+    with pytest.raises(Refused, match="all thermal zones are gone") as caught:
+        found.temperatures()
+    assert caught.value.kind == "sensor-lost"
+    assert board(kernel).temperatures() == {}

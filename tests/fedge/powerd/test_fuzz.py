@@ -23,12 +23,15 @@ pytestmark = pytest.mark.slow
 
 BOARD = "agx-orin-jp5"
 CPU, GPU = r"scaling_(min|max)_freq", r"/sys/devices/.*/devfreq/[^/]+/(min|max)_freq"
+DROPPED = "/proc/sys/vm/drop_caches"
 ALLOWED = (
     ("cores", r"/sys/devices/system/cpu/cpu[1-9]\d*/online"),
     ("cpu_khz", rf"/sys/devices/system/cpu/cpufreq/policy\d+/{CPU}"),
     ("gpu_hz", GPU),
     ("emc_hz", r"/sys/kernel/debug/bpmp/debug/clk/emc/(rate|mrq_rate_locked)"),
     ("emc_hz", r"/sys/kernel/(nvpmodel_emc_cap/emc_iso_cap|nvpmodel_clk_cap/emc)"),
+    ("fan", r"/sys/devices/.*/hwmon\d+/pwm1"),
+    ("drop-caches", DROPPED),
 )
 MORE_FILES = (
     r"|/sys/devices/system/cpu/(online|offline)|.*/(cur_freq|scaling_cur_freq|affected_cpus|cpufreq)|/\.kernel/.*"
@@ -92,17 +95,22 @@ class Attacked:
         whole = [path for path in odd if (path in now) == (path in self.before) or "/cpufreq/policy" not in path]
         assert whole == []
 
-    def check_writes(self) -> int:
-        """Every write there was: only to the four knobs, only values of their tables, never below the floor."""
-        writes = self.machine.writes()
+    def check_writes(self) -> None:
+        """Every write there was: only to the knobs, only values of their tables, never below the floor."""
+        writes, met = self.machine.writes(), set()
         for path, text in writes:
             knob = next((knob for knob, pattern in ALLOWED if re.fullmatch(pattern, path)), None)
             assert knob is not None, path
-            fit = {0, 1} if re.search("online|locked", path) else {0, *self.told["knobs"][knob]}
+            met.add(knob)
+            fit = {0, 1} if re.search("online|locked", path) else {0, *self.values(knob)}
             if path.endswith("scaling_max_freq"):
                 fit = set(self.told["allowed"][knob])
             assert int(text) in fit, (path, text)
-        return len(writes)
+        assert met == {knob for knob, _ in ALLOWED}
+
+    def values(self, knob):
+        """What a knob may be set to."""
+        return {"fan": range(256), "drop-caches": [3]}.get(knob) or self.told["knobs"][knob]
 
     def footprint(self) -> tuple:
         """Open files, and resident memory in KiB."""
@@ -114,13 +122,13 @@ class Attacked:
 
 @pytest.fixture(scope="module")
 def attacked(tmp_path_factory):
-    root = board_root(BOARD, tmp_path_factory.mktemp("fuzz"), extras=["lock-min"])
+    root = board_root(BOARD, tmp_path_factory.mktemp("fuzz"), extras=["drop-caches", "fan", "lock-min"])
     with Running(root) as one:
         victim = Attacked(one)
         yield victim
         victim.client.close()
         assert one.end() == 0, one.log()
-        assert state_of(root) == victim.before
+        assert {**state_of(root), DROPPED: b""} == {**victim.before, DROPPED: b""}  # the kernel shows what was asked
         victim.check_writes()
         assert "Traceback" not in one.log()
 
@@ -177,6 +185,16 @@ def test_any_mode_of_the_tables_is_set_or_refused_for_the_floor_and_read_back(at
     else:
         assert reply["ok"], reply
         assert {knob: reply["mode"][knob] for knob in mode} == mode
+    attacked.check()
+
+
+@fuzzed(40)
+@given(STRANGE | st.integers(-300, 300) | st.floats(-10, 110))
+def test_any_fan_speed_from_0_to_100_percent_is_set_and_nothing_else_is(attacked, percent) -> None:
+    fit = not isinstance(percent, bool) and isinstance(percent, (int, float)) and 0 <= percent <= 100
+    reply = attacked.ask({"v": 1, "verb": "fan", "percent": percent})
+    assert reply["ok"] if fit else reply["error"]["kind"] == "bad-request"
+    assert attacked.ask({"v": 1, "verb": "drop-caches"})["ok"]
     attacked.check()
 
 

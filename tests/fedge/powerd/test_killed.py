@@ -6,9 +6,10 @@ import signal
 import pytest
 from contracts.jetsons import BOARDS
 from contracts.jetsons.kernel import KernelMachine
+from contracts.jetsons.nvpmodel import SWITCH
 from contracts.running_powerd import BOOT, LIMIT_S, Running, board_root, state_of
 
-from fedge.powerd import saved
+from fedge.powerd import nvpmodel, saved
 from fedge.powerd.board import Board
 from fedge.powerd.client import Client, PowerdError
 from fedge.powerd.config import Config
@@ -149,6 +150,35 @@ def test_after_a_kill_and_a_reboot_only_the_nvpmodel_mode_is_set(scratch) -> Non
         client.close()
         assert one.end() == 0
     assert saved.read(root / "var/lib/fedge-powerd") is None
+
+
+def test_after_a_reboot_in_another_preset_the_one_found_is_set_again_be_it_below_the_floor(scratch) -> None:
+    root = board_root("xavier-nx", scratch, floor={"cores": 6, "cpu_khz": 400000})
+    folder = root / "var/lib/fedge-powerd"
+    machine = KernelMachine(str(root), quick=True)
+    found = nvpmodel.query(machine)
+    with Running(root, quick=1) as one:
+        client = one.wait_until_up()
+        client.set_preset("MODE_20W_6CORE")
+        client.close()
+        one.process.kill()
+        assert one.process.wait(LIMIT_S) == -signal.SIGKILL
+    assert nvpmodel.query(machine) != found
+    (root / "proc/sys/kernel/random/boot_id").write_text("another boot\n")
+    switch = machine.path(SWITCH)
+    switch.write_text("fails")
+    with Running(root, quick=1) as one:
+        client = one.wait_until_up()
+        assert "nvpmodel" in client.get()["stopped"]
+        assert saved.read(folder).state["nvpmodel"] == found
+        switch.write_text("")
+        assert client.restore()["mode"]["cores"] == 4
+        assert nvpmodel.query(machine) == found
+        told = client.get()
+        assert (told["changed"], told["stopped"]) == (False, None)
+        client.close()
+        assert one.end() == 0, one.log()
+    assert saved.read(folder) is None
 
 
 def test_a_corrupt_saved_state_is_set_aside_and_the_daemon_starts(scratch) -> None:

@@ -3,6 +3,7 @@
 import grp
 import os
 import socket
+import struct
 
 from fedge.powerd.peers import Gate, Peer, group_id, groups_of, peer_of
 
@@ -73,6 +74,14 @@ def test_the_kernel_says_who_connected() -> None:
     one, other = socket.socketpair(socket.AF_UNIX)
     with one, other:
         assert peer_of(one) == Peer(os.getpid(), os.getuid(), os.getgid())
+
+
+def test_a_uid_is_never_negative() -> None:
+    class Told:
+        def getsockopt(self, level, name, size):
+            return struct.pack("=iII", 7, 4294967294, 4294967293)[:size]
+
+    assert peer_of(Told()) == Peer(7, 4294967294, 4294967293)
 
 
 def test_the_machines_own_users_and_groups_are_found() -> None:

@@ -1,5 +1,7 @@
 """What goes wrong while a mode is set is reported with what was read back, and the board is left as it was found."""
 
+import json
+
 import pytest
 from contracts import jetsons
 from contracts.jetsons.kernel import (
@@ -16,8 +18,12 @@ from contracts.jetsons.kernel import (
 )
 from contracts.jetsons.nvpmodel import SWITCH
 
+from fedge.powerd import saved
 from fedge.powerd.board import Board
+from fedge.powerd.config import Config
+from fedge.powerd.keeper import Keeper
 from fedge.powerd.mode import Mode, Options, Refused
+from fedge.powerd.verbs import Daemon
 
 TEMP = "/sys/class/thermal/thermal_zone{}/temp"
 REFUSALS = ("EINVAL", "EBUSY", "EPERM")
@@ -284,6 +290,44 @@ def test_what_cannot_be_put_back_is_named_and_the_rest_is(truth, machine, board)
     machine.plant()
     assert board.put_back(found) == []
     assert jetsons.contents(machine.root) == before
+
+
+def test_the_daemon_tells_what_became_of_a_set_whose_file_is_gone_and_goes_on_telling(truth, machine, board, scratch):
+    daemon = Daemon(board, Keeper(board, scratch, "this boot"), Config())
+    daemon.start()
+    machine.plant(Fault("vanish", machine.resolve(files(truth, "gpu"))))
+
+    error = asked(daemon, verb="set", mode=middle(board).wire())["error"]
+    assert error["kind"] == "did-not-stick"
+    assert "NOT put back" in error["text"]
+    told = asked(daemon, verb="get")
+    assert (told["ok"], told["changed"], told["mode"]) == (True, True, {})
+    assert "max_freq" in told["stopped"]
+    assert saved.read(scratch) is not None
+    assert asked(daemon, verb="set", mode={"cores": 2})["error"]["kind"] == "failed"
+
+
+def asked(daemon, **request):
+    """The daemon's reply."""
+    return json.loads(daemon.answer(json.dumps(dict(request, v=1)).encode(), 0).decode())
+
+
+def test_a_drifting_memory_clock_is_no_change_of_ours(machine, board, scratch):
+    machine.drift()
+    found = board.mode()
+    clocks = {"cpu_khz": found.cpu_khz, "gpu_hz": found.gpu_hz}
+    board.set_mode(Mode(**clocks))  # some presets have lower limits too, which a mode lets go
+    daemon = Daemon(board, Keeper(board, scratch, "this boot"), Config(floor_cores=1))
+    daemon.start()
+    before = jetsons.contents(machine.root)
+    for mode in (middle(board)._replace(cores=None, emc_hz=None).wire(), clocks):
+        assert asked(daemon, verb="set", mode=mode)["ok"]
+    assert asked(daemon, verb="get")["changed"] is False
+    assert asked(daemon, verb="set", mode=middle(board).wire())["ok"]
+    assert asked(daemon, verb="restore")["ok"]
+    assert asked(daemon, verb="get")["changed"] is False
+    after = jetsons.contents(machine.root)
+    assert {path for path in before if after[path] != before[path] and "emc" not in path} == set()
 
 
 def test_a_state_that_cannot_be_read_is_refused_before_any_write(truth, machine, board):

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from fedge.powerd import sockets
+from fedge.powerd.peers import Peer
 from fedge.powerd.server import Limits, Server
 
 LIMIT_S = 10.0
@@ -140,6 +141,25 @@ def test_one_connection_too_many_is_told_so(folder) -> None:
         again = one.link()
         again.sendall(b"a\n")
         assert again.recv(100).endswith(b":a\n")
+
+
+def test_no_user_can_take_all_connections_from_the_others(folder, monkeypatch) -> None:
+    uids = [7]
+    monkeypatch.setattr("fedge.powerd.server.peer_of", lambda link: Peer(1, uids[0], 0))
+    with served(folder, connections=4, per_user=2) as one:
+        links = [one.link() for _ in range(2)]
+        until(lambda: one.open() == 2)
+        assert "2 connections of uid 7 are open" in json.loads(all_of(one.link()).decode())["error"]["text"]
+        uids[0] = 8
+        other = one.link()
+        other.sendall(b"a\n")
+        assert other.recv(100) == b"8:a\n"
+        links[0].close()
+        until(lambda: one.open() == 2)
+        uids[0] = 7
+        again = one.link()
+        again.sendall(b"a\n")
+        assert again.recv(100) == b"7:a\n"
 
 
 def test_a_slow_reader_gets_all_of_a_big_reply_while_others_are_served(folder) -> None:

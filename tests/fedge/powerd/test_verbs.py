@@ -101,8 +101,8 @@ def test_the_state_found_is_on_disk_before_the_first_change_and_gone_after_the_l
     def watched(mode, lock_min, first):
         assert bench.board.snapshots == [True]  # the one of the start
 
-        def spied(found):
-            first(found)
+        def spied(found, beside):
+            first(found, beside)
             seen.append(bench.stored())
 
         return real(mode, lock_min, spied)
@@ -365,7 +365,7 @@ def test_after_a_reboot_only_the_nvpmodel_mode_is_set_again(bench) -> None:
     bench.done("set", preset="5W")
     bench.board.events.clear()
     bench.start("boot-2")
-    assert bench.board.events == [("preset", "MAXN")]
+    assert bench.board.events == [("put back",), ("nvpmodel", 0)]
     assert bench.stored() is None
 
 
@@ -373,7 +373,8 @@ def test_after_a_reboot_that_left_the_nvpmodel_mode_nothing_is_set(bench) -> Non
     bench.done("set", mode=HALF)
     bench.board.events.clear()
     bench.start("boot-2")
-    assert bench.board.events == []
+    assert bench.board.events == [("put back",)]  # of the mode's id alone
+    assert bench.board.now != TOP
     assert bench.keeper.found["mode"] == list(bench.board.now)
 
 
@@ -382,7 +383,8 @@ def test_a_machine_that_does_not_know_its_boot_never_takes_an_old_state_for_its_
     bench.done("set", mode=HALF)
     bench.board.events.clear()
     bench.start("")
-    assert bench.board.events == []
+    assert bench.board.events == [("put back",)]
+    assert bench.board.now != TOP
 
 
 def test_a_corrupt_stored_state_does_not_stop_the_start(bench, caplog) -> None:
@@ -413,3 +415,186 @@ def test_a_slip_of_ours_is_a_reply_and_not_the_end(bench, monkeypatch, caplog) -
     monkeypatch.setattr(bench.board, "temperatures", lambda: 1 / 0)
     bench.daemon.tick()
     bench.done("get")
+
+
+# Leases and slow work
+
+
+def slowly(bench, monkeypatch, name, seconds) -> None:
+    """Let the board take so long for this."""
+    real = getattr(bench.board, name)
+
+    def slow(*given, **named):
+        bench.now_s += seconds
+        return real(*given, **named)
+
+    monkeypatch.setattr(bench.board, name, slow)
+
+
+def test_a_lease_stands_still_while_the_daemon_works_and_hears_no_renewal(bench, monkeypatch) -> None:
+    slowly(bench, monkeypatch, "set_preset", 40.0)
+    token = bench.done("hold", name="ann", seconds=15)["token"]
+    bench.now_s += 10
+    bench.done("set", preset="5W", token=token)
+    bench.daemon.tick()
+    assert bench.done("get")["lease"] == {"name": "ann", "left_s": 5.0}
+    assert bench.done("hold", name="ann", seconds=15, token=token)["left_s"] == 15.0
+    assert bench.board.id == 1
+
+
+def test_a_lease_stands_still_during_a_slow_tick_too(bench, monkeypatch) -> None:
+    token = bench.done("hold", name="ann", seconds=15)["token"]
+    slowly(bench, monkeypatch, "temperatures", 20.0)
+    bench.daemon.tick()
+    assert bench.done("hold", name="ann", seconds=15, token=token)["left_s"] == 15.0
+
+
+def test_no_flood_of_short_requests_keeps_a_lease_that_nobody_renews(bench, monkeypatch) -> None:
+    bench.done("hold", name="ann", seconds=15)
+    slowly(bench, monkeypatch, "mode", 0.9)
+    for _ in range(17):
+        bench.done("get")
+    assert bench.done("get")["lease"] is None
+
+
+# What is found after a reboot
+
+
+def test_after_a_reboot_what_the_board_refuses_at_first_is_owed_and_then_taken_for_the_state_found(bench) -> None:
+    bench.done("set", preset="5W")
+    bench.board.puts_back = False
+    for boot in ("boot-2", "boot-2", "boot-3"):  # killed and started again meanwhile
+        bench.start(boot)
+        assert bench.stored().state["nvpmodel"] == 0
+        assert "put back" in bench.done("get")["stopped"]
+        assert bench.refused("set", mode=HALF)["kind"] == "failed"
+    bench.board.puts_back = True
+    bench.now_s += 10
+    bench.daemon.tick()
+    assert (bench.board.id, bench.board.now, bench.stored()) == (0, TOP, None)
+    bench.done("set", mode=HALF)
+    assert bench.stored().state["mode"] == list(TOP)
+    assert bench.done("restore")["mode"] == TOP.wire()
+
+
+def test_after_a_reboot_a_mode_below_the_floor_is_set_again_for_it_was_there_before(bench) -> None:
+    bench.board.id, bench.board.now = 1, TOP._replace(**LOW.mode.wire())
+    bench.start()
+    bench.done("set", preset="MAXN")
+    bench.board.set_preset = None  # which has the floor
+    bench.start("boot-2")
+    assert (bench.board.id, bench.stored()) == (1, None)
+    assert bench.keeper.found["nvpmodel"] == 1
+
+
+def test_a_preset_is_put_back_though_nvpmodel_was_silent_when_the_daemon_started(bench) -> None:
+    bench.board.tells_preset = False
+    bench.start()
+    bench.board.tells_preset = True
+    bench.done("set", preset="5W")
+    assert bench.stored().state["nvpmodel"] == 0
+    bench.done("restore")
+    assert (bench.board.id, bench.board.now) == (0, TOP)
+
+
+# The fan
+
+HOT, COOL = {"GPU-therm": 96.0}, {"GPU-therm": 80.0}
+
+
+@pytest.mark.parametrize("celsius", [HOT, None])
+def test_a_hot_or_blind_board_gets_full_fan_until_it_is_cool_and_then_the_speed_before_us(generous, celsius) -> None:
+    generous.board.fan = 60  # by itself, since the daemon's start
+    generous.done("fan", percent=0)
+    assert generous.stored().state["fan"] == 60
+    generous.board.celsius = celsius
+    generous.daemon.tick()
+    assert generous.board.fan == 100
+    generous.done("restore")
+    assert generous.board.fan == 100
+    assert generous.refused("fan", percent=0)["kind"] == ("too-hot" if celsius else "sensor-lost")
+    generous.board.celsius = COOL
+    generous.daemon.tick()
+    assert (generous.board.fan, generous.stored()) == (60, None)
+
+
+def test_a_lease_that_ends_on_a_hot_board_leaves_the_fan_at_full(generous) -> None:
+    token = generous.done("hold", name="ann", seconds=15)["token"]
+    generous.done("fan", percent=0, token=token)
+    generous.board.celsius = HOT
+    generous.now_s += 15
+    generous.daemon.tick()
+    generous.daemon.tick()
+    assert generous.board.fan == 100
+
+
+def test_a_fan_that_nobody_slowed_blows_too_and_a_lost_disk_does_not_keep_it_from_that(generous, monkeypatch) -> None:
+    def full(folder, state):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(saved, "write", full)
+    generous.board.celsius = HOT
+    generous.daemon.tick()
+    assert generous.board.fan == 100
+
+
+def test_without_the_extra_the_fan_is_never_touched(bench) -> None:
+    bench.board.celsius = HOT
+    bench.daemon.tick()
+    assert bench.board.fan == 30
+
+
+def test_a_daemon_that_ends_on_a_hot_board_leaves_the_fan_to_the_next_one(generous) -> None:
+    generous.done("set", mode=HALF)
+    generous.board.celsius = HOT
+    generous.daemon.tick()
+    assert generous.daemon.end() is True
+    assert (generous.board.now, generous.board.fan) == (TOP, 100)
+    generous.board.celsius = COOL
+    generous.start()
+    assert (generous.board.fan, generous.stored()) == (30, None)
+
+
+def test_a_fan_that_was_sped_up_is_slowed_again(generous) -> None:
+    generous.done("set", mode=HALF)
+    generous.done("fan", percent=90)
+    generous.done("set", mode={"cores": 4, "cpu_khz": 1479000})
+    assert generous.done("get")["changed"] is True  # the fan's
+    generous.done("restore")
+    assert (generous.board.fan, generous.stored()) == (30, None)
+
+
+# Failures within failures
+
+
+def test_a_set_that_is_not_undone_is_owed_told_and_tried_again(bench) -> None:
+    bench.board.sticks = bench.board.undoes = False
+    assert bench.refused("set", mode=HALF)["kind"] == "did-not-stick"
+    assert "gpu: it is 1" in bench.done("get")["stopped"]
+    bench.board.sticks = True
+    assert bench.refused("set", mode=HALF)["kind"] == "failed"
+    bench.now_s += 10
+    bench.daemon.tick()
+    assert bench.board.events == [("put back",)]
+    assert bench.done("get")["stopped"] is None
+    bench.done("set", mode=HALF)
+
+
+def test_a_board_that_cannot_be_read_afterwards_does_not_hide_what_became_of_the_set(bench, monkeypatch) -> None:
+    bench.board.sticks = False
+
+    def gone(mode, lock_min, first, real=bench.board.set_mode):
+        try:
+            return real(mode, lock_min, first)
+        finally:
+            bench.board.readable = False
+
+    monkeypatch.setattr(bench.board, "set_mode", gone)
+    error = bench.refused("set", mode=HALF)
+    assert (error["kind"], error["got"]) == ("did-not-stick", 1)
+    told = bench.done("get")
+    assert (told["mode"], told["limits"], told["changed"]) == ({}, {}, True)
+    assert "min_freq is gone" in told["stopped"]
+    bench.board.sticks = True
+    bench.board.readable = True
+    assert bench.done("set", mode=HALF)["mode"]["cores"] == 2

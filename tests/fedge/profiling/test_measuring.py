@@ -123,6 +123,16 @@ def test_a_lost_sensor_ends_the_mode_and_the_mode_before_is_set_again(fake):
     assert board.mode != MODE
 
 
+def test_the_work_is_prepared_before_every_attempt_while_nothing_is_metered(fake):
+    board, bench = fake(change=hot(1), temperature_c=97.0)
+    prepared = []
+    bench = dataclasses.replace(bench, prepare=lambda: prepared.append((board.mode, len(board.visits))))
+
+    measure(bench, MODE, RULE)
+
+    assert prepared == [(bench.device.spec.maxn, 0), (bench.device.spec.maxn, 1)]
+
+
 @given(st.floats(1e-6, 1e4))
 def test_a_chunk_is_about_a_second_or_one_minibatch(step_s):
     steps = chunk_steps(step_s, RULE)

@@ -91,7 +91,7 @@ class Trainer:
 
 class Training:
     def __init__(self, trainer, steps):
-        self.trainer, self.steps, self.done = trainer, steps, 0
+        self.trainer, self.steps, self.done, self.ended = trainer, steps, 0, False
 
     def advance(self, steps, stop, limit_s=None):
         seconds = []
@@ -104,6 +104,9 @@ class Training:
             self.done += 1
             seconds.append(STEP_S)
         return seconds
+
+    def end(self):
+        self.ended = True
 
     def result(self):
         return Result({"w": self.trainer.w.copy()}, 1.0, 0.25)

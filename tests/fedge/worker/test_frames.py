@@ -85,7 +85,7 @@ def test_given_room_is_used_when_it_is_large_enough(pair):
     room = np.zeros(100, np.uint8)
     for count in (10, 20):
         frames.write(pair[0], {}, {"a": np.full(count, 7.0)})
-        got = frames.read_body(pair[1], frames.read_head(pair[1]), room)["a"]
+        got = frames.Body(pair[1], frames.read_head(pair[1])).read(room)["a"]
         assert got.tolist() == [7.0] * count
         assert np.shares_memory(got, room) == (count == 10)
 
@@ -110,7 +110,7 @@ def test_a_body_can_be_thrown_away_and_the_next_frame_is_found(pair):
         target=lambda: [frames.write(pair[0], {"n": n}, {"a": np.zeros(100000)}) for n in range(2)]
     )
     sender.start()
-    frames.drain(pair[1], frames.read_head(pair[1]))
+    frames.Body(pair[1], frames.read_head(pair[1])).drain()
     header, _ = frames.read(pair[1])
     sender.join(10.0)
     assert header == {"n": 1}
@@ -140,7 +140,10 @@ def test_a_body_can_be_thrown_away_and_the_next_frame_is_found(pair):
         (raw({"arrays": [["a", "uint8", [1.0]]]}, b"1"), "whole numbers from 0"),
         (raw({"arrays": [["a", "uint8", [True]]]}, b"1"), "whole numbers from 0"),
         (raw({"arrays": [["a", "uint8", [1] * 9]]}, b"1"), "at most 8"),
-        (raw({"arrays": [["a", "float64", [1 << 29, 1 << 29, 1 << 3]]]}, body_bytes=0), "the body has 0"),
+        (raw({"arrays": [["a", "float64", [1 << 29, 1 << 29, 1 << 3]]]}, body_bytes=0), "at most 1073741824 bytes"),
+        (raw({"arrays": [["a", "float64", [1 << 20]]]}, body_bytes=0), "take 8388608 bytes; the body has 0"),
+        (raw({"arrays": [["a", "uint8", [0] + [1 << 30] * 3]]}), "zeros left out"),
+        (raw({"arrays": [["a", "float64", [1 << 30, 0]]]}), "zeros left out"),
         (raw({"arrays": [["a", "uint8", [1]], ["a", "uint8", [1]]]}, b"12"), "the same name"),
         (raw({"arrays": [["a", "uint8", [0]]] * 4097}), "at most 4096"),
     ],
@@ -163,6 +166,7 @@ def test_lengths_that_do_not_fit_together_are_refused_before_memory_is_taken(pai
         ({}, {"a": np.array([None])}, "one of float32"),
         ({}, {"a" * 300: np.zeros(1)}, "256 letters"),
         ({}, {"a": np.zeros((1,) * 9)}, "8 dimensions"),
+        ({}, {"a": np.zeros((0, 1 << 31), np.uint8)}, "zeros left out"),
         ({"text": "a" * (1 << 20)}, {}, "at most 1048576"),
     ],
 )
@@ -172,6 +176,24 @@ def test_what_the_wire_cannot_carry_is_refused_before_a_byte_is_sent(pair, heade
     assert says in str(caught.value)
     pair[0].close()
     assert frames.read(pair[1]) is None
+
+
+def test_a_body_whose_reading_is_ended_can_be_thrown_away_from_there_on(pair):
+    whole = raw({"arrays": [["a", "uint8", [1000]]]}, bytes(1000))
+    pair[0].sendall(whole[:-400])
+    body = frames.Body(pair[1], frames.read_head(pair[1]))
+
+    def before():
+        if body.left < 1000:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        body.read(None, before)
+    assert body.left == 400
+    pair[0].sendall(whole[-400:])
+    frames.write(pair[0], {"n": 2})
+    body.drain()
+    assert frames.read(pair[1])[0] == {"n": 2}
 
 
 def test_a_byte_that_is_neither_true_nor_false_counts_as_true(pair):

@@ -22,7 +22,7 @@ DECLARED = st.lists(
     st.tuples(
         st.text(max_size=3) | VALUES,
         st.sampled_from([*frames.DTYPES, "object", "complex64"]) | VALUES,
-        st.lists(st.integers(-1, 5) | st.sampled_from([2**31, 2**63]), max_size=3) | VALUES,
+        st.lists(st.integers(-1, 5) | st.sampled_from([2**30, 2**31, 2**63]), max_size=5) | VALUES,
     ).map(list)
     | VALUES,
     max_size=4,
@@ -54,6 +54,17 @@ def test_an_arbitrary_header_gives_arrays_that_fill_the_body_or_an_error(header,
     got = arrive(frames.PREFIX.pack(frames.MAGIC, len(text), len(body)) + text + body)
     if isinstance(got, tuple):
         assert sum(array.nbytes for array in got[1].values()) == len(body)
+    else:
+        assert isinstance(got, frames.FrameError)
+
+
+@given(st.sampled_from(frames.DTYPES), st.lists(st.sampled_from([0, 1, 2**10, 2**29, 2**30]), max_size=8))
+def test_an_empty_array_of_any_lengths_is_an_array_or_an_error(dtype, lengths):
+    shape = [0, *lengths]
+    text = json.dumps({"arrays": [["a", dtype, shape]]}).encode()
+    got = arrive(frames.PREFIX.pack(frames.MAGIC, len(text), 0) + text)
+    if isinstance(got, tuple):
+        assert got[1]["a"].shape == tuple(shape)
     else:
         assert isinstance(got, frames.FrameError)
 

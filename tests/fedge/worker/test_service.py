@@ -1,5 +1,6 @@
 """The service: one job at a time, status and cancel at once, and usable again after whatever a job does."""
 
+import contextlib
 import hashlib
 import os
 import socket
@@ -153,6 +154,15 @@ def test_a_training_can_be_finished_without_another_step(client):
     assert kind_of(client.train, steps=1) == "bad-request"
 
 
+def test_a_finished_training_gives_its_memory_back_at_once(client, worker):
+    client.load({"builtin": "plain"}, NOISE)
+    client.train(begin(2), {"w": np.zeros(3, np.float32)}, steps=1)
+    training = worker.runner._training
+    assert not training.ended
+    client.train(steps=1, finish=True)
+    assert training.ended
+
+
 def test_a_training_without_arrays_begins_with_the_tasks_own(client):
     client.load({"builtin": "plain"}, NOISE)
     _, arrays = client.train(begin(1, seed=5), steps=1, finish=True)
@@ -259,6 +269,104 @@ def test_a_client_that_vanishes_while_it_sends_leaves_the_room_free(client, work
     connection.close()
     until(lambda: client.status()["state"] == "idle")
     assert client.infer(1, 1)["ok"]
+
+
+def half_a_model(worker, verb="train"):
+    """A connection on which half of a request's arrays has come, and the other half does not."""
+    header = ('{"v":1,"verb":"%s","arrays":[["w","uint8",[1000]]]}' % verb).encode()
+    connection = worker.raw()
+    connection.sendall(frames.PREFIX.pack(frames.MAGIC, len(header), 1000) + header + bytes(500))
+    return connection
+
+
+@pytest.mark.parametrize("verb", ["train", "load"])
+def test_a_job_whose_arrays_still_come_is_ended_by_a_cancel_and_its_connection_lives_on(client, worker, verb):
+    client.load({"builtin": "plain"}, NOISE)
+    with half_a_model(worker, verb) as connection:
+        until(lambda: client.status()["state"] == "busy")
+        assert client.cancel() is True
+        until(lambda: client.status()["state"] == "idle")
+        assert client.infer(1, 1)["ok"]  # before the other half has come
+        connection.sendall(bytes(500))
+        reply, _ = frames.read(connection)
+        assert reply["error"]["kind"] == "failed"
+        assert verb + " was cancelled" in reply["error"]["text"]
+        frames.write(connection, {"v": 1, "verb": "infer", "batches": 1, "batch_size": 1})
+        assert frames.read(connection)[0]["ok"]
+
+
+def test_arrays_that_trickle_in_are_given_up_for_their_rate_though_none_of_their_bytes_is_late(
+    client, worker, monkeypatch
+):
+    monkeypatch.setattr(service, "STALL_S", 0.3)
+    monkeypatch.setattr(service, "LEAST_BYTES_PER_S", 10000)
+    with half_a_model(worker) as connection:
+        begun_s = time.monotonic()
+        until(lambda: client.status()["state"] == "busy")
+        connection.settimeout(0.05)
+        reply = None
+        while reply is None and time.monotonic() < begun_s + LIMIT_S:
+            with contextlib.suppress(socket.timeout):
+                reply, _ = frames.read(connection)
+            with contextlib.suppress(BrokenPipeError):  # it may have been given up just now
+                connection.send(b".")
+        assert 0.3 < time.monotonic() - begun_s < LIMIT_S
+        assert "the body was not whole after 0 s" in reply["error"]["text"]
+        until(lambda: client.status()["state"] == "idle")
+
+
+def test_arrays_that_stop_coming_are_given_up(client, worker, monkeypatch):
+    monkeypatch.setattr(service, "STALL_S", 0.2)
+    monkeypatch.setattr(service, "LEAST_BYTES_PER_S", 10)
+    with half_a_model(worker) as connection:
+        reply, _ = frames.read(connection)
+        assert "no byte of the body for 0 s" in reply["error"]["text"]
+        until(lambda: client.status()["state"] == "idle")
+
+
+def test_a_load_that_is_cancelled_says_so_and_loads_nothing(tmp_path):
+    reading, go_on = threading.Event(), threading.Event()
+    parts = fake_worker.parts()
+
+    def read(source):
+        reading.set()
+        assert go_on.wait(LIMIT_S)
+        return parts.read(source)
+
+    with Client(Worker(tmp_path, parts=parts._replace(read=read)).path, LIMIT_S) as client:
+        job = Background(client.load, {"builtin": "plain"}, NOISE)
+        assert reading.wait(LIMIT_S)
+        assert client.cancel() is True
+        go_on.set()
+        assert "load was cancelled" in job.outcome().text
+        assert client.status()["task"] is None
+        assert kind_of(client.infer, 1, 1) == "no-task"
+        assert client.load({"builtin": "plain"}, NOISE)["samples"] == 8
+
+
+def test_the_same_folder_is_read_again_once_its_samples_have_changed(client, tmp_path):
+    folder = tmp_path / "data"
+    (folder / "train" / "cat").mkdir(parents=True)
+    (folder / "train" / "cat" / "1.png").write_bytes(b"one")
+    source = {"folder": str(folder)}
+    assert not client.load({"builtin": "plain"}, source)["warm"]
+    assert client.load({"builtin": "plain"}, source)["warm"]
+    (folder / "train" / "cat" / "2.png").write_bytes(b"two")
+    assert not client.load({"builtin": "plain"}, source)["warm"]
+    assert client.load({"builtin": "plain"}, source)["warm"]
+
+
+def test_a_file_is_read_again_once_it_has_changed_unless_its_hash_was_promised(client, tmp_path):
+    path = tmp_path / "data.npz"
+    path.write_bytes(b"one")
+    loose, promised = {"file": str(path)}, {"file": str(path), "sha256": "0" * 64}
+    client.load({"builtin": "plain"}, loose)
+    assert client.load({"builtin": "plain"}, loose)["warm"]
+    path.write_bytes(b"another")
+    assert not client.load({"builtin": "plain"}, loose)["warm"]
+    client.load({"builtin": "plain"}, promised)
+    path.write_bytes(b"a third one")
+    assert client.load({"builtin": "plain"}, promised)["warm"]
 
 
 @pytest.mark.parametrize(
@@ -406,6 +514,15 @@ def test_garbage_is_answered_and_ends_only_its_own_connection(client, worker):
             assert reply["error"]["kind"] == "bad-request"
             assert not still_open(connection)
     assert client.status()["state"] == "idle"
+
+
+def test_an_array_too_large_for_numpy_though_empty_is_answered(worker):
+    header = b'{"v":1,"verb":"train","arrays":[["w","uint8",[0,1073741824,1073741824,1073741824]]]}'
+    with worker.raw() as connection:
+        connection.sendall(frames.PREFIX.pack(frames.MAGIC, len(header), 0) + header)
+        reply, _ = frames.read(connection)
+    assert reply["error"]["kind"] == "bad-request"
+    assert "zeros left out" in reply["error"]["text"]
 
 
 def test_more_connections_than_the_limit_are_turned_away_and_room_comes_back(client, worker):

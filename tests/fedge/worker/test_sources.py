@@ -1,6 +1,7 @@
 """Data sources: a checked file, the board's own folder, noise; what is wrong is said with what would be right."""
 
 import hashlib
+import os
 from pathlib import Path
 
 import numpy as np
@@ -256,3 +257,53 @@ def test_what_leads_out_of_the_roots_is_named(tmp_path):
     (inside / "train" / "cats").symlink_to(outside)
     (inside / "own").symlink_to(inside / "train")
     assert list(sources.strays(str(inside), roots)) == [str(inside / "train" / "cats")]
+
+
+def test_a_folders_stamp_changes_with_every_file_below_it_and_with_nothing_else(tmp_path):
+    inside, outside = tmp_path / "in", tmp_path / "out"
+    (inside / "train" / "cats").mkdir(parents=True)
+    outside.mkdir()
+    roots = [str(inside.resolve())]
+    (inside / "elsewhere").symlink_to(outside)
+    (inside / "round").symlink_to(inside)
+    (inside / "nowhere").symlink_to(tmp_path / "gone")
+    picture = inside / "train" / "cats" / "1.png"
+    stamps = []
+
+    def changed():
+        stamps.append(sources.stamp(str(inside), roots))
+        assert sources.stamp(str(inside), roots) == stamps[-1]
+        return len(set(stamps)) == len(stamps)
+
+    assert changed()
+    picture.write_bytes(b"one")
+    assert changed()
+    picture.write_bytes(b"longer")
+    assert changed()
+    os.utime(str(picture), ns=(5, 5))
+    assert changed()
+    picture.rename(picture.with_name("2.png"))
+    assert changed()
+    (outside / "1.png").write_bytes(b"below a folder that is not ours to read")
+    (outside / "train").mkdir()
+    before = sources.stamp(str(inside), roots)
+    (outside / "train" / "2.png").write_bytes(b"deeper")
+    assert sources.stamp(str(inside), roots) == before
+
+
+def test_a_stamp_follows_links_to_folders_inside_the_roots(tmp_path):
+    (tmp_path / "store").mkdir()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "train").symlink_to(tmp_path / "store")
+    roots = [str(tmp_path.resolve())]
+    (tmp_path / "store" / "cats").mkdir()
+    before = sources.stamp(str(tmp_path / "mine"), roots)
+    (tmp_path / "store" / "cats" / "1.png").write_bytes(b"one")
+    assert sources.stamp(str(tmp_path / "mine"), roots) != before
+
+
+def test_a_stamp_of_what_is_not_there_is_another_than_once_it_is(tmp_path):
+    path, roots = tmp_path / "data.npz", [str(tmp_path.resolve())]
+    before = sources.stamp(str(path), roots)
+    path.write_bytes(b"")
+    assert sources.stamp(str(path), roots) != before

@@ -125,6 +125,29 @@ def test_the_steps_are_those_of_torchs_own_sgd_on_the_proximal_loss(mu):
         np.testing.assert_allclose(array, net.state_dict()[name].numpy(), rtol=1e-4, atol=1e-5)
 
 
+def test_weights_whose_gradients_are_one_tensor_keep_their_own_momentum():
+    class Sum(torch.nn.Module):
+        def __init__(self, shape):
+            super().__init__()
+            self.one = torch.nn.Parameter(torch.zeros(shape.side**2, shape.classes))
+            self.other = torch.nn.Parameter(torch.zeros(shape.side**2, shape.classes))
+
+        def forward(self, x):
+            return x.flatten(1) @ (self.one + self.other)
+
+    trainer = made(Sum)
+    result = trained(trainer, [4])
+    net = Sum(shape_of(noise()))
+    sgd = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+    for chosen in minibatches(SHARE, 4, 8, np.random.default_rng(5)):
+        x, y = trainer.minibatch(chosen)
+        sgd.zero_grad()
+        cross_entropy(net(x), y).backward()
+        sgd.step()
+    for name, weight in net.named_parameters():
+        np.testing.assert_allclose(result.arrays[name], weight.detach().numpy(), rtol=1e-5, atol=1e-7)
+
+
 def test_minibatches_are_full_and_use_the_share_evenly():
     share = np.arange(100, 137)
     batches = list(minibatches(share, 37 * 3, 8, np.random.default_rng(0)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -269,3 +270,47 @@ def test_a_sensor_is_found_by_its_name(tmp_path: Path) -> None:
     assert isinstance(sensor_for("sysfs", machine, VirtualClock()), BoardSensor)
     with pytest.raises(UnknownName, match="known: jtop, sysfs, tegrastats"):
         sensor_for("ina", machine, VirtualClock())
+
+
+def test_two_threads_never_look_at_once(tmp_path: Path) -> None:
+    sensor, inside, most = _sensor(tmp_path, dict(ORIN_NX)), [0], [0]
+    look = sensor._rails["VDD_IN"]
+    both = threading.Event()
+
+    def watched() -> float:
+        inside[0] += 1
+        most[0] = max(most[0], inside[0])
+        if inside[0] > 1:
+            both.set()
+        both.wait(0.3)  # as long as another thread needs to come in, where it may
+        inside[0] -= 1
+        return look()
+
+    sensor._rails["VDD_IN"] = watched
+    threads = [threading.Thread(target=sensor.read) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10.0)
+
+    assert most == [1]
+
+
+def test_closing_waits_for_the_look_of_another_thread(tmp_path: Path) -> None:
+    sensor = _sensor(tmp_path, dict(ORIN_NX))
+    look, looking, closed = sensor._rails["VDD_IN"], threading.Event(), threading.Event()
+
+    def slow() -> float:
+        looking.set()
+        closed.wait(0.3)  # as long as the closing needs to come in, where it may
+        return look()
+
+    sensor._rails["VDD_IN"] = slow
+    thread = threading.Thread(target=sensor.read)
+    thread.start()
+    assert looking.wait(10.0)
+    sensor.close()
+    closed.set()
+    thread.join(10.0)
+
+    assert [held for files in (sensor._files, sensor._rail_files) for held in files._held if held._file] == []

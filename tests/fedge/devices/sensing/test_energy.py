@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from fedge.devices.sensing.energy import energy_of, se_log
+from fedge.devices.sensing.energy import UNKNOWN_SE_LOG, UNSEEN_SD_LOG, energy_of, joined, se_log, seen_enough
 from fedge.errors import SensorLost
 from fedge.types import Energy, Sample
 
@@ -142,7 +142,7 @@ def test_a_window_shorter_than_a_period_is_interpolated_and_says_that_it_has_no_
 
     assert found.samples == 0
     assert found.mean_w == pytest.approx(5.0)
-    assert (found.gaps, found.power_se_log) == (0, 0.0)
+    assert (found.gaps, found.power_se_log) == (0, UNKNOWN_SE_LOG)
 
 
 def test_the_ends_are_held_where_no_sample_lies_beyond() -> None:
@@ -263,3 +263,62 @@ def test_counting_correlated_samples_as_independent_would_claim_too_much() -> No
     plain = math.sqrt(float(np.mean([np.var(powers, ddof=1) / 300 / np.mean(powers) ** 2 for powers in series])))
 
     assert plain < scatter / 4
+
+
+def test_the_power_of_a_single_sample_is_not_taken_for_exact() -> None:
+    assert energy(even([4.0, 6.0]), 0.05, 0.15).power_se_log == UNKNOWN_SE_LOG
+    assert se_log([]) == se_log([5.0]) == UNKNOWN_SE_LOG
+
+
+def test_a_window_of_which_nearly_nothing_was_seen_is_no_measurement() -> None:
+    found = energy(even([20.0] * 3, start_s=9.8), 0.0, 10.0)
+
+    assert found.gaps == 1
+    with pytest.raises(SensorLost, match=r"3 power samples in 10\.0 s, 1 gaps, the longest 9\.8 s"):
+        seen_enough(found)
+
+
+@pytest.mark.parametrize(("gap_s", "share"), [(0.5, 0.05), (0.9, 0.09)])
+def test_a_short_gap_makes_the_mean_power_less_sure(gap_s: float, share: float) -> None:
+    samples = [sample for sample in even([20.0] * 101) if not 5.0 < sample.at_s < 5.0 + gap_s - 1e-9]
+
+    seen = seen_enough(energy(samples, 0.0, 10.0))
+
+    assert seen.power_se_log == pytest.approx(UNSEEN_SD_LOG * share)
+
+
+def test_a_window_without_a_gap_stays_as_it_is() -> None:
+    found = energy(even([4.0, 6.0, 5.0, 7.0, 5.0]), 0.0, 0.4)
+
+    assert seen_enough(found) == found
+
+
+def test_a_window_within_a_short_gap_is_kept_with_a_wide_error() -> None:
+    found = energy([Sample(0.0, 5.0), Sample(0.4, 6.0)], 0.1, 0.2)
+
+    assert seen_enough(found).power_se_log == pytest.approx(math.hypot(UNKNOWN_SE_LOG, UNSEEN_SD_LOG))
+
+
+@given(st.lists(st.floats(1.0, 50.0), min_size=61, max_size=61), st.lists(st.integers(1, 59), max_size=5, unique=True))
+def test_parts_that_are_joined_are_the_whole(powers: list[float], cuts: list[int]) -> None:
+    samples = even(powers)
+    borders = [0.0, *(cut * PERIOD_S + 0.03 for cut in sorted(cuts)), 60 * PERIOD_S]
+    whole = energy(samples, borders[0], borders[-1])
+
+    parts = [energy(samples, a, b) for a, b in pairwise(borders)]
+    found = joined(parts)
+
+    assert (found.start_s, found.end_s, found.samples, found.gaps) == (whole.start_s, whole.end_s, 61, 0)
+    assert found.energy_j == pytest.approx(whole.energy_j)
+    assert found.power_se_log <= max(part.power_se_log for part in parts) * (1 + 1e-9)
+
+
+def test_what_was_odd_in_one_part_is_odd_in_all() -> None:
+    plain = Energy(0.0, 10.0, 50.0, 100, "VDD_IN", peak_c=50.0, power_se_log=0.01)
+    odd = Energy(10.0, 20.0, 50.0, 90, "VDD_IN", 1, 1.1, True, 1, 60.0, 0.01)
+
+    found = joined([plain, odd, plain])
+
+    assert (found.gaps, found.longest_gap_s, found.mode_changes, found.peak_c) == (1, 1.1, 1, 60.0)
+    assert found.throttled
+    assert found.power_se_log == pytest.approx(0.01 / math.sqrt(3))

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import shlex
+import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from contracts.power_sensor import PowerSensorContract, Rig, until
@@ -154,3 +157,28 @@ def test_the_memorys_load_is_what_the_line_says(tmp_path: Path, said: str, load:
 
     assert sensor.read().mem_load == load
     sensor.close()
+
+
+def test_two_threads_start_one_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sensor = TegrastatsSensor(install(tmp_path, SHOWING), RealClock())
+    sensor.close()
+    real, started, both = subprocess.Popen, [], threading.Event()
+
+    def popen(*arguments: Any, **more: Any) -> Any:
+        started.append(real(*arguments, **more))
+        if len(started) > 1:
+            both.set()
+        both.wait(0.3)  # as long as another thread needs to come in, where it may
+        return started[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    threads = [threading.Thread(target=sensor.read) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20.0)
+    sensor.close()
+    for process in started:
+        process.kill()
+
+    assert len(started) == 1

@@ -1,0 +1,135 @@
+"""Packs on the control node what boards are sent: the client's files; uv and a Python to begin with."""
+# ruff: noqa: INP001 - a program beside the playbooks
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import hashlib
+import io
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+CLIENT = ("fedge", "clients", "experiments", "server")
+"""``experiments`` for the command line alone; a run brings its own ``fedge`` and ``clients``."""
+KINDS = {".py", ".yaml", ".json", ".html", ".css", ".js", ".typed"}
+TARGET = "/usr/lib/fedge-python"
+HEADER = f'#!/bin/sh\nset -eu\numask 022\nmkdir -p {TARGET}\ntail -n +7 "$0" | tar -xzf - -C {TARGET}\nexit 0\n'
+"""What runs on the board; the archive begins at line 7."""
+
+
+def main() -> int:
+    """Pack; prints the path of what was packed."""
+    asked = _parser().parse_args()
+    asked.out.mkdir(parents=True, exist_ok=True)
+    print(client(asked.out) if asked.what == "client" else bootstrap(asked))  # noqa: T201 - its answer to Ansible
+    return 0
+
+
+def client(out: Path) -> Path:
+    """The client's files in an archive whose name changes exactly when a file does."""
+    files = [(path.relative_to(ROOT).as_posix(), path.read_bytes(), 0o644) for path in _client_files()]
+    digest = hashlib.sha256()
+    for name, content, _ in files:
+        digest.update(f"{name}\0{len(content)}\0".encode() + content)
+    return _write(out / f"client-{digest.hexdigest()[:16]}.tar.gz", b"", _tar(files))
+
+
+def _client_files() -> Iterator[Path]:
+    yield ROOT / "LICENSE"
+    for folder in CLIENT:
+        yield from sorted(path for path in (ROOT / folder).rglob("*") if path.suffix in KINDS and path.is_file())
+
+
+def bootstrap(asked: argparse.Namespace) -> Path:
+    """A shell script that carries uv, and the Python in ``asked.python`` if any, and unpacks them below ``TARGET``."""
+    wheel = asked.uv or _uv_wheel(asked.lock, asked.machine, asked.wheels, asked.out)
+    files = [("bin/uv", _program(wheel, "uv"), 0o755)]
+    packed = io.BytesIO(_tar(files))
+    if asked.python:
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w") as target, tarfile.open(asked.python) as source:
+            _add(target, files)
+            _copy(source, target)
+    return _write(asked.out / f"bootstrap-{asked.machine}.sh", HEADER.encode(), packed.getvalue())
+
+
+def _copy(source: tarfile.TarFile, target: tarfile.TarFile) -> None:
+    """A self-contained Python's files, moved from ``python/`` to ``versions/archive/``, owned by root."""
+    for member in source:
+        head, _, rest = member.name.partition("/")
+        if head != "python" or ".." in rest.split("/"):
+            raise SystemExit(f"the Python: got {member.name!r}; an archive of one folder 'python' would be right")
+        content = source.extractfile(member) if member.isreg() else None
+        member.name = f"versions/archive/{rest}".rstrip("/")
+        if member.islnk():
+            member.linkname = f"versions/archive/{member.linkname.partition('/')[2]}"
+        member.uid = member.gid = 0
+        member.uname = member.gname = "root"
+        target.addfile(member, content)
+
+
+def _uv_wheel(lock: Path, machine: str, wheels: Path | None, out: Path) -> Path:
+    """The wheel of uv in the lock's version for the board's processor: out of ``wheels``, else fetched to ``out``."""
+    version = next(line.partition("==")[2] for line in lock.read_text("utf-8").splitlines() if line.startswith("uv=="))
+    pattern = f"uv-{version}-*{machine}*.whl"
+    folders = [wheels] if wheels else [out]
+    found = [path for folder in folders for path in folder.glob(pattern)]
+    if not found and wheels:
+        raise SystemExit(f"{wheels}: got no {pattern}; a folder filled as docs/provisioning.md says would be right")
+    if not found:
+        wanted = ["--only-binary=:all:", "--no-deps", f"--platform=manylinux2014_{machine}", f"uv=={version}"]
+        subprocess.run([sys.executable, "-m", "pip", "download", "-q", "-d", str(out), *wanted], check=True, stdout=2)
+        found = list(out.glob(pattern))
+    return found[0]
+
+
+def _program(wheel: Path, name: str) -> bytes:
+    with zipfile.ZipFile(wheel) as archive:
+        inside = next(entry for entry in archive.namelist() if entry.endswith(f".data/scripts/{name}"))
+        return archive.read(inside)
+
+
+def _tar(files: list[tuple[str, bytes, int]]) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as target:
+        _add(target, files)
+    return packed.getvalue()
+
+
+def _add(target: tarfile.TarFile, files: list[tuple[str, bytes, int]]) -> None:
+    """Plain files without a time or an owner, so that equal files give equal archives."""
+    for name, content, mode in files:
+        entry = tarfile.TarInfo(name)
+        entry.size, entry.mode = len(content), mode
+        target.addfile(entry, io.BytesIO(content))
+
+
+def _write(path: Path, header: bytes, tar: bytes) -> Path:
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}.part")
+    unfinished.write_bytes(header + gzip.compress(tar, compresslevel=6, mtime=0))
+    unfinished.replace(path)
+    return path.resolve()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__)
+    kinds = parser.add_subparsers(dest="what", required=True)
+    for name in ("client", "bootstrap"):
+        kinds.add_parser(name).add_argument("out", type=Path)
+    start = kinds.choices["bootstrap"]
+    start.add_argument("--machine", required=True, help="as uname -m says it")
+    start.add_argument("--lock", type=Path, required=True)
+    for name in ("--uv", "--wheels", "--python"):
+        start.add_argument(name, type=Path)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

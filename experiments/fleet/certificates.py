@@ -1,0 +1,135 @@
+"""The fleet's certificates as values: a CA that vouches for one server, and what a server's certificate says."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from ipaddress import IPv4Address, IPv6Address
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from fedge.errors import BadInput
+
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+"""Always in the server's certificate: the proxy and the commands on the server itself reach the SuperLink so."""
+CA_DAYS = 3650
+"""Chosen by us: a CA outlives the boards that trust it; a new one has to be copied to every board."""
+SERVER_DAYS = 365
+"""Chosen by us: a lost key is worth a year at most."""
+EARLY = timedelta(hours=1)
+"""Chosen by us: certificates hold from so long before they were made, for boards whose clock is a little behind."""
+LABEL = re.compile(r"(?!-)[a-z0-9-]{1,63}(?<!-)", re.IGNORECASE)
+
+Key = ec.EllipticCurvePrivateKey
+Address = IPv4Address | IPv6Address
+
+
+@dataclass(frozen=True, slots=True)
+class Signer:
+    """A CA that can sign: its certificate and its key, which belong together."""
+
+    certificate: x509.Certificate
+    key: Key
+
+
+def parse_host(text: str) -> str | Address:
+    """A host as boards dial it: an address, or a name of letters, digits, hyphens and dots; raises ``BadInput``."""
+    right = "a name such as fleet.example.org or an address such as 192.168.1.10, without port and without wildcard"
+    with suppress(ValueError):
+        address = ipaddress.ip_address(text)
+        if address.is_unspecified or address.is_multicast or "%" in text:
+            raise BadInput("--host", text, "an address that boards can dial")
+        return address
+    labels = text.split(".")
+    if len(text) <= 253 and all(LABEL.fullmatch(label) for label in labels) and not labels[-1].isdigit():
+        return text.lower()
+    raise BadInput("--host", repr(text), right)
+
+
+def new_key() -> Key:
+    """A private key on P-384."""
+    return ec.generate_private_key(ec.SECP384R1())
+
+
+def key_text(key: Key) -> bytes:
+    """The key as PEM, not encrypted: the file's mode protects it, since services start without a person."""
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def certificate_text(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def make_ca(key: Key, now: datetime, days: int) -> Signer:
+    """A CA that vouches for itself and may sign servers, but no further CA."""
+    serial = x509.random_serial_number()
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"fedge fleet CA {serial % 16**8:08x}")])
+    usage = _usage(signs_certificates=True)
+    builder = (
+        _builder(name, name, key, now, now + timedelta(days=days))
+        .serial_number(serial)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+    )
+    return Signer(builder.sign(key, hashes.SHA384()), key)
+
+
+def make_server(ca: Signer, key: Key, hosts: Sequence[str], now: datetime, days: int) -> x509.Certificate:
+    """The server's certificate for ``hosts`` and loopback; never valid for longer than its CA (raises ``BadInput``)."""
+    until, last = now + timedelta(days=days), ca.certificate.not_valid_after_utc
+    if until > last:
+        left = max(0, (last - now).days)
+        raise BadInput("--days", str(days), f"at most {left}: the CA ends on {last:%Y-%m-%d}; make a new one in time")
+    names = dict.fromkeys(parse_host(host) for host in (*hosts, *LOOPBACK))
+    alternatives = [x509.DNSName(name) if isinstance(name, str) else x509.IPAddress(name) for name in names]
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedge SuperLink")])
+    authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(ca.key.public_key())
+    builder = (
+        _builder(subject, ca.certificate.subject, key, now, until)
+        .serial_number(x509.random_serial_number())
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
+        .add_extension(authority, critical=False)
+    )
+    return builder.sign(ca.key, hashes.SHA384())
+
+
+def hosts_of(certificate: x509.Certificate) -> tuple[str, ...]:
+    """The hosts that a server's certificate holds for, loopback left out."""
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    found = [str(name.value) for name in names if isinstance(name, x509.DNSName | x509.IPAddress)]
+    return tuple(host for host in found if host not in LOOPBACK)
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: Key, now: datetime, until: datetime
+) -> x509.CertificateBuilder:
+    public = key.public_key()
+    builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(public)
+    builder = builder.not_valid_before(now - EARLY).not_valid_after(until)
+    return builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+
+
+def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )

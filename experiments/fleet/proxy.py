@@ -1,0 +1,164 @@
+"""The nginx configuration before a SuperLink: boards reach the fleet's paths, and nobody's commands get through."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedge.errors import BadInput
+
+FLEET_PORT = 9443
+"""Chosen by us: the one port of the server that boards reach."""
+CONTROL_PORT = 9444
+"""Chosen by us: the port for a management network, where there is one."""
+SUPERLINK_PORT = 8000
+"""Flower's own default."""
+LARGEST_BODY_MB = 2048
+"""Flower's own limit of one message."""
+SAFE_PATH = re.compile(r"/[A-Za-z0-9._/+-]*")
+EVERYWHERE = ("0.0.0.0",)  # noqa: S104  boards come from anywhere; what they may ask for is what is limited
+
+STARTS = "# Made by `fedge fleet proxy`"
+HEAD = """\
+{starts}; written again rather than edited.
+# Boards talk to this port: TLS ends here, and only what boards ask a SuperLink for is passed on. Flower serves the
+# commands that start, stop and list runs beside it, without any account, so they are not passed to boards.
+upstream fedge_superlink {{
+    server 127.0.0.1:{superlink_port};
+}}
+"""
+
+FLEET = """
+server {{
+{listen}
+    server_name _;
+{tls}
+    client_max_body_size {body_mb}m;
+    location /v1/fleet/ {{
+{upstream}
+        proxy_pass https://fedge_superlink/v1/fleet/;
+    }}
+    location = /health {{
+{upstream}
+        proxy_pass https://fedge_superlink/health;
+    }}
+    location / {{
+        return 403 "Refused: this port is for boards. Start, stop and list runs on the server itself.\\n";
+    }}
+}}
+"""
+
+CONTROL = """
+# The management network: whoever is in it may run any code on every board.
+server {{
+{listen}
+    server_name _;
+{tls}
+    client_max_body_size {body_mb}m;
+    error_page 403 = @refused;
+    location /v1/control/ {{
+{allow}
+        deny all;
+{upstream}
+        proxy_pass https://fedge_superlink/v1/control/;
+        proxy_buffering off;
+        proxy_read_timeout 1d;
+    }}
+    location / {{
+        return 403;
+    }}
+    location @refused {{
+        return 403 "Refused: this port is for the commands of Flower from {networks}.\\n";
+    }}
+}}
+"""
+
+TLS = """\
+    ssl_certificate {certificate};
+    ssl_certificate_key {key};
+    ssl_protocols TLSv1.2 TLSv1.3;
+    ssl_session_tickets off;
+    server_tokens off;
+    default_type text/plain;
+    error_page 497 =400 @plain;
+    location @plain {{
+        return 400 "Refused: plain text. Use https with the fleet's CA.\\n";
+    }}"""
+
+# With a path in proxy_pass nginx passes on the path that it has matched, all `..` and escapes resolved, and not the one
+# that was sent: so both sides read the same. The SuperLink must show the fleet's certificate too: an account of the
+# server that takes its port while it is down gets nothing.
+UPSTREAM = """\
+        proxy_http_version 1.1;
+        proxy_ssl_trusted_certificate {ca};
+        proxy_ssl_verify on;
+        proxy_ssl_name localhost;
+        proxy_ssl_protocols TLSv1.2 TLSv1.3;"""
+
+
+@dataclass(frozen=True, slots=True)
+class Proxy:
+    """What stands before a SuperLink on loopback: the folder of its keys, its ports, who may give commands."""
+
+    keys: Path
+    superlink_port: int = SUPERLINK_PORT
+    fleet_port: int = FLEET_PORT
+    addresses: tuple[str, ...] = EVERYWHERE
+    """Where this server listens."""
+    management: tuple[str, ...] = ()
+    """Networks (CIDR) that may give commands; none: only the server itself."""
+    control_port: int = CONTROL_PORT
+
+
+def configuration(proxy: Proxy) -> str:
+    """The text for /etc/nginx/conf.d/; raises ``BadInput`` for settings that make no configuration."""
+    _check(proxy)
+    tls = TLS.format(certificate=proxy.keys / "server.crt", key=proxy.keys / "server.key")
+    upstream = UPSTREAM.format(ca=proxy.keys / "ca.crt")
+    common = {"tls": tls, "upstream": upstream, "body_mb": LARGEST_BODY_MB}
+    text = HEAD.format(starts=STARTS, superlink_port=proxy.superlink_port)
+    text += FLEET.format(listen=_listen(proxy.addresses, proxy.fleet_port), **common)
+    if proxy.management:
+        networks = [str(parse_network(network)) for network in proxy.management]
+        allow = "\n".join(f"        allow {network};" for network in networks)
+        listen = _listen(proxy.addresses, proxy.control_port)
+        text += CONTROL.format(listen=listen, allow=allow, networks=", ".join(networks), **common)
+    return text
+
+
+def parse_network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+    """A network by CIDR that is not the whole world; raises ``BadInput``."""
+    right = "a network such as 10.20.0.0/24, without host bits; everybody in it may run code on every board"
+    try:
+        network = ipaddress.ip_network(text)
+    except ValueError as error:
+        raise BadInput("--management", repr(text), right) from error
+    if network.prefixlen == 0:
+        raise BadInput("--management", f"{text}, which is everybody", right)
+    return network
+
+
+def _check(proxy: Proxy) -> None:
+    if not SAFE_PATH.fullmatch(str(proxy.keys)):
+        right = "an absolute path of letters, digits and ._+-, as nginx reads it"
+        raise BadInput("--keys", repr(str(proxy.keys)), right)
+    ports = [proxy.superlink_port, proxy.fleet_port, *([proxy.control_port] if proxy.management else [])]
+    wrong = [port for port in ports if not 0 < port < 65536]
+    if wrong or len(set(ports)) < len(ports):
+        got = ", ".join(str(port) for port in ports)
+        raise BadInput("ports", got, "different ports from 1 to 65535 for the SuperLink, the boards and management")
+
+
+def _listen(addresses: Sequence[str], port: int) -> str:
+    return "\n".join(f"    listen {_dialled(address)}:{port} ssl;" for address in addresses)
+
+
+def _dialled(text: str) -> str:
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError as error:
+        raise BadInput("--listen", repr(text), "an address of this server, such as 192.168.1.10") from error
+    return f"[{address}]" if address.version == 6 else str(address)

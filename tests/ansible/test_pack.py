@@ -1,0 +1,125 @@
+"""What is packed for boards: the whole client and nothing else, named by its content; a start that works."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import subprocess
+import tarfile
+import zipfile
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ANSIBLE = Path(__file__).resolve().parents[2] / "ansible"
+
+
+@pytest.fixture(scope="module")
+def pack() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("pack", ANSIBLE / "pack.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def wheels(tmp_path: Path) -> Path:
+    """A folder with a wheel of uv whose program is a text."""
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    (folder / "lock").write_text("# a lock\nnumpy==2.0\nuv==0.12.24\n", encoding="utf-8")
+    with zipfile.ZipFile(folder / "uv-0.12.24-py3-none-manylinux2014_aarch64.whl", "w") as wheel:
+        wheel.writestr("uv-0.12.24.data/scripts/uv", "the program")
+    return folder
+
+
+def asked(pack: ModuleType, wheels: Path, out: Path, *more: str):
+    out.mkdir()
+    given = ["--machine=aarch64", f"--lock={wheels / 'lock'}", f"--wheels={wheels}", *more]
+    return pack._parser().parse_args(["bootstrap", *given, str(out)])
+
+
+def unpacked(pack: ModuleType, script: Path, tmp_path: Path) -> Path:
+    """What the script makes, run as on a board but below a folder of the test's own."""
+    target = tmp_path / "board"
+    content = script.read_bytes()
+    assert content.count(pack.TARGET.encode(), 0, len(pack.HEADER)) == 2
+    header = pack.HEADER.replace(pack.TARGET, str(target))
+    script.write_bytes(header.encode() + content[len(pack.HEADER) :])
+    subprocess.run(["sh", str(script)], check=True)
+    return target
+
+
+def test_the_client_is_packed_under_the_same_name_until_a_file_changes(
+    pack: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "project"
+    for folder in pack.CLIENT:
+        (root / folder).mkdir(parents=True)
+        (root / folder / "__init__.py").write_text("", encoding="utf-8")
+    (root / "LICENSE").write_text("free", encoding="utf-8")
+    (root / "fedge" / "notes.txt").write_text("not sent", encoding="utf-8")
+    monkeypatch.setattr(pack, "ROOT", root)
+
+    first = pack.client(tmp_path)
+    content = first.read_bytes()
+    again = pack.client(tmp_path)
+    (root / "fedge" / "__init__.py").write_text("changed", encoding="utf-8")
+    changed = pack.client(tmp_path)
+
+    assert again == first
+    assert again.read_bytes() == content
+    assert changed != first
+    with tarfile.open(first) as packed:
+        assert sorted(packed.getnames()) == sorted(["LICENSE", *(f"{name}/__init__.py" for name in pack.CLIENT)])
+
+
+def test_the_client_of_this_project_has_its_command_line_and_its_catalogue(pack: ModuleType, tmp_path: Path) -> None:
+    with tarfile.open(pack.client(tmp_path)) as packed:
+        names = set(packed.getnames())
+
+    assert {"LICENSE", "fedge/__init__.py", "clients/app.py", "experiments/cli.py", "fedge/node/client.py"} <= names
+    assert [name for name in names if name.startswith("fedge/devices/catalogue/") and name.endswith(".yaml")]
+
+
+def test_the_start_puts_uv_there(pack: ModuleType, wheels: Path, tmp_path: Path) -> None:
+    script = pack.bootstrap(asked(pack, wheels, tmp_path / "out"))
+    program = unpacked(pack, script, tmp_path) / "bin" / "uv"
+
+    assert program.read_text(encoding="utf-8") == "the program"
+    assert program.stat().st_mode & 0o777 == 0o755
+
+
+def test_the_start_carries_a_python_with_its_links(pack: ModuleType, wheels: Path, tmp_path: Path) -> None:
+    archive = tmp_path / "cpython.tar.gz"
+    with tarfile.open(archive, "w:gz") as made:
+        entry = tarfile.TarInfo("python/bin/python3.11")
+        entry.size, entry.mode, entry.uid = 5, 0o755, 1000
+        made.addfile(entry, io.BytesIO(b"a=b\n\0"))
+        link = tarfile.TarInfo("python/bin/python3")
+        link.type, link.linkname = tarfile.SYMTYPE, "python3.11"
+        made.addfile(link)
+    script = pack.bootstrap(asked(pack, wheels, tmp_path / "out", f"--python={archive}"))
+    python = unpacked(pack, script, tmp_path) / "versions" / "archive" / "bin" / "python3"
+
+    assert python.is_symlink()
+    assert python.read_bytes() == b"a=b\n\0"
+
+
+def test_an_archive_that_leads_out_of_its_folder_is_refused(pack: ModuleType, wheels: Path, tmp_path: Path) -> None:
+    archive = tmp_path / "cpython.tar.gz"
+    with tarfile.open(archive, "w:gz") as made:
+        made.addfile(tarfile.TarInfo("python/../../etc/passwd"), io.BytesIO(b""))
+
+    with pytest.raises(SystemExit, match="one folder 'python' would be right"):
+        pack.bootstrap(asked(pack, wheels, tmp_path / "out", f"--python={archive}"))
+
+
+def test_a_folder_of_wheels_without_uv_is_named(pack: ModuleType, wheels: Path, tmp_path: Path) -> None:
+    next(wheels.glob("uv-*.whl")).unlink()
+
+    with pytest.raises(SystemExit, match=r"got no uv-0\.12\.24"):
+        pack.bootstrap(asked(pack, wheels, tmp_path / "out"))

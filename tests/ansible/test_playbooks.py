@@ -1,0 +1,344 @@
+"""The playbooks: every variable is known, every file is there, and what site.yml makes remove.yml takes away."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+ANSIBLE = ROOT / "ansible"
+PLAYBOOKS = ("site", "upgrade", "collect", "remove")
+ROLES = sorted(path.name for path in (ANSIBLE / "roles").iterdir() if path.is_dir())
+FILES = {"copy", "template", "file", "unarchive", "lineinfile", "get_url"}
+"""Modules that make files."""
+LEFT = {"/etc/nginx/conf.d/fedge.conf"}
+"""Removed by its variable's name, where the inventory has a template for it."""
+
+
+def _yaml(path: Path) -> Any:
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+def _tasks(node: Any) -> Iterator[dict[str, Any]]:
+    """Every task, those inside blocks too."""
+    if isinstance(node, list):
+        for item in node:
+            yield from _tasks(item)
+    elif isinstance(node, dict):
+        yield node
+        for key in ("tasks", "pre_tasks", "post_tasks", "block", "rescue", "always", "handlers"):
+            yield from _tasks(node.get(key, []))
+
+
+@cache
+def _role_tasks(role: str) -> tuple[dict[str, Any], ...]:
+    folder = ANSIBLE / "roles" / role
+    paths = [*sorted(folder.glob("tasks/*.yml")), *sorted(folder.glob("handlers/*.yml"))]
+    return tuple(task for path in paths for task in _tasks(_yaml(path)))
+
+
+@cache
+def _playbook(name: str) -> tuple[dict[str, Any], ...]:
+    return tuple(_tasks(_yaml(ANSIBLE / f"{name}.yml")))
+
+
+@cache
+def _defaults(role: str) -> dict[str, Any]:
+    path = ANSIBLE / "roles" / role / "defaults" / "main.yml"
+    return (_yaml(path) or {}) if path.is_file() else {}
+
+
+def _own_names(tasks: tuple[dict[str, Any], ...]) -> set[str]:
+    """What tasks themselves give a value."""
+    names = set()
+    for task in tasks:
+        names |= {task[key] for key in ("register",) if key in task}
+        names |= set(task.get("vars", {})) | set(task.get("ansible.builtin.set_fact", {}))
+    return names
+
+
+def _text(role: str) -> str:
+    folder = ANSIBLE / "roles" / role
+    paths = [path for part in ("tasks", "templates", "handlers") for path in sorted((folder / part).glob("*"))]
+    return "\n".join(path.read_text(encoding="utf-8") for path in paths)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_every_variable_that_a_role_uses_has_a_value(role: str) -> None:
+    used = set(re.findall(rf"(?<![/\w.-]){role}_[a-z0-9_]+", _text(role)))
+
+    assert used
+    assert used <= set(_defaults(role)) | _own_names(_role_tasks(role))
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_no_role_reads_another_roles_variables(role: str) -> None:
+    text, others = _text(role), [name for name in ROLES if name != role]
+
+    assert not re.findall(rf"(?<![/\w.-])(?:{'|'.join(others)})_[a-z0-9_]+", text)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_every_variable_of_a_role_is_used(role: str) -> None:
+    assert not [name for name in _defaults(role) if not re.search(rf"\b{name}\b", _text(role))]
+
+
+def _groups(node: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for name, group in node.items():
+        yield name, group or {}
+        yield from _groups((group or {}).get("children") or {})
+
+
+@cache
+def _inventory() -> dict[str, dict[str, Any]]:
+    """Groups that are named twice hold what both places say."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, group in _groups(_yaml(ANSIBLE / "inventory.example.yml")):
+        found[name] = found.get(name, {}) | group
+    return found
+
+
+def test_the_example_has_a_server_and_boards_of_four_jetpacks() -> None:
+    groups = _inventory()
+
+    assert set(groups["boards"]["children"]) == {"jetpack4", "jetpack5", "jetpack6", "jetpack7"}
+    assert all(groups[name]["hosts"] for name in ("server", *groups["boards"]["children"]))
+
+
+def test_the_example_sets_only_variables_that_a_role_or_ansible_knows() -> None:
+    known = {name for role in ROLES for name in _defaults(role)}
+    vars_of = [group.get("vars") or {} for group in _inventory().values()]
+    vars_of += [host or {} for group in _inventory().values() for host in (group.get("hosts") or {}).values()]
+    named = {name for names in vars_of for name in names}
+
+    assert named
+    assert {name for name in named if not name.startswith("ansible_")} <= known
+
+
+def test_the_example_gives_a_value_to_everything_that_has_none_by_itself() -> None:
+    groups = _inventory()
+    given = set(groups["all"]["vars"]) | {name for host in groups["server"]["hosts"].values() for name in host}
+
+    for name in ("supernode_superlink", "supernode_ca_certificate", "superlink_certificate", "superlink_key"):
+        assert not _defaults(name.partition("_")[0])[name]
+        assert name in given
+
+
+def test_the_boards_settings_of_the_example_are_settings_that_the_programs_know() -> None:
+    from fedge.node.settings import NodeSettings
+    from fedge.powerd import config
+
+    hosts = [host or {} for group in _inventory().values() for host in (group.get("hosts") or {}).values()]
+    power = [host["powerd_settings"] for host in hosts if "powerd_settings" in host]
+    node = [host["supernode_settings"] for host in hosts if "supernode_settings" in host]
+
+    assert power
+    assert node
+    for settings in node:
+        NodeSettings.model_validate({"board": "board-1"} | settings)
+    source = Path(config.__file__).read_text(encoding="utf-8")
+    assert all(f'"{key}"' in source for settings in power for key in settings)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_every_template_and_every_list_of_tasks_that_a_role_names_is_there(role: str) -> None:
+    folder = ANSIBLE / "roles" / role
+    for task in _role_tasks(role):
+        template = task.get("ansible.builtin.template", {}).get("src", "")
+        names = (
+            [template.replace("{{ item.unit }}", item["unit"]) for item in task["loop"]]
+            if "item" in template
+            else [template]
+        )
+        assert all((folder / "templates" / name).is_file() for name in names if name and "{{" not in name)
+        included = task.get("ansible.builtin.include_tasks")
+        assert included is None or (folder / "tasks" / included).is_file()
+
+
+@pytest.mark.parametrize("package", ["powerd", "worker"])
+def test_the_files_that_a_board_is_sent_are_the_whole_package(package: str) -> None:
+    """The roles send *.py of one folder: a folder inside it or another kind of file would be left behind."""
+    folder = ROOT / "fedge" / package
+    others = [path for path in folder.rglob("*") if "__pycache__" not in path.parts and path.suffix != ".py"]
+
+    assert (ROOT / "fedge" / "__init__.py").is_file()
+    assert list(folder.glob("*.py"))
+    assert not others
+    assert f"'/fedge/{package}/*.py'" in _text(package)
+
+
+def test_every_role_that_the_playbooks_name_is_there_and_upgrade_does_what_site_does() -> None:
+    of_boards = {
+        name: next(play for play in _playbook(name) if play.get("hosts") == "boards" and "roles" in play)["roles"]
+        for name in ("site", "upgrade")
+    }
+
+    assert {entry["role"] for entry in of_boards["site"]} | {"superlink"} == set(ROLES)
+    assert of_boards["site"] == of_boards["upgrade"]
+
+
+def test_boards_are_upgraded_one_at_a_time_and_the_first_that_fails_ends_it() -> None:
+    play = _playbook("upgrade")[0]
+
+    assert play["serial"] == 1
+    assert play["max_fail_percentage"] == 0
+
+
+def _made(role: str) -> set[str]:
+    """The paths of everything that a role makes on a host, loops unrolled."""
+    paths = set()
+    for task in _role_tasks(role):
+        if task.get("delegate_to") or task.get("ansible.builtin.file", {}).get("state") == "absent":
+            continue
+        module = next((name for name in task if name.removeprefix("ansible.builtin.") in FILES), None)
+        arguments = [task[module]] if module else []
+        targets = [arg.get("dest") or arg.get("path") for arg in arguments]
+        targets += [task[name]["creates"] for name in task if isinstance(task[name], dict) and "creates" in task[name]]
+        paths |= {path for target in targets for path in _unrolled(target, task)}
+    return paths
+
+
+def _unrolled(target: str, task: dict[str, Any]) -> Iterator[str]:
+    items = task["loop"] if isinstance(task.get("loop"), list) else [None]
+    for item in items:
+        values = item if isinstance(item, dict) else {"": item}
+        path = target
+        for key, value in values.items():
+            path = path.replace("{{ item" + (f".{key}" if key else "") + " }}", str(value))
+        for name, value in ({**_defaults("superlink"), **(task.get("vars") or {})}).items():
+            path = path.replace("{{ " + name + " }}", str(value))
+        yield path
+
+
+def _removed() -> set[str]:
+    listed = {path for task in _playbook("remove") for path in (task.get("loop") or []) if isinstance(path, str)}
+    single = {task[key]["path"] for task in _playbook("remove") for key in task if key == "ansible.builtin.file"}
+    raw = {word for task in _playbook("remove") for word in str(task.get("ansible.builtin.raw", "")).split()}
+    return {path for path in listed | single | raw if path.startswith("/")}
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_every_file_and_folder_that_a_role_makes_is_removed_again(role: str) -> None:
+    removed = _removed()
+    kept = {path for path in _made(role) if not any(path == up or path.startswith(f"{up}/") for up in removed)}
+
+    assert kept <= LEFT
+
+
+def test_what_the_search_for_made_files_finds_is_not_nothing() -> None:
+    assert "/etc/fedge/powerd.json" in _made("powerd")
+    assert "/etc/systemd/system/fedge-superexec.service" in _made("supernode")
+    assert "/var/lib/fedge/node/data" in _made("jetson_base")
+
+
+def test_the_folders_that_systemd_makes_for_the_units_are_removed_again() -> None:
+    removed = _removed()
+    for unit in (ANSIBLE / "roles").glob("*/templates/*.service.j2"):
+        text = unit.read_text(encoding="utf-8")
+        wanted = [f"/var/lib/{name}" for name in re.findall(r"^StateDirectory=(.+)$", text, re.MULTILINE)]
+        wanted += [f"/run/{name}" for name in re.findall(r"^RuntimeDirectory=(.+)$", text, re.MULTILINE)]
+        assert wanted
+        assert set(wanted) <= removed
+
+
+def _named(kind: str, tasks: tuple[dict[str, Any], ...]) -> set[str]:
+    found: set[str] = set()
+    for task in tasks:
+        if f"ansible.builtin.{kind}" in task and "{{ item }}" in task[f"ansible.builtin.{kind}"]["name"]:
+            found |= set(task["loop"]) if isinstance(task["loop"], list) else set()
+        elif f"ansible.builtin.{kind}" in task:
+            found.add(task[f"ansible.builtin.{kind}"]["name"])
+    return found - {"{{ superlink_user }}", "{{ remove_user }}"}
+
+
+@pytest.mark.parametrize("kind", ["user", "group"])
+def test_the_users_and_groups_that_roles_make_are_removed_again(kind: str) -> None:
+    made = {name for role in ROLES for name in _named(kind, _role_tasks(role))}
+
+    assert made
+    assert made == _named(kind, _playbook("remove"))
+
+
+def test_a_board_whose_power_state_cannot_be_put_back_loses_nothing() -> None:
+    names = [task.get("name", "") for task in _playbook("remove")]
+
+    assert names.index("End it, which puts back what it found") < names.index(
+        "Stop here unless the state found is back"
+    )
+    assert names.index("Stop here unless the state found is back") < names.index(
+        "Remove the units, the files and the folders"
+    )
+
+
+def test_secrets_stay_out_of_the_logs_and_out_of_others_hands() -> None:
+    secret = re.compile(r"server\.key|/etc/fedge/keys/(node|superexec)$|/etc/fedge/app/superexec")
+    for role in ("supernode", "superlink"):
+        for task in _role_tasks(role):
+            made = {
+                path
+                for name in ("creates", "dest")
+                for module in task.values()
+                if isinstance(module, dict)
+                for path in [module.get(name, "")]
+            }
+            if any(secret.search(str(path)) for path in made):
+                assert task.get("no_log") is True, task["name"]
+    modes = {
+        str(task["ansible.builtin.copy"]["mode"])
+        for role in ("supernode", "superlink")
+        for task in _role_tasks(role)
+        if secret.search(str(task.get("ansible.builtin.copy", {}).get("dest", "")))
+    }
+    assert modes == {"0400"}
+
+
+def test_every_file_that_is_made_says_who_may_read_it() -> None:
+    for role in ROLES:
+        for task in _role_tasks(role):
+            for module in ("copy", "template"):
+                arguments = task.get(f"ansible.builtin.{module}")
+                assert arguments is None or "mode" in arguments, task["name"]
+
+
+def _tool(name: str) -> str:
+    found = shutil.which(name)
+    if found is None:
+        pytest.skip(
+            f"{name} is not on the path: ansible-core 2.19 or newer and ansible-lint, in an environment of their own"
+        )
+    return found
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> dict[str, str]:
+    """What ansible writes for itself goes into the test's folder."""
+    return dict(os.environ) | {"ANSIBLE_HOME": str(tmp_path), "HOME": str(tmp_path), "ANSIBLE_NOCOLOR": "1"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PLAYBOOKS)
+def test_ansible_accepts_a_playbook(name: str, elsewhere: dict[str, str]) -> None:
+    command = [_tool("ansible-playbook"), "-i", "inventory.example.yml", "--syntax-check", f"{name}.yml"]
+    said = subprocess.run(command, cwd=ANSIBLE, env=elsewhere, capture_output=True, text=True, check=False)
+
+    assert said.returncode == 0, said.stdout + said.stderr
+
+
+@pytest.mark.slow
+def test_the_linter_finds_nothing_at_its_strictest(tmp_path: Path, elsewhere: dict[str, str]) -> None:
+    copy = tmp_path / "ansible"
+    shutil.copytree(ANSIBLE, copy, ignore=shutil.ignore_patterns(".ansible", "__pycache__"))
+    program = _tool("ansible-lint")
+    elsewhere["PATH"] = f"{Path(program).parent}{os.pathsep}{elsewhere['PATH']}"
+    said = subprocess.run([program, "--offline"], cwd=copy, env=elsewhere, capture_output=True, text=True, check=False)
+
+    assert said.returncode == 0, said.stdout + said.stderr

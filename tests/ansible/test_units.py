@@ -1,0 +1,153 @@
+"""The systemd units as they are put on hosts: they parse, run as who they should, and may do no more than they must."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+ROLES = ROOT / "ansible" / "roles"
+TEMPLATES = sorted(ROLES.glob("*/templates/*.service.j2"))
+USERS = {
+    "fedge-powerd": "root",
+    "fedge-worker": "fedge-worker",
+    "fedge-supernode": "fedge-node",
+    "fedge-superexec": "fedge-app",
+    "fedge-superlink": "fedge-server",
+}
+Settings = dict[str, list[str]]
+
+
+@cache
+def _unit(name: str) -> dict[str, Settings]:
+    """The unit's sections, as systemd reads them: repeated keys, comments, lines that go on."""
+    path = next(path for path in TEMPLATES if path.name == f"{name}.service.j2")
+    defaults = (path.parents[1] / "defaults" / "main.yml").read_text(encoding="utf-8")
+    known: dict[str, Any] = yaml.safe_load(defaults) | {
+        "supernode_superlink": "server:8443",
+        "ansible_managed": "managed",
+    }
+    # As Ansible's template module does it.
+    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True, autoescape=False)
+    text = environment.from_string(path.read_text(encoding="utf-8")).render(known)
+    return _sections(text.replace("\\\n", " "))
+
+
+def _sections(text: str) -> dict[str, Settings]:
+    found: dict[str, Settings] = {}
+    for line in text.splitlines():
+        if not line or line.startswith("#"):
+            continue
+        if heading := re.fullmatch(r"\[(\w+)\]", line):
+            found[heading[1]] = defaultdict(list)
+            continue
+        key, sign, value = line.partition("=")
+        assert sign, line
+        assert re.fullmatch(r"[A-Za-z]+", key), line
+        found[list(found)[-1]][key].append(value)
+    return found
+
+
+def _documented(name: str, document: str) -> dict[str, Settings]:
+    text = (ROOT / "docs" / document).read_text(encoding="utf-8")
+    block = next(block for block in re.findall(r"```ini\n(.*?)```", text, re.DOTALL) if "[Service]" in block)
+    return _sections(block)
+
+
+def test_every_program_has_its_unit() -> None:
+    assert {path.name.removesuffix(".service.j2") for path in TEMPLATES} == set(USERS)
+
+
+@pytest.mark.parametrize("name", USERS)
+def test_a_unit_has_its_three_sections_and_starts_with_the_machine(name: str) -> None:
+    unit = _unit(name)
+
+    assert list(unit) == ["Unit", "Service", "Install"]
+    assert len(unit["Service"]["ExecStart"]) == 1
+    assert unit["Service"]["ExecStart"][0].startswith("/")
+    assert unit["Install"]["WantedBy"] == ["multi-user.target"]
+
+
+@pytest.mark.parametrize(("name", "user"), USERS.items())
+def test_a_program_runs_as_its_own_user_and_only_the_power_daemon_is_root(name: str, user: str) -> None:
+    assert _unit(name)["Service"]["User"] == [user]
+
+
+@pytest.mark.parametrize("name", USERS)
+def test_a_program_can_neither_gain_rights_nor_write_to_the_system_nor_see_homes(name: str) -> None:
+    service = _unit(name)["Service"]
+
+    assert service["NoNewPrivileges"] == ["yes"]
+    assert service["ProtectSystem"] == ["strict"]
+    assert service["ProtectHome"] == ["yes"]
+    assert service["PrivateTmp"] == ["yes"]
+    assert service["ProtectControlGroups"] == ["yes"]
+    assert service["ProtectKernelModules"] == ["yes"]
+    assert service["SystemCallArchitectures"] == ["native"]
+    assert "UMask" in service
+
+
+@pytest.mark.parametrize("name", [name for name, user in USERS.items() if user != "root"])
+def test_a_program_that_is_not_root_has_no_capability_and_writes_no_kernel_setting(name: str) -> None:
+    service = _unit(name)["Service"]
+
+    assert service["CapabilityBoundingSet"] == [""]
+    assert service["ProtectKernelTunables"] == ["yes"]
+
+
+def test_the_power_daemon_has_one_capability_and_no_network() -> None:
+    service = _unit("fedge-powerd")["Service"]
+
+    assert service["CapabilityBoundingSet"] == ["CAP_CHOWN"]
+    assert service["PrivateNetwork"] == ["yes"]
+
+
+@pytest.mark.parametrize("name", ["fedge-supernode", "fedge-superexec", "fedge-superlink"])
+def test_flower_says_nothing_to_third_parties(name: str) -> None:
+    environment = " ".join(_unit(name)["Service"]["Environment"]).split()
+
+    assert "FLWR_TELEMETRY_ENABLED=0" in environment
+    assert "FLWR_DISABLE_UPDATE_CHECK=1" in environment
+
+
+def test_the_supernode_asks_for_tls_and_shows_its_key() -> None:
+    command = _unit("fedge-supernode")["Service"]["ExecStart"][0].split()
+
+    assert "--insecure" not in command
+    assert {"--root-certificates", "--auth-supernode-private-key"} <= set(command)
+    assert command[command.index("--isolation") + 1] == "process"
+    assert command[command.index("--host") + 1] == "127.0.0.1"
+
+
+def test_what_runs_an_experiments_code_is_not_given_the_key_and_reaches_this_machine_alone() -> None:
+    service = _unit("fedge-superexec")["Service"]
+
+    assert "/etc/fedge/keys" not in str(service)
+    assert service["IPAddressDeny"] == ["any"]
+    assert service["IPAddressAllow"] == ["localhost"]
+
+
+def test_the_superlink_listens_on_loopback_with_tls_and_known_boards_alone() -> None:
+    command = _unit("fedge-superlink")["Service"]["ExecStart"][0].split()
+
+    assert command[command.index("--host") + 1] == "127.0.0.1"
+    assert "--insecure" not in command
+    assert {"--ssl-certfile", "--enable-supernode-auth", "--disable-runtime-dependency-installation"} <= set(command)
+
+
+@pytest.mark.parametrize("name", ["fedge-powerd", "fedge-worker"])
+def test_a_unit_says_what_the_manual_says(name: str) -> None:
+    """But for the user, the Python, the paths that the inventory decides, and the order of the lines."""
+    unit, written = _unit(name)["Service"], _documented(name, f"{name.removeprefix('fedge-')}.md")["Service"]
+    decided = {"User", "ExecStart", "Environment"}
+
+    assert {key: unit[key] for key in unit if key not in decided} == {
+        key: written[key] for key in written if key not in decided
+    }

@@ -1,0 +1,117 @@
+"""What the fleet's certificates say, read back as a board's TLS library reads them."""
+
+from __future__ import annotations
+
+import ipaddress
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
+from hypothesis import given
+from hypothesis import strategies as st
+
+from experiments.fleet.certificates import Signer, hosts_of, make_ca, make_server, new_key, parse_host
+from fedge.errors import BadInput
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def ca() -> Signer:
+    return make_ca(new_key(), NOW, days=3650)
+
+
+def verify(ca: x509.Certificate, server: x509.Certificate, host: str, at: datetime) -> None:
+    """As a client does; raises ``VerificationError``."""
+    try:
+        subject: x509.GeneralName = x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        subject = x509.DNSName(host)
+    builder = PolicyBuilder().store(Store([ca])).time(at).max_chain_depth(1)
+    builder.build_server_verifier(subject).verify(server, [])
+
+
+@pytest.mark.parametrize("host", ["fleet.lan", "192.168.1.10", "fd00::1", "localhost", "127.0.0.1", "::1"])
+def test_the_server_is_believed_by_each_of_its_names_and_on_loopback(ca: Signer, host: str) -> None:
+    server = make_server(ca, new_key(), ["fleet.lan", "192.168.1.10", "fd00::1"], NOW, days=365)
+
+    verify(ca.certificate, server, host, NOW + timedelta(days=100))
+
+
+@pytest.mark.parametrize("host", ["other.lan", "192.168.1.11", "sub.fleet.lan"])
+def test_the_server_is_not_believed_by_another_name(ca: Signer, host: str) -> None:
+    server = make_server(ca, new_key(), ["fleet.lan", "192.168.1.10"], NOW, days=365)
+
+    with pytest.raises(VerificationError):
+        verify(ca.certificate, server, host, NOW)
+
+
+@pytest.mark.parametrize("after", [timedelta(days=366), timedelta(hours=-2)])
+def test_a_certificate_does_not_hold_outside_its_time(ca: Signer, after: timedelta) -> None:
+    server = make_server(ca, new_key(), ["fleet.lan"], NOW, days=365)
+
+    with pytest.raises(VerificationError):
+        verify(ca.certificate, server, "fleet.lan", NOW + after)
+
+
+def test_a_board_whose_clock_is_half_an_hour_behind_believes_the_server(ca: Signer) -> None:
+    verify(ca.certificate, make_server(ca, new_key(), ["a"], NOW, 365), "localhost", NOW - timedelta(minutes=30))
+
+
+def test_another_ca_does_not_vouch_for_the_server(ca: Signer) -> None:
+    stranger = make_ca(new_key(), NOW, days=3650)
+
+    with pytest.raises(VerificationError):
+        verify(stranger.certificate, make_server(ca, new_key(), ["fleet.lan"], NOW, 365), "fleet.lan", NOW)
+
+
+def test_the_servers_certificate_signs_nothing(ca: Signer) -> None:
+    key = new_key()
+    server = make_server(ca, key, ["fleet.lan"], NOW, 365)
+    forged = make_server(Signer(server, key), new_key(), ["other.lan"], NOW, 100)
+    builder = PolicyBuilder().store(Store([ca.certificate])).time(NOW)
+
+    with pytest.raises(VerificationError):
+        builder.build_server_verifier(x509.DNSName("other.lan")).verify(forged, [server])
+
+
+def test_keys_are_on_p_384_and_the_ca_signs_servers_only(ca: Signer) -> None:
+    limits = ca.certificate.extensions.get_extension_for_class(x509.BasicConstraints)
+
+    assert isinstance(ca.key.curve, ec.SECP384R1)
+    assert limits.critical
+    assert (limits.value.ca, limits.value.path_length) == (True, 0)
+
+
+def test_a_certificate_never_outlives_its_ca(ca: Signer) -> None:
+    with pytest.raises(BadInput, match="--days: got 365; at most 100: the CA ends on 2036-11-18"):
+        make_server(ca, new_key(), ["a"], ca.certificate.not_valid_after_utc - timedelta(days=100), 365)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "a:8000", "http://a", "*.lan", "a_b", "-a", "a-", "a..b", "10.0.0", "10.0.0.256", "0.0.0.0", "::"),
+        *("224.0.0.1", "fe80::1%eth0", "a b", "a/24", "x" * 64, "nano\n"),
+    ],
+)
+def test_what_boards_cannot_dial_is_refused(text: str) -> None:
+    with pytest.raises(BadInput, match="--host"):
+        parse_host(text)
+
+
+LABELS = st.from_regex(r"[a-z]([a-z0-9-]{0,20}[a-z0-9])?", fullmatch=True)
+HOSTS = st.one_of(
+    st.lists(LABELS, min_size=1, max_size=4).map(".".join),
+    st.ip_addresses().filter(lambda ip: not (ip.is_unspecified or ip.is_multicast)).map(str),
+)
+
+
+@given(st.lists(HOSTS, max_size=4, unique=True))
+def test_a_certificate_tells_the_hosts_it_was_made_for(hosts: list[str]) -> None:
+    ca = make_ca(new_key(), NOW, days=3650)
+    told = hosts_of(make_server(ca, new_key(), hosts, NOW, 365))
+
+    assert told == tuple(str(parse_host(host)) for host in hosts if host not in {"localhost", "127.0.0.1", "::1"})
