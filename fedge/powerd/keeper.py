@@ -47,7 +47,8 @@ class Keeper:
             return self._after_crash(left.state)
         if left is not None and left.state.get("nvpmodel") is not None:
             return self._after_reboot(left.state["nvpmodel"])
-        saved.remove(self._folder)
+        if left is not None:
+            saved.remove(self._folder)
         self.found = self._snapshot()
         return []
 

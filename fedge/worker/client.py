@@ -5,17 +5,21 @@ may call them while another waits for a job.
 """
 
 import contextlib
+import json
 import select
 import socket
 import threading
 import time
+from pathlib import Path
 from typing import Any, Dict, Mapping, Optional, Tuple
 
 import numpy as np
 
-from fedge.worker import PROTOCOL, frames
+from fedge.worker import LAST_EXIT, PROTOCOL, frames
 
 SOCKET = "/run/fedge-worker/worker.sock"
+STATUS_TRY_S = 0.25
+"""So long a single try to hear of it from the next trainer lasts. Chosen by us."""
 CAUSE_LIMIT_S = 2.0
 """How long may be spent in all on finding out why the worker died. Chosen by us."""
 CONTROL_LIMIT_S = 10.0
@@ -167,11 +171,14 @@ class Client:
         return WorkerError("unreachable", text)
 
     def _why(self, asked_s: float) -> WorkerError:
-        """Why the connection ended in the middle of a request; answered by the next trainer."""
+        """Why the connection ended in the middle of a request: from the supervisor's file, or the next trainer."""
         ends_s = time.monotonic() + CAUSE_LIMIT_S
         while time.monotonic() < ends_s:
+            told = _last_exit(self._path + LAST_EXIT, asked_s)
+            if told is not None:
+                return told
             try:
-                status = self._control("status", max(0.05, ends_s - time.monotonic()))
+                status = self._control("status", STATUS_TRY_S)
             except WorkerError as error:
                 if error.kind != "unreachable":
                     return error
@@ -179,10 +186,23 @@ class Client:
                 continue
             last = status["last_exit"]
             if last is not None and status["up_s"] <= time.monotonic() - asked_s:
-                return WorkerError("died", f"{last['text']} [{last['cause']}]; load again, then go on")
+                return _died(last)
             return WorkerError("failed", "the worker closed the connection and lives on; ask again")
         text = "the worker went away and has not come back; `status` tells the cause once it has, or see its own log"
         return WorkerError("died", text)
+
+
+def _last_exit(path: str, asked_s: float) -> Optional[WorkerError]:
+    """What the supervisor says of a trainer that ended after ``asked_s``; None when it says nothing of one."""
+    try:
+        said = json.loads(Path(path).read_text(encoding="utf-8"))
+        return _died(said) if float(said["at_s"]) >= asked_s else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _died(said: Mapping[str, Any]) -> WorkerError:
+    return WorkerError("died", f"{said['text']} [{said['cause']}]; load again, then go on")
 
 
 def _exchange(

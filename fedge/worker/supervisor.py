@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 from typing import IO, Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
+from fedge.worker import LAST_EXIT
 from fedge.worker.causes import (
     YOUNG_S,
     Cause,
@@ -114,9 +115,11 @@ class Claim:
 
     def __exit__(self, *_error: object) -> None:
         self.listener.close()
-        for path in (Path(self._path), Path(f"{self._path}.lock")):
+        for path in (Path(self._path), Path(f"{self._path}.lock"), Path(self._path + LAST_EXIT)):
             try:
                 path.unlink()
+            except FileNotFoundError:
+                continue
             except OSError as error:
                 logger.info("%s stays: %s", path, error)
         if self._lock is not None:
@@ -265,8 +268,20 @@ class Supervisor:
             Evidence(pid, status, before, after, words, _kernel_lines(self._kernel_log), stopped_s)
         )
         self._restarts += 1
+        self._tell(self._last_exit)
         self._young_deaths = self._young_deaths + 1 if time.monotonic() - child.begun_s < YOUNG_S else 0
         logger.warning("%s; it is started again", self._last_exit.text)
+
+    def _tell(self, cause: Cause) -> None:
+        """Leave the cause beside the socket, so that clients know it before the next trainer has started."""
+        path = Path(self._settings.socket_path + LAST_EXIT)
+        unfinished = Path(f"{path}.new")
+        try:
+            unfinished.write_text(json.dumps(dict(cause.as_dict(), at_s=time.monotonic())), encoding="utf-8")
+            unfinished.chmod(0o640)
+            unfinished.rename(path)
+        except OSError as error:
+            logger.warning("%s cannot be written (%s): clients wait for the next trainer's word", path, error)
 
     def _rest(self, limit_s: float) -> None:
         ends_s = time.monotonic() + limit_s

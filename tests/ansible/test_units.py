@@ -20,7 +20,7 @@ USERS = {
     "fedge-worker": "fedge-worker",
     "fedge-supernode": "fedge-node",
     "fedge-superexec": "fedge-app",
-    "fedge-superlink": "fedge-server",
+    "fedge-superlink": "fedge-link",
 }
 Settings = dict[str, list[str]]
 

@@ -13,7 +13,7 @@ pytest.importorskip("hypothesis", reason="property tests need hypothesis")
 
 from contracts.jetsons.kernel import KernelMachine
 from contracts.running_powerd import LIMIT_S, Running, board_root, state_of
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from fedge.powerd.client import Client, PowerdError
@@ -97,16 +97,13 @@ class Attacked:
 
     def check_writes(self) -> None:
         """Every write there was: only to the knobs, only values of their tables, never below the floor."""
-        writes, met = self.machine.writes(), set()
-        for path, text in writes:
+        for path, text in self.machine.writes():
             knob = next((knob for knob, pattern in ALLOWED if re.fullmatch(pattern, path)), None)
             assert knob is not None, path
-            met.add(knob)
             fit = {0, 1} if re.search("online|locked", path) else {0, *self.values(knob)}
             if path.endswith("scaling_max_freq"):
                 fit = set(self.told["allowed"][knob])
             assert int(text) in fit, (path, text)
-        assert met == {knob for knob, _ in ALLOWED}
 
     def values(self, knob):
         """What a knob may be set to."""
@@ -188,13 +185,16 @@ def test_any_mode_of_the_tables_is_set_or_refused_for_the_floor_and_read_back(at
     attacked.check()
 
 
-@fuzzed(40)
+@fuzzed(20)
+@example(0)
+@example(37)
 @given(STRANGE | st.integers(-300, 300) | st.floats(-10, 110))
 def test_any_fan_speed_from_0_to_100_percent_is_set_and_nothing_else_is(attacked, percent) -> None:
     fit = not isinstance(percent, bool) and isinstance(percent, (int, float)) and 0 <= percent <= 100
     reply = attacked.ask({"v": 1, "verb": "fan", "percent": percent})
     assert reply["ok"] if fit else reply["error"]["kind"] == "bad-request"
     assert attacked.ask({"v": 1, "verb": "drop-caches"})["ok"]
+    assert attacked.machine.writes()[-1] == (DROPPED, "3")
     attacked.check()
 
 

@@ -134,6 +134,7 @@ def test_a_signal_during_a_training_is_told_within_two_seconds_and_the_worker_is
     assert error.kind == "died"
     assert says in error.text
     assert after_s < NOTICED_S
+    until(lambda: client.status()["restarts"] == 1)
     status = client.status()
     assert status["restarts"] == 1
     assert status["last_exit"]["cause"] == cause
