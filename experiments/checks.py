@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from experiments.schema import shown
 from fedge import registry, workloads
 from fedge.costs.record import CostProfile
@@ -21,6 +23,7 @@ from fedge.experiment import AvailabilitySpec, Board, Experiment, FleetEntry, St
 from fedge.fleetsim.availability import read_trace
 from fedge.fleetsim.boards import TABLE, Kind, kind_of, knowledge_of, reference_of, references_of
 from fedge.fleetsim.client import task_of
+from fedge.interfaces import LearningTask
 from fedge.modes import modes_of
 from fedge.policies import policy_for
 from fedge.predictors import PREDICTORS, predictor_for
@@ -28,7 +31,7 @@ from fedge.rounds import steps_of
 from fedge.seeds import generator
 from fedge.selection import SELECTORS, selector_for
 from fedge.selection.options import check_options
-from fedge.types import DeviceSpec, Modes, ProfileTable
+from fedge.types import DeviceSpec, Modes, ProfileTable, TrainOptions
 from fedge.workloads.partitions import split
 
 OPTIONS: dict[str, tuple[str, ...]] = {
@@ -241,17 +244,29 @@ def _check_knobs(table: str, modes: Modes, spec: DeviceSpec) -> None:
                 raise BadInput(f"{table}: {column}", f"{value:g}{'' if column == 'cores' else ' MHz'}", right)
 
 
+def _try_task(experiment: Experiment, task: LearningTask) -> None:
+    """Train one minibatch, so that a mistake in the user's file shows once, before a run, and not on every board."""
+    work = experiment.workload
+    few = np.arange(min(work.batch_size, len(task.labels)), dtype=np.int64)
+    options = TrainOptions(1, work.batch_size, work.learning_rate, work.momentum)
+    task.start(task.initial_arrays(experiment.seed), few, experiment.seed, options).advance(1)
+
+
 def _check_data(experiment: Experiment) -> tuple[int, ...]:
     """Load the data set, which this process then keeps, and see that it is enough for the fleet.
 
     Gives every board's number of samples.
     """
+    name = experiment.workload.task
     try:
-        labels = task_of(experiment).labels
+        task = task_of(experiment)
+        labels = task.labels
+        if name.endswith(workloads.OWN_FILE):
+            _try_task(experiment, task)
     except FedgeError:
         raise
     except Exception as error:  # the user's own task
-        raise BadInput("workload.task", repr(experiment.workload.task), f"a working task ({_reason(error)})") from error
+        raise BadInput("workload.task", repr(name), f"a working task ({_reason(error)})") from error
     shares = split(experiment.data, labels, len(boards(experiment)), generator(experiment.seed, "partition"))
     return tuple(len(share) for share in shares)
 

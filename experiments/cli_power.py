@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedge.errors import BadInput
+
 if TYPE_CHECKING:
     from fedge.node.settings import NodeSettings
 
@@ -34,18 +36,37 @@ def power_get(settings: Settings = None, socket: PowerSocket = None, as_json: As
         command.print_state(_console(), answer)
 
 
-@power.command("set")
+@power.command("set", context_settings={"ignore_unknown_options": True})
 def power_set(
-    mode: Annotated[str, typer.Argument(metavar="MODE", help="A stock mode's name, or CORES/CPU/GPU/MEMORY in MHz.")],
+    mode: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODE",
+            help="A stock mode's name (15W), or CORES/CPU/GPU/MEMORY with clocks in MHz (4/1344/510/2133); "
+            "- leaves a knob as it is (-/-/510/-).",
+        ),
+    ],
     settings: Settings = None,
     socket: PowerSocket = None,
     as_json: AsJson = False,
 ) -> None:
-    """Set a mode; it stays until `fedge power restore`. A - leaves a knob as it is: 4/-/510/-."""
+    """Set a mode; it stays until `fedge power restore`. What the board has: fedge power modes."""
     from experiments.commands import power as command
 
     answer = command.set_mode(mode, _settings(settings, socket).power_socket)
     _tell(answer, f"set, read back {command.shown(answer['mode'])}", as_json)
+
+
+@power.command("modes")
+def power_modes(settings: Settings = None, socket: PowerSocket = None, as_json: AsJson = False) -> None:
+    """The board's stock modes, and the values that each knob may have."""
+    from experiments.commands import power as command
+
+    described = command.describe(_settings(settings, socket).power_socket)
+    if as_json:
+        typer.echo(json.dumps(described))
+    else:
+        command.print_modes(_console(), described)
 
 
 @power.command("restore")
@@ -88,6 +109,10 @@ def devices_record(
     from fedge.devices.recording import record
     from fedge.powerd.machine import Machine
 
+    if out.exists() or out.is_symlink() or not out.absolute().parent.is_dir():
+        raise BadInput("--out", str(out), "a new file in a folder that exists")
+    if not root.is_dir():
+        raise BadInput("--root", str(root), "a board's root folder")
     recording = record(Machine(str(root)), out)
     told = f"{out}: {len(recording.taken)} files; {len(recording.unreadable)} could not be read"
     more = {"file": str(out), "taken": recording.taken, "unreadable": recording.unreadable}

@@ -43,6 +43,10 @@ def check(experiment: Experiment) -> None:
     from experiments.backends import strategies
 
     strategies.check(experiment)
+    if experiment.backend == checks.FLEET:
+        from experiments.fleet import superlink
+
+        superlink.reach(experiment.superlink)
 
 
 def start(experiment: Experiment, folder: Path, refresh: Refresh) -> dict[str, Any]:

@@ -54,7 +54,7 @@ def _package(name: str) -> Finding:
 
 
 def _backends() -> list[Finding]:
-    return [_try("backend local", _local), _try("backend sim", _sim)]
+    return [_try("backend local", _local), _try("backend sim", _sim), _try("backend fleet", _fleet)]
 
 
 def _try(what: str, look: Callable[[], str]) -> Finding:
@@ -80,6 +80,12 @@ def _sim() -> str:
             raise FileNotFoundError(f"{program} is not beside {sys.executable}")
     where = os.environ.get("RAY_ADDRESS", "this machine")
     return f"{experiments.backends.sim.__name__} imports, ray {ray.__version__} on {where}, {os.cpu_count()} cores"
+
+
+def _fleet() -> str:
+    import experiments.backends.fleet
+
+    return f"{experiments.backends.fleet.__name__} imports; it needs a SuperLink and boards (docs/fleet.md)"
 
 
 def _data() -> list[Finding]:

@@ -35,6 +35,13 @@ def get(socket: str) -> Mapping[str, Any]:
     return answer
 
 
+def describe(socket: str) -> Mapping[str, Any]:
+    """What the board is and has."""
+    with _daemon(socket) as power:
+        answer: Mapping[str, Any] = power.describe()
+    return answer
+
+
 def set_mode(text: str, socket: str) -> Mapping[str, Any]:
     """Set the mode that ``text`` names; the mode as read back. Raises ``BadInput`` and ``BoardError``."""
     with _daemon(socket) as power:
@@ -44,7 +51,7 @@ def set_mode(text: str, socket: str) -> Mapping[str, Any]:
             if text.upper() not in [name.upper() for name in names]:
                 raise BadInput("MODE", repr(text), f"{FORM}; stock modes here: {', '.join(names) or 'none'}")
             return dict(power.set_preset(text))
-        return dict(power.set_mode(mode_of(text, described["allowed"])))
+        return dict(power.set_mode(mode_of(text, described["knobs"])))
 
 
 def restore(socket: str) -> Mapping[str, Any]:
@@ -54,7 +61,7 @@ def restore(socket: str) -> Mapping[str, Any]:
     return answer
 
 
-def mode_of(text: str, allowed: Mapping[str, Sequence[int]]) -> dict[str, int]:
+def mode_of(text: str, knobs: Mapping[str, Sequence[int]]) -> dict[str, int]:
     """A mode as people write it in the daemon's units, each value one of the board's own.
 
     Raises ``BadInput`` that lists the board's values nearest to one that it does not have.
@@ -63,7 +70,7 @@ def mode_of(text: str, allowed: Mapping[str, Sequence[int]]) -> dict[str, int]:
     if len(parts) != len(KNOBS):
         raise BadInput("MODE", repr(text), FORM)
     given = zip(KNOBS, parts, strict=True)
-    return {knob: _value(shown, part, allowed[knob], unit) for (knob, shown, unit), part in given if part != KEPT}
+    return {knob: _value(shown, part, knobs[knob], unit) for (knob, shown, unit), part in given if part != KEPT}
 
 
 def _value(shown: str, text: str, table: Sequence[int], unit: float) -> int:
@@ -85,12 +92,30 @@ def shown(mode: Mapping[str, int]) -> str:
     return "/".join(f"{mode[knob] / unit:g}" if knob in mode else KEPT for knob, _, unit in KNOBS)
 
 
+def print_modes(console: Console, described: Mapping[str, Any]) -> None:
+    """Knobs and stock modes, for a person."""
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for knob, name, unit in KNOBS:
+        values = described["allowed"][knob]
+        table.add_row(name, ", ".join(f"{value / unit:g}" for value in values) or "not on this board")
+    for preset in described["presets"]:
+        marks = [
+            word for word, true in (("default", preset["default"]), ("needs a reboot", preset["needs_reboot"])) if true
+        ]
+        note = f"  ({', '.join(marks)})" if marks else ""
+        table.add_row(Text(preset["name"]), Text(f"{shown(preset['mode'])}{note}"))
+    console.print(table)
+
+
 def print_state(console: Console, answer: Mapping[str, Any]) -> None:
     """What ``get`` said, for a person."""
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for knob, name, unit in KNOBS:
         value = answer["mode"].get(knob)
-        table.add_row(name, "not on this board" if value is None else f"{value / unit:g}")
+        table.add_row(
+            name,
+            ("not on this board" if answer["mode"] else "cannot be read") if value is None else f"{value / unit:g}",
+        )
     preset, lease = answer.get("preset"), answer.get("lease")
     table.add_row("stock mode", Text(preset["name"] if preset else "unknown"))
     table.add_row("held by", Text(f"{lease['name']}, {lease['left_s']:.0f} s left" if lease else "nobody"))

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ipaddress
+import socket
 from pathlib import Path
 
 from cryptography import x509
 
 from fedge.errors import BadInput
 from fedge.experiment import SuperlinkSpec
+
+REACH_S = 5.0
+"""How long a SuperLink may take to accept a connection; chosen by us."""
 
 
 def check(superlink: SuperlinkSpec) -> None:
@@ -28,6 +32,17 @@ def check(superlink: SuperlinkSpec) -> None:
         reason = error.strerror if isinstance(error, OSError) else "it holds no certificate"
         right = f"the CA's certificate (PEM), the ca.crt of `fedge fleet keys` ({reason})"
         raise BadInput("superlink.root_certificates", str(path), right) from error
+
+
+def reach(superlink: SuperlinkSpec) -> None:
+    """Raise ``BadInput`` when nobody listens at the address."""
+    host, _, port = superlink.address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=REACH_S).close()
+    except OSError as error:
+        got = f"{superlink.address}, where nobody answers ({error.strerror or error})"
+        right = "the address of a SuperLink that runs: start flower-superlink first (docs/fleet.md)"
+        raise BadInput("superlink.address", got, right) from error
 
 
 def _is_loopback(host: str) -> bool:

@@ -181,14 +181,19 @@ class JetsonBoard:
         self._cold = True
 
     def _found(self) -> PowerMode:
+        return mode_from_wire(self._state()["mode"], self.spec)
+
+    def _state(self) -> Mapping[str, Any]:
+        """What the daemon reads back now; raises ``ModeNotSet`` when it can read nothing."""
         with _asked("read the mode"):
-            return mode_from_wire(self._power.get()["mode"], self.spec)
+            now: Mapping[str, Any] = self._power.get()
+        if not now["mode"]:
+            raise ModeNotSet(f"the board's mode cannot be read: {now.get('stopped') or 'the daemon does not say why'}")
+        return now
 
     def _check_still(self, mode: PowerMode) -> None:
         """Work counts for a mode only if the board was in it to the end."""
-        with _asked("read the mode"):
-            now: dict[str, Any] = self._power.get()
-        wished = mode_to_wire(mode, self._knobs)
+        now, wished = self._state(), mode_to_wire(mode, self._knobs)
         if any(abs(now["mode"].get(knob, value) - value) > SAME * value for knob, value in wished.items()):
             why = now.get("stopped") or "something else changed it"
             raise ModeNotSet(f"the board left {mode} during the work: got {now['mode']}; {why}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 
 from fedge.devices.here import board_here
 from fedge.errors import BadInput, WorkerFailed
@@ -46,7 +47,7 @@ def bench_here(settings: NodeSettings, workload: Workload, seed: int) -> Iterato
         software = {name: str(status[name]) for name in ("python", "torch")} | {"l4t": str(here.identity.l4t)}
         work = Work(worker, ready, workload.batch_size, seed)
         with here.board.held():
-            yield board_bench(
+            bench = board_bench(
                 here.board,
                 workload,
                 work.advance,
@@ -56,6 +57,12 @@ def bench_here(settings: NodeSettings, workload: Workload, seed: int) -> Iterato
                 seed=seed,
                 software=software,
             )
+            yield bench if settings.root == "/" else _recorded(bench, settings.root)
+
+
+def _recorded(bench: Bench, root: str) -> Bench:
+    """Of a recorded folder nothing is measured: its power is what was written into it."""
+    return replace(bench, emulated=True, label="estimated", source=f"a recorded folder ({root}), no board")
 
 
 class Work:

@@ -28,8 +28,13 @@ def source_of(experiment: Experiment, index: int, folder: Path, own: str | None)
         return {"folder": own}
     path = folder / f"{_name_of(experiment, index)}.npz"
     if not path.is_file():
-        folder.mkdir(parents=True, exist_ok=True)
-        sources.write_file(path, _share_of(experiment, index))
+        share = _share_of(experiment, index)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            sources.write_file(path, share)
+        except OSError as error:
+            right = "state_dir of the board's settings: a folder that this user may write and the worker may read"
+            raise BadInput(str(folder), f"a folder that cannot be written ({error.strerror})", right) from error
     return {"file": str(path), "sha256": sources.sha256_of(path)}
 
 

@@ -17,6 +17,9 @@ SETTINGS = Path("/etc/fedge/node.yaml")
 """Where the file lies on a board."""
 
 
+RIGHT = "a board's settings: at least 'board: NAME' (docs/boards.md)"
+
+
 class NodeSettings(BaseModel):
     """A board's own settings; ``root`` is for recorded boards."""
 
@@ -58,6 +61,8 @@ def read_settings(path: Path = SETTINGS) -> NodeSettings:
         ) from error
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise BadInput(str(path), "an unreadable file", " ".join(str(error).split())) from error
+    if not isinstance(content, dict) or "board" not in content:
+        raise BadInput(str(path), "a file that does not name the board", RIGHT)
     try:
         return NodeSettings.model_validate(content)
     except ValidationError as error:

@@ -5,6 +5,7 @@ who connects meanwhile is served by the next one, which is told the cause.
 """
 
 import fcntl
+import importlib.util
 import json
 import logging
 import os
@@ -36,6 +37,8 @@ logger = logging.getLogger(__name__)
 SOCKET = "/run/fedge-worker/worker.sock"
 LONGEST_SOCKET_PATH = 107
 """Bytes of sun_path in unix(7), without its final zero."""
+NEEDED = ("numpy", "torch")
+"""What the trainer cannot do without; the supervisor itself imports neither."""
 WAITING = 64
 """Connections that may wait while no trainer runs."""
 LOOK_S = 5.0
@@ -248,8 +251,8 @@ class Supervisor:
 
     def _end(self, child: Child) -> int:
         """End the child; its status."""
-        child.process.send_signal(signal.SIGTERM)
-        child.process.send_signal(signal.SIGCONT)
+        for number in (signal.SIGTERM, signal.SIGCONT):
+            os.kill(child.process.pid, number)  # Popen.send_signal would wait for a child that has just ended
         ends_s = time.monotonic() + TERM_LIMIT_S
         while time.monotonic() < ends_s:
             pid, status = os.waitpid(child.process.pid, os.WNOHANG)
@@ -362,6 +365,13 @@ def _empty(pipe: int) -> None:
 def main(settings: Settings) -> int:
     """``run`` for a command line: what is wrong is one line on standard error."""
     logging.basicConfig(level=logging.WARNING, format="fedge-worker: %(message)s")
+    own = settings.command == Settings(settings.socket_path).command  # another trainer may need less
+    lacking = [name for name in NEEDED if own and importlib.util.find_spec(name) is None]
+    if lacking:
+        logger.error(
+            "%s has no %s: install it there, or use the Python that has", sys.executable, " and ".join(lacking)
+        )
+        return 2
     try:
         return run(settings)
     except Unusable as error:

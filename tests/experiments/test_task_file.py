@@ -47,3 +47,18 @@ def test_a_task_file_without_a_model_is_refused_with_what_it_needs(tmp_path: Pat
 
     with pytest.raises(BadInput, match=r"model\(shape\)"):
         check(experiment)
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        TASK.replace("nn.Linear(pixels,", "nn.Linear(3,"),
+        TASK + "\ndef loss(scores, labels):\n    return nn.functional.cross_entropy(scores, labels, nope=1)\n",
+    ],
+)
+def test_a_mistake_that_shows_only_in_training_is_told_once_before_the_run(tmp_path: Path, mistake: str) -> None:
+    data = "\ndef data(source):\n    from fedge.worker import sources\n    return sources.synthetic(64, 1, 8, 10)\n"
+    experiment = load_experiment(written(tmp_path, "linear.py", mistake + data))
+
+    with pytest.raises(BadInput, match=r"workload.task: got '.*linear.py'"):
+        check(experiment)

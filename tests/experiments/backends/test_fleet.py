@@ -105,7 +105,7 @@ def test_what_only_emulated_boards_can_have_is_refused(changes, message: str) ->
 def test_a_superlink_that_is_not_there_is_told_without_a_traceback(tmp_path: Path) -> None:
     done = run(Fleet("127.0.0.1:9", {}, {}), tmp_path, rounds=1, count=1)
 
-    assert done.returncode == 1
-    assert done.stderr.startswith("fedge: `flwr run` failed")
-    assert "\nTraceback" not in done.stderr
+    assert done.returncode == 2
+    assert done.stderr.startswith("fedge: superlink.address: got 127.0.0.1:9, where nobody answers")
+    assert not (tmp_path / "run").exists()
     assert "127.0.0.1:9" in done.stderr

@@ -381,3 +381,14 @@ def test_power_at_rest_of_a_board_that_left_the_mode_is_not_remembered(tmp_path:
         bench.board.idle_w(SLOW)
 
     assert not (tmp_path / "idle.json").exists()
+
+
+def test_work_whose_mode_cannot_be_read_does_not_count() -> None:
+    bench = Ticking()
+
+    def lost(count: int) -> None:
+        bench.work(count)
+        bench.daemon.mode, bench.daemon.stopped = {}, "scaling_max_freq is gone"
+
+    with pytest.raises(ModeNotSet, match="cannot be read: scaling_max_freq is gone"), bench.board.in_mode(SLOW):
+        bench.board.measure(WORK, 3, lost)

@@ -27,13 +27,13 @@ def test_a_name_is_enough(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{}", "node.yaml: board: "),
+        ("{}", "at least 'board: NAME'"),
         ("board: nano\nsocket: /x\n", "node.yaml: socket: got '/x'; known: board, device, power_socket"),
         ("board: 'two words'\n", "node.yaml: board: got 'two words'"),
         ("board: nano\nsample_hz: 100\n", "node.yaml: sample_hz: got 100"),
         ("board: [", "an unreadable file"),
-        ("just text", "node.yaml"),
-        ("", "node.yaml"),
+        ("just text", "at least 'board: NAME'"),
+        ("", "at least 'board: NAME'"),
     ],
 )
 def test_what_is_wrong_is_named(text: str, message: str, tmp_path: Path) -> None:
