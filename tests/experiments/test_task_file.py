@@ -60,5 +60,5 @@ def test_a_mistake_that_shows_only_in_training_is_told_once_before_the_run(tmp_p
     data = "\ndef data(source):\n    from fedge.worker import sources\n    return sources.synthetic(64, 1, 8, 10)\n"
     experiment = load_experiment(written(tmp_path, "linear.py", mistake + data))
 
-    with pytest.raises(BadInput, match=r"workload.task: got '.*linear.py'"):
+    with pytest.raises(BadInput, match=r"linear\.py"):
         check(experiment)
