@@ -17,8 +17,10 @@ from server.flower_messages import arrays_of, message, record_of
 from server.port import Question, Reply
 
 POLL_S = 0.05
+FIRST_HELLO_WITHIN_S = 60.0
+"""A node is given so long to say who it is: it starts a process for every message, which takes a slow board a while."""
 HELLO_WITHIN_S = 30.0
-"""A node that comes up while a run is on is given so long to say who it is; chosen by us."""
+"""One that comes up while a run is on is given less, since the round waits for it; both are chosen by us."""
 SILENT_S = 60.0
 """A node that did not is asked again after so long, then after twice as long, and so on; chosen by us."""
 UNNAMED = "node "
@@ -103,7 +105,7 @@ class GridPort:
         unknown = [node for node in nodes if node not in known | silent]
         if not unknown:
             return
-        within_s = min(self._connect_timeout_s, HELLO_WITHIN_S) if self._node_of else self._connect_timeout_s
+        within_s = HELLO_WITHIN_S if self._node_of else max(FIRST_HELLO_WITHIN_S, self._connect_timeout_s)
         replies = self._exchange({node: Question(Ask("hello")) for node in unknown}, within_s)
         told = {node: reply.answer.board for node, reply in replies.items() if reply.answer.error is None}
         self._leave_alone(set(unknown) - set(told))

@@ -8,9 +8,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import pytest
 import yaml
+
+jinja2 = pytest.importorskip("jinja2", reason="the units are Jinja templates")
 
 ROOT = Path(__file__).resolve().parents[2]
 ROLES = ROOT / "ansible" / "roles"

@@ -53,7 +53,7 @@ def refused(fedge: Launcher, tmp_path: Path) -> Refusals:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("bogus=1", "bogus: got an unknown key; known here: name, seed, rounds, backend, fleet, "),
+        ("bogus=1", "bogus: got an unknown key; known here: name, seed, rounds, backend, superlink, fleet, "),
         ("policy.bogus=1", "policy.bogus: got an unknown key; known here: name, power_w, "),
         ("fleet.0.bogus=1", "fleet[0].bogus: got an unknown key; known here: device, count, "),
         ("fleet.1.link.bogus=1", "fleet[1].link.bogus: got an unknown key; known here: down_mbps, "),
@@ -66,7 +66,7 @@ def refused(fedge: Launcher, tmp_path: Path) -> Refusals:
         ("seed=-1", "seed: got -1; at least 0"),
         ("seed=true", "seed: got true; a number"),
         ("fleet.0.count=yes", "fleet[0].count: got true; a number"),
-        ("backend=cloud", "backend: got 'cloud'; 'local' or 'sim'"),
+        ("backend=cloud", "backend: got 'cloud'; 'local', 'sim' or 'fleet'"),
         ("name=a/b", "name: got 'a/b'; letters, digits, '.', '_' and '-', beginning with a letter or digit"),
         ("fleet=[]", "fleet: got []; a list with at least one entry"),
         ("fleet=nano", "fleet: got 'nano'; a list"),

@@ -212,7 +212,7 @@ def test_a_node_that_does_not_say_who_it_is_holds_the_rounds_up_ever_more_seldom
         port.ask(questions("ab"), 5.0)
         clock.sleep_s(30.0)
 
-    assert clock.now_s() < 20 * 30.0 + 10.0 + 5 * 10.0 + 20.0
+    assert clock.now_s() < 20 * 30.0 + 60.0 + 4 * 30.0 + 30.0
     assert {message.metadata.dst_node_id for message in grid.sent.values()} == {11, 12, 13}
 
 
