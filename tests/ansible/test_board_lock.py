@@ -45,6 +45,7 @@ def test_every_line_is_a_plain_exact_pin() -> None:
 
 def test_the_client_is_imported_without_anything_that_is_not_in_the_boards_lock() -> None:
     """In a process of its own; what a predictor or a data set loads later is told in docs/provisioning.md."""
+    pytest.importorskip("flwr", reason="the ClientApp is Flower's")
     program = (
         "import importlib.metadata as found, sys; import clients.app, fedge.node.client; "
         "owners = found.packages_distributions(); loaded = {name.partition('.')[0] for name in sys.modules}; "
