@@ -25,7 +25,6 @@ from fedge.experiment import Board, Experiment, boards
 from fedge.explorers import explorer_for
 from fedge.fleetsim.boards import Kind, kind_of, knowledge_of, link_of, references_of, surface_of
 from fedge.interfaces import LearningTask, Training
-from fedge.modes import index_of
 from fedge.policies import lowest_mode, policy_for, waiting_mode
 from fedge.predictors import predictor_for
 from fedge.seeds import derived_seed, generator
@@ -45,10 +44,6 @@ from fedge.wire import Answer, Ask
 from fedge.workloads.partitions import split
 
 logger = logging.getLogger(__name__)
-EXPLORER = "active"
-"""What chooses the first modes that a board tries."""
-WATTS = "fastest"
-"""The policy that plans with the boards' watts, for which their fronts need the modes of low power too."""
 SEATS = 256
 """How many boards a process keeps in memory (about 1 MB each); others are made anew when they are asked."""
 
@@ -92,10 +87,7 @@ def _seat(experiment: Experiment, board: Board, share: NDArray[np.int64]) -> Sea
     kind = kind_of(board, experiment.workload)
     surface = surface_of(board, kind, experiment.seed)
     steps = rounds.steps_of(len(share), experiment.workload.batch_size, experiment.workload.local_epochs)
-    presets = {row for mode in kind.spec.presets.values() if (row := index_of(surface.modes, mode)) is not None}
-    keep = rounds.choosable(surface.modes)
-    keep[list(presets)] = True
-    allowed = surface.where(keep)
+    allowed = surface.where(rounds.choosable_with(surface.modes, kind.spec.presets.values()))
     references = references_of(board, experiment.workload)
     return Seat(board, kind, surface, allowed, references, link_of(board.entry.link), share, steps)
 
@@ -234,9 +226,9 @@ def _player(experiment: Experiment, seat: Seat, ask: Ask, board: EmulatedBoard) 
         maxn,
         _waiting(seat, ask),
         experiment.exploration,
-        lambda modes: explorer_for(EXPLORER, modes, knowledge),
+        lambda modes: explorer_for(rounds.EXPLORER, modes, knowledge),
         ask.state.allowed_s,
-        ask.policy == WATTS,
+        ask.policy == rounds.WATTS,
     )
 
 

@@ -20,7 +20,7 @@ from fedge.errors import BadInput, FedgeError
 from fedge.experiment import Board, Experiment, boards
 from fedge.explorers import explorer_for
 from fedge.fleetsim.boards import link_of, references_of
-from fedge.modes import grid, index_of
+from fedge.modes import grid
 from fedge.node.samples import source_of
 from fedge.node.settings import NodeSettings
 from fedge.node.training import STRETCH_LIMIT_S, WorkerTraining, load
@@ -33,10 +33,6 @@ from fedge.wire import Answer, Ask
 from fedge.worker.client import Client
 
 logger = logging.getLogger(__name__)
-EXPLORER = "active"
-"""What chooses the first modes that a board tries."""
-WATTS = "fastest"
-"""The policy that plans with the boards' watts, for which their fronts need the modes of low power too."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -162,9 +158,9 @@ def _player(post: Post, ask: Ask) -> rounds.Player:
         spec.maxn,
         waiting_mode(ask.policy, spec, candidates),
         experiment.exploration,
-        lambda modes: explorer_for(EXPLORER, modes, knowledge),
+        lambda modes: explorer_for(rounds.EXPLORER, modes, knowledge),
         ask.state.allowed_s,
-        ask.policy == WATTS,
+        ask.policy == rounds.WATTS,
     )
 
 
@@ -172,6 +168,4 @@ def _candidates(post: Post) -> Modes:
     """The board's own modes among which it chooses, its presets among them."""
     spec = post.here.board.spec
     everything = grid(spec)
-    keep = rounds.choosable(everything)
-    keep[[row for mode in spec.presets.values() if (row := index_of(everything, mode)) is not None]] = True
-    return Modes(everything.knobs[keep])
+    return Modes(everything.knobs[rounds.choosable_with(everything, spec.presets.values())])

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 from numpy.typing import NDArray
 
-from fedge.types import Modes
+from fedge.modes import index_of
+from fedge.types import Modes, PowerMode
 
 FLOOR_CORES = 2
 FLOOR_CPU_MHZ = 400.0
@@ -18,6 +21,13 @@ def above_floor(modes: Modes) -> NDArray[np.bool_]:
     """Marks the modes that keep the board reachable; all of them when none does."""
     keep: NDArray[np.bool_] = (modes.knobs[:, 0] >= FLOOR_CORES) & (modes.knobs[:, 1] >= FLOOR_CPU_MHZ)
     return keep if keep.any() else np.ones(len(modes), dtype=np.bool_)
+
+
+def choosable_with(modes: Modes, presets: Iterable[PowerMode]) -> NDArray[np.bool_]:
+    """Marks ``choosable`` modes, and the ``presets`` that are among ``modes``, wherever they lie."""
+    keep = choosable(modes)
+    keep[[row for mode in presets if (row := index_of(modes, mode)) is not None]] = True
+    return keep
 
 
 def choosable(modes: Modes, limit: int = CHOOSABLE) -> NDArray[np.bool_]:

@@ -19,6 +19,11 @@ from fedge.types import (
     Workload,
 )
 
+EXPLORER = "active"
+"""What chooses the first modes that a board tries."""
+WATTS = "fastest"
+"""The policy that plans with the boards' watts, for which their fronts need the modes of low power too."""
+
 
 @dataclass(frozen=True, slots=True)
 class Player:
