@@ -90,6 +90,13 @@ def _head(run: Run) -> str:
 
 def _emulated(run: Run) -> str:
     work = run.experiment.workload
+    if run.experiment.backend == "fleet":
+        return (
+            "<b>Measured by the boards themselves:</b> the time, power and temperature of their work. <b>Emulated:</b> "
+            "their network, as the experiment's <code>link</code> describes it, and what they draw while they wait, "
+            f"from their power at rest. <b>Really trained:</b> {escape(work.task)}, by every board on its own samples; "
+            f"to the predictors it is {escape(work.cost)}, batch {work.batch_size}."
+        )
     return (
         "<b>Emulated:</b> the boards, that is their time, power, temperature and network; every minibatch is priced as "
         f"{escape(work.cost)}, batch {work.batch_size}, on the fleet's own clock. <b>Really trained:</b> "

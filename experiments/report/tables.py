@@ -75,7 +75,8 @@ def provenance(run: Run) -> str:
         shown = name if name == device else f"{name} ({device})"
         origins = (_origin(labels.get("truth")), _origin(labels.get("prior")))
         rows.append((swatch(colour[device], shown), figure(str(entry.count)), *origins))
-    return table(("board", "count", "emulated time and power are", "predictions start from"), rows)
+    origin = "time and power are" if run.experiment.backend == "fleet" else "emulated time and power are"
+    return table(("board", "count", origin, "predictions start from"), rows)
 
 
 def _origin(found: Mapping[str, str] | None) -> Cell:
