@@ -19,7 +19,7 @@ export FLWR_DISABLE_UPDATE_CHECK ?= 1
 PYTEST := $(BIN)/python -m pytest
 RUN_TESTS := $(PYTEST) -n $(JOBS) --dist loadgroup
 
-.PHONY: help setup quickstart test test-fast test-vendor check lint types layers format bench clean
+.PHONY: help setup quickstart test test-fast test-vendor test-fleet check lint types layers format bench clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -47,6 +47,9 @@ test-fast: setup ## The tests that need no other process and no long computation
 
 test-vendor: setup ## The boards' part under the Pythons that boards come with
 	@.ci/test-vendor
+
+test-fleet: setup ## A fleet of test hosts, provisioned for real (root, systemd-nspawn; minutes)
+	@$(PYTEST) -s -p no:cacheprovider tests/fleet
 
 check: lint types layers ## Lint, format, types and layers
 

@@ -1,4 +1,4 @@
-"""Packs on the control node what boards are sent: the client's files; uv and a Python to begin with."""
+"""Makes on the control node what hosts are sent: the project, uv and a Python, the server's proxy and firewall."""
 # ruff: noqa: INP001 - a program beside the playbooks
 
 from __future__ import annotations
@@ -16,8 +16,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+from experiments.fleet.loopback import rules  # noqa: E402 - the project of this very folder, installed or not
+from experiments.fleet.proxy import CONTROL_PORT, EVERYWHERE, FLEET_PORT, SUPERLINK_PORT, Proxy, configuration  # noqa: E402
+from fedge.errors import BadInput  # noqa: E402
+
+TEXTS = ("proxy", "firewall")
 CLIENT = ("fedge", "clients", "experiments", "server")
-"""``experiments`` for the command line alone; a run brings its own ``fedge`` and ``clients``."""
+"""The whole project; boards need ``experiments`` for the command line alone, a run brings ``fedge`` and ``clients``."""
 KINDS = {".py", ".yaml", ".json", ".html", ".css", ".js", ".typed"}
 TARGET = "/usr/lib/fedge-python"
 HEADER = f'#!/bin/sh\nset -eu\numask 022\nmkdir -p {TARGET}\ntail -n +7 "$0" | tar -xzf - -C {TARGET}\nexit 0\n'
@@ -25,11 +31,29 @@ HEADER = f'#!/bin/sh\nset -eu\numask 022\nmkdir -p {TARGET}\ntail -n +7 "$0" | t
 
 
 def main() -> int:
-    """Pack; prints the path of what was packed."""
+    """Print the path of what was packed, or a configuration; exit code 2 with a sentence for what makes none."""
     asked = _parser().parse_args()
-    asked.out.mkdir(parents=True, exist_ok=True)
-    print(client(asked.out) if asked.what == "client" else bootstrap(asked))  # noqa: T201 - its answer to Ansible
+    try:
+        print(_made(asked), end="" if asked.what in TEXTS else "\n")  # noqa: T201 - its answer to Ansible
+    except BadInput as error:
+        print(error, file=sys.stderr)  # noqa: T201
+        return 2
     return 0
+
+
+def _made(asked: argparse.Namespace) -> object:
+    if asked.what == "proxy":
+        addresses, networks = tuple(asked.listen) or EVERYWHERE, tuple(asked.management)
+        ports = {
+            "superlink_port": asked.superlink_port,
+            "fleet_port": asked.port,
+            "control_port": asked.management_port,
+        }
+        return configuration(Proxy(asked.keys, addresses=addresses, management=networks, **ports))
+    if asked.what == "firewall":
+        return rules(asked.account, asked.superlink_port)
+    asked.out.mkdir(parents=True, exist_ok=True)
+    return client(asked.out) if asked.what == "client" else bootstrap(asked)
 
 
 def client(out: Path) -> Path:
@@ -128,6 +152,15 @@ def _parser() -> argparse.ArgumentParser:
     start.add_argument("--lock", type=Path, required=True)
     for name in ("--uv", "--wheels", "--python"):
         start.add_argument(name, type=Path)
+    for name in TEXTS:
+        kinds.add_parser(name).add_argument("--superlink-port", type=int, default=SUPERLINK_PORT)
+    kinds.choices["firewall"].add_argument("--account", action="append", default=[])
+    before = kinds.choices["proxy"]
+    before.add_argument("--keys", type=Path, default=Path("/etc/fedge/tls"))
+    before.add_argument("--port", type=int, default=FLEET_PORT)
+    before.add_argument("--management-port", type=int, default=CONTROL_PORT)
+    for name in ("--listen", "--management"):
+        before.add_argument(name, action="append", default=[])
     return parser
 
 

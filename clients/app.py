@@ -38,7 +38,7 @@ def _reply(message: Message, context: Context) -> Message:
     arrays = {name: array.numpy() for name, array in records["arrays"].items()} if "arrays" in records else None
     answer, trained = _answer(experiment, context.node_config, ask, arrays)
     content = RecordDict({"fedge": ConfigRecord({"answer": to_json(answer)})})
-    if trained is not None:
+    if trained is not None and not answer.cut:
         content["arrays"] = ArrayRecord({name: Array(value) for name, value in trained.arrays.items()})
         content["metrics"] = MetricRecord({"loss": trained.loss, "accuracy": trained.accuracy})
     return Message(content=content, reply_to=message)

@@ -1,14 +1,29 @@
-"""``fedge fleet``: the keys of a fleet of real boards, the proxy before its SuperLink, the firewall around it."""
+"""``fedge fleet``: a fleet of real boards from bare boards to a run, its keys, its proxy, its firewall."""
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-fleet = typer.Typer(help="A fleet of real boards: keys, proxy, firewall.", no_args_is_help=True, rich_markup_mode=None)
+fleet = typer.Typer(
+    help="A fleet of real boards, from bare boards to a run.", no_args_is_help=True, rich_markup_mode=None
+)
+
+Inventory = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="The fleet's inventory; $FEDGE_INVENTORY or inventory.yml beside the playbooks."),
+]
+Playbooks = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="The folder of the playbooks; the checkout's ansible/ by default.")
+]
+Limit = Annotated[
+    str | None,
+    typer.Option(metavar="HOSTS", help="Only these hosts, as Ansible's --limit; all by default."),
+]
 
 
 @fleet.command("keys")
@@ -26,7 +41,10 @@ def keys(
         bool, typer.Option("--check", help="Only say what is there; exit code 1 if it ends within 30 days.")
     ] = False,
 ) -> None:
-    """Make a CA and the server's certificate, or renew the latter; a CA that is there is never overwritten."""
+    """Make a CA and the server's certificate, or renew the latter.
+
+    A CA that is there is never overwritten.
+    """
     from experiments.fleet import keys as command
     from experiments.fleet.certificates import SERVER_DAYS
     from fedge.errors import BadInput
@@ -44,6 +62,142 @@ def keys(
         typer.echo(line, err=True)
     if check and ending:
         raise typer.Exit(1)
+
+
+@fleet.command("provision")
+def provision(
+    check: Annotated[bool, typer.Option("--check", help="Change nothing; say what would change.")] = False,
+    inventory: Inventory = None,
+    playbooks: Playbooks = None,
+    limit: Limit = None,
+) -> None:
+    """Put everything on the server and the boards.
+
+    Doing it again changes nothing. The inventory is checked before any host is touched.
+    """
+    from experiments.commands import fleet_playbook as command
+
+    _end(command.provision(command.fleet_of(inventory, playbooks, limit), check))
+
+
+@fleet.command("up")
+def up(inventory: Inventory = None, playbooks: Playbooks = None, limit: Limit = None) -> None:
+    """Start the services of the server, then those of the boards."""
+    from experiments.commands import fleet_playbook as command
+
+    _end(command.simple("up", "up.yml", command.fleet_of(inventory, playbooks, limit)))
+
+
+@fleet.command("status")
+def status(
+    out: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="The same, for a program to read.")] = None,
+    inventory: Inventory = None,
+    playbooks: Playbooks = None,
+    limit: Limit = None,
+) -> None:
+    """What each board has and does, and what to do about what is wrong.
+
+    Exit code 1 when anything is.
+    """
+    from rich.console import Console
+
+    from experiments.commands import fleet_playbook as command
+    from experiments.commands.fleet_status import fleet_status
+
+    call, log = command.asking("status", "status.yml", command.fleet_of(inventory, playbooks, limit))
+    _end(0 if fleet_status(Console(), call, log, out) else 1)
+
+
+@fleet.command("run")
+def run(
+    *,
+    config: Annotated[Path, typer.Argument(metavar="EXP.yaml", help="The experiment's YAML file.")],
+    override: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a field; may be repeated.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The run folder here; runs/<name>-<time> by default.")] = None,
+    inventory: Inventory = None,
+    playbooks: Playbooks = None,
+) -> None:
+    """Run an experiment on the server and fetch its run folder.
+
+    It is checked here first. Ctrl-C stops it there, and fetches what it has until then.
+    """
+    from experiments.commands import fleet_run
+    from experiments.commands.fleet_playbook import fleet_of
+
+    _end(fleet_run.run(config, override or [], out, fleet_of(inventory, playbooks, None)))
+
+
+@fleet.command("logs")
+def logs(
+    out: Annotated[Path, typer.Option(metavar="DIR", help="A folder; each board gets one in it.")] = Path("collected"),
+    since: Annotated[
+        str | None, typer.Option(metavar="TEXT", help='How far back, such as "2 hours ago"; one day by default.')
+    ] = None,
+    inventory: Inventory = None,
+    playbooks: Playbooks = None,
+    limit: Limit = None,
+) -> None:
+    """Fetch the boards' logs and traces."""
+    from experiments.commands import fleet_playbook as command
+
+    _end(command.logs(command.fleet_of(inventory, playbooks, limit), out, since))
+
+
+@fleet.command("upgrade")
+def upgrade(inventory: Inventory = None, playbooks: Playbooks = None, limit: Limit = None) -> None:
+    """Provision the boards again, one after the other.
+
+    The first that fails ends it.
+    """
+    from experiments.commands import fleet_playbook as command
+
+    _end(command.simple("upgrade", "upgrade.yml", command.fleet_of(inventory, playbooks, limit)))
+
+
+@fleet.command("down")
+def down(
+    *,
+    remove: Annotated[
+        bool, typer.Option("--remove", help="Take everything away too: keys, runs and the SuperLink's database.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove without a question.")] = False,
+    inventory: Inventory = None,
+    playbooks: Playbooks = None,
+    limit: Limit = None,
+) -> None:
+    """Stop the services; --remove takes everything away.
+
+    The power daemons are stopped last: they put the boards' own power state back.
+    """
+    from experiments.commands import fleet_playbook as command
+
+    found = command.fleet_of(inventory, playbooks, limit)
+    if not remove:
+        _end(command.simple("down", "down.yml", found))
+        return
+    _ask_removal(found.inventory, limit, yes=yes)
+    _end(command.simple("remove", "remove.yml", found))
+
+
+def _ask_removal(inventory: Path, limit: str | None, *, yes: bool) -> None:
+    """Go on only with a person's yes; without a person, with --yes alone."""
+    from fedge.errors import BadInput
+
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise BadInput("--remove", "no terminal to ask at", "--yes beside it: keys, runs and the database go")
+    whom = f"{limit} of {inventory}" if limit else f"every host of {inventory}"
+    text = f"Remove fedge from {whom}? On the server the runs and the SuperLink's database go too."
+    typer.confirm(text, abort=True)
+
+
+def _end(code: int) -> None:
+    """End the command with an exit code."""
+    if code:
+        raise typer.Exit(code)
 
 
 @fleet.command("proxy")
@@ -64,7 +218,10 @@ def proxy(
     management_port: Annotated[int, typer.Option(help="The port for that network.")] = 9444,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Written instead of printed.")] = None,
 ) -> None:
-    """The nginx configuration that passes boards only what boards may ask of a SuperLink on loopback."""
+    """The nginx configuration between boards and the SuperLink.
+
+    It passes boards only what boards may ask of a SuperLink on loopback.
+    """
     from experiments.fleet.proxy import EVERYWHERE, Proxy, configuration
 
     addresses = tuple(listen) if listen else EVERYWHERE
@@ -81,7 +238,10 @@ def firewall(
     superlink_port: Annotated[int, typer.Option(help="The SuperLink's port on loopback.")] = 8000,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Written instead of printed.")] = None,
 ) -> None:
-    """The nftables rules that keep every other account of the server from starting, stopping and listing runs."""
+    """The nftables rules between the server's accounts and runs.
+
+    They keep every other account of the server from starting, stopping and listing runs.
+    """
     from experiments.fleet.loopback import rules
 
     _put(rules(account, superlink_port), out)

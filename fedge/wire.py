@@ -30,9 +30,9 @@ class BoardState:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One question to a client: who it is, its front before any round, or a round of training."""
+    """One question to a client: who it is, its front before any round, a round of training; or that the run is over."""
 
-    kind: Literal["hello", "front", "train"]
+    kind: Literal["hello", "front", "train", "bye"]
     round: int = 0
     start_s: float = 0.0
     """Fleet time at which the round starts."""
@@ -43,6 +43,12 @@ class Ask:
     proximal_mu: float = 0.0
     shared: tuple[Measurement, ...] = ()
     """What other boards of its kind measured, each with its ``board``."""
+    cancel_s: float | None = None
+    """Real boards only: seconds of work after which the reply is of no use any more; None: it always is."""
+    run: str = ""
+    """Real boards only: the run that asks, by a name that it keeps when resumed; a board works for one at a time."""
+    claim_s: float = 0.0
+    """For how long after its answer the board is kept for that run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +62,10 @@ class Answer:
     samples: int | None = None
     """How many training samples the board has; with its first front."""
     error: str | None = None
+    cut: bool = False
+    """Whether ``error`` is that its time was over too early; ``report`` and ``state`` are of the part that it did."""
+    held_s: float | None = None
+    """With ``error``: for how many seconds more the board is kept for another run."""
 
 
 class Unreadable(FedgeError):

@@ -54,17 +54,18 @@ def settle(opening: Opening, answers: Mapping[str, Answer], late: LateSpec) -> S
     """Decide who is late and write every board's row; lateness is decided by reports, never by arrival."""
     reports = {board: answer.report for board, answer in sorted(answers.items()) if answer.report is not None}
     endings = {board: _ending(opening, report) for board, report in reports.items()}
+    endings |= {board: Ending(math.inf) for board, answer in answers.items() if answer.cut}
     cut_s = cut_of(late, opening.deadline_s)
     verdict = judge(endings, cut_s, opening.wanted, opening.deadline_s or 0.0)
     parts = {
-        board: _part(report, endings[board], verdict.status[board], verdict.round_s, late)
+        board: _part(answers[board], endings[board], verdict.status[board], verdict.round_s, late)
         for board, report in reports.items()
     }
     maxn_s = _maxn_round_s(reports)
     rows = tuple(
         client_row(opening, parts[board], maxn_s, reports[board])
         if board in reports
-        else failed_row(opening, verdict.round_s, answers[board])
+        else failed_row(opening, verdict.round_s, answers[board], verdict.status.get(board, "failed"))
         for board in sorted(answers)
     )
     charges = {row.board: _charge_after(opening, parts.get(row.board), row, verdict.round_s) for row in rows}
@@ -114,9 +115,12 @@ def _joins(ending: Ending, status: Status, late: LateSpec) -> bool:
     return status == "late" and late.action == "discount" and ending.error is None
 
 
-def _part(report: RoundReport, ending: Ending, status: Status, round_s: float, late: LateSpec) -> Part:
-    """What the board's row is to say."""
-    error: str | None = None
+def _part(answer: Answer, ending: Ending, status: Status, round_s: float, late: LateSpec) -> Part:
+    """What the row of a board that reported is to say."""
+    report, error = answer.report, answer.error
+    assert report is not None
+    if answer.cut:
+        return Part(status, error, round_s, round_s, whole=False)
     until_s, whole = round_s, status == "done" and report.steps >= report.asked_steps
     if status == "failed":
         error, until_s = ending.error, ending.at_s

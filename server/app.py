@@ -9,18 +9,26 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedge.clock import RealClock
 from fedge.experiment import Experiment, boards
-from server.grid_port import GridPort
-from server.runs import play
+from server.grid_port import Claim, GridPort
+from server.runs import claim_of, play
+
+CLAIM_MARGIN_S = 60.0
+"""A board is kept for its run for so much longer than the server waits for a reply. Chosen by us."""
 
 app = ServerApp()
 
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run, or go on with, the experiment of the run folder."""
+    """Run, or go on with, the experiment of the run folder; real boards are told when it is over."""
     experiment = Experiment.model_validate_json(str(context.run_config["experiment"]))
     folder = Path(str(context.run_config["folder"]))
     names = [board.name for board in boards(experiment)]
-    least = 1 if experiment.backend == "fleet" else len(names)
-    port = GridPort(grid, names, RealClock(), experiment.superlink.connect_timeout_s, least)
-    play(experiment, port, folder)
+    real = experiment.backend == "fleet"
+    claim = Claim(claim_of(experiment, folder), experiment.reply_timeout_s + CLAIM_MARGIN_S) if real else None
+    least = 1 if real else len(names)
+    port = GridPort(grid, names, RealClock(), experiment.superlink.connect_timeout_s, least, claim)
+    try:
+        play(experiment, port, folder, overdue=port)
+    finally:
+        port.farewell()

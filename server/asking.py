@@ -10,18 +10,23 @@ from fedge.experiment import Experiment, boards
 from fedge.types import Goal, Measurement, NamedArrays
 from fedge.wire import Answer, Ask, BoardState
 from server.aggregation import Contribution, UnlikeArrays, check_arrays
+from server.lateness import NEVER, RealCut
 from server.port import ClientPort, Question, Reply
 from server.sharing import kinds_of, shared
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Task:
-    """What boards are to train: in which round, from when on, on which arrays, with how strong a proximal pull."""
+    """What boards are to train: in which round, from when on, on which arrays, with how strong a proximal pull.
+
+    ``cut`` is when real boards that are not done are given up.
+    """
 
     round: int
     start_s: float
     arrays: NamedArrays
     proximal_mu: float = 0.0
+    cut: RealCut = NEVER
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +50,12 @@ class Asking:
             self.experiment.policy.name,
             model_bytes=bytes_of(task.arrays),
             proximal_mu=task.proximal_mu,
+            cancel_s=task.cut.cancel_s,
         )
         asks = self._to_each(ask, goals, states)
-        questions = {name: Question(each, task.arrays) for name, each in asks.items()}
+        questions = {name: Question(each, task.arrays, task.cut.within_s) for name, each in asks.items()}
         replies = self.port.ask(questions, self.experiment.reply_timeout_s)
-        return {board: _checked(board, reply, task.arrays) for board, reply in replies.items()}
+        return {board: checked(board, reply, task.arrays) for board, reply in replies.items()}
 
     def _to_each(self, ask: Ask, goals: Mapping[str, Goal], states: Mapping[str, BoardState]) -> dict[str, Ask]:
         """The question as every board gets it: its goal, its state, and what others of its kind measured."""
@@ -76,7 +82,8 @@ def bytes_of(arrays: NamedArrays) -> int:
     return sum(value.nbytes for value in arrays.values())
 
 
-def _checked(board: str, reply: Reply, arrays: NamedArrays) -> Reply:
+def checked(board: str, reply: Reply, arrays: NamedArrays) -> Reply:
+    """The reply; one whose arrays do not fit the model's is an answer with ``error``."""
     contribution = contribution_of(board, reply)
     if contribution is None:
         return reply

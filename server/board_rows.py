@@ -88,15 +88,18 @@ def client_row(opening: Opening, part: Part, maxn_s: float | None, report: Round
     )
 
 
-def failed_row(opening: Opening, round_s: float, answer: Answer) -> ClientRow:
-    """A board that reported nothing: it is taken to have idled, since nothing else is known."""
+def failed_row(opening: Opening, round_s: float, answer: Answer, status: Status = "failed") -> ClientRow:
+    """A board that reported nothing: it is taken to have idled, since nothing else is known.
+
+    A real one that was cut off is ``late`` or ``cancelled``.
+    """
     idle_w = opening.idle_w.get(answer.board, 0.0)
     empty = {field.name: None for field in dataclasses.fields(ClientRow)}
     known = {
         "round": opening.round,
         "board": answer.board,
         "device": "",
-        "status": "failed",
+        "status": status,
         "error": answer.error or "no answer",
         "start_s": opening.start_s,
         "end_s": opening.start_s + round_s,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedge.errors import RunFailed
 from fedge.experiment import Experiment
 from fedge.interfaces import LearningTask
 from fedge.planning import BUDGETED
@@ -19,11 +20,12 @@ from server.accounting import Around, Opening, Settled, round_row, settle
 from server.aggregation import Aggregator, strategy_of
 from server.asking import Asking, Task
 from server.checkpoint import Progress
-from server.lateness import stop_of
+from server.lateness import NEVER, RealCut, real_cut_of, stop_of
 from server.merging import Merging, strategy_errors
 from server.opening import Tables, opened
+from server.overdue import caught_up
 from server.plan import plan_round
-from server.port import ClientPort
+from server.port import NOTHING_OVERDUE, ClientPort, Overdue
 from server.reach import Reach, reach_of
 from server.remembering import arrived, heard, remembered
 from server.resting import awake, rest
@@ -50,7 +52,10 @@ class Ready:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Coordinator:
-    """One run's parts; ``checkpoints`` None keeps nothing on disk, ``on_round`` is called after every round."""
+    """One run's parts; ``checkpoints`` None keeps nothing on disk, ``on_round`` is called after every round.
+
+    ``overdue`` knows of real boards that were given up waiting for.
+    """
 
     experiment: Experiment
     port: ClientPort
@@ -58,6 +63,7 @@ class Coordinator:
     tables: Tables
     checkpoints: Path | None = None
     on_round: Callable[[int], None] = lambda _: None
+    overdue: Overdue = NOTHING_OVERDUE
 
     def run(self, progress: Progress | None = None) -> Progress:
         """Play all rounds that are left; raises ``RunFailed`` when a round gives nothing to aggregate."""
@@ -81,16 +87,20 @@ class Coordinator:
 
     def _round(self, before: Progress, reach: Reach, aggregator: Aggregator) -> Progress | None:
         """The run after its next round; None when the energy budget does not allow one."""
-        ready = self._ready(before, reach)
+        self.overdue.wait(self.experiment.reply_timeout_s)
+        ready = self._ready(self._with_late(before, aggregator), reach)
         if spent := self._spent(ready):
             self.tables.append([spent])
             return None
         task = self._task(ready, aggregator)
         replies = self._asking.train(task, self._goals(ready.plan, ready.number), ready.progress.states)
+        ready = dataclasses.replace(ready, progress=self._with_late(ready.progress, aggregator))
         answers = {name: reply.answer for name, reply in replies.items()}
         settled = settle(_opening(ready, reach), answers, self.experiment.late)
         self.tables.append((*_told(ready), *settled.clients, *settled.events))
-        merged = Merging(self.experiment, aggregator).merged(task, settled, replies, ready.progress.pending)
+        others_at_work = bool(self.overdue.busy())
+        merging = Merging(self.experiment, aggregator)
+        merged = merging.merged(task, settled, replies, ready.progress.pending, others_at_work)
         known, resting_j = _known_after(ready, reach, settled, answers)
         around = Around(ready.chosen.available, merged.stale, ready.waited_j + resting_j)
         self.tables.append((*merged.events, round_row(settled, self.task.evaluate(merged.arrays), around)))
@@ -108,6 +118,7 @@ class Coordinator:
 
     def _ready(self, before: Progress, reach: Reach) -> Ready:
         """The clock at which somebody can be asked, who takes part, and the plan."""
+        reach = self._free(reach, before)
         up = awake(reach, before)
         self.tables.append(up.events)
         progress = _caught_up(up.progress, before.clock_s, up.progress.clock_s)
@@ -121,12 +132,38 @@ class Coordinator:
         )
         return Ready(progress, chosen, plan, up.waited_j)
 
+    def _free(self, reach: Reach, before: Progress) -> Reach:
+        """The boards that are not still at work on an earlier question; raises ``RunFailed`` when all are."""
+        busy = self.overdue.busy()
+        free = tuple(board for board in reach.boards if board.name not in busy)
+        if not free:
+            told = "; ".join(f"{name} is still at work on round {number}" for name, number in sorted(busy.items()))
+            waited = f"none came within {self.experiment.reply_timeout_s:.0f} s (reply_timeout_s)"
+            raise RunFailed(f"round {before.round + 1}: {told}; {waited}; `fedge resume` goes on once they are done")
+        return Reach(free, reach.presences)
+
+    def _with_late(self, progress: Progress, aggregator: Aggregator) -> Progress:
+        """``progress`` with the replies that came in after they were waited for."""
+        late = self.overdue.arrived()
+        if not late:
+            return progress
+        joins, learnt = self.experiment.late.action == "discount", aggregator.learnt(progress.arrays)
+        caught = caught_up(progress, late, joins, learnt)
+        self.tables.append(caught.events)
+        return caught.progress
+
     def _task(self, ready: Ready, aggregator: Aggregator) -> Task:
         """What the strategy gives the boards to train."""
         progress = ready.progress
         with strategy_errors(self.experiment, ready.number):
             arrays, numbers = aggregator.configure(ready.number, progress.arrays, len(ready.chosen.boards))
-        return Task(ready.number, progress.clock_s, arrays, numbers.get("proximal-mu", 0.0))
+        return Task(ready.number, progress.clock_s, arrays, numbers.get("proximal-mu", 0.0), self._cut(ready))
+
+    def _cut(self, ready: Ready) -> RealCut:
+        """When real boards are given up; emulated ones answer at once, and the virtual clock tells who is late."""
+        if self.experiment.backend != "fleet":
+            return NEVER
+        return real_cut_of(self.experiment.late, ready.plan.deadline_s, ready.chosen.wanted is not None)
 
     def _goals(self, plan: FleetPlan, number: int) -> Mapping[str, Goal]:
         """The plan's goals; boards may stop by themselves only where partial work counts."""

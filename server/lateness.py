@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -11,7 +12,10 @@ from fedge.telemetry.rows import Status
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """When a board's part is over, seconds from the round's start: its reply is there, or it failed with ``error``."""
+    """When a board's part is over, seconds from the round's start: its reply is there, or it failed with ``error``.
+
+    Infinity for a real board that was cut off before it was done.
+    """
 
     at_s: float
     error: str | None = None
@@ -31,6 +35,29 @@ def cut_of(late: LateSpec, deadline_s: float | None) -> float | None:
     return None if deadline_s is None or waits else stop_of(late, deadline_s)
 
 
+@dataclass(frozen=True, slots=True)
+class RealCut:
+    """For real boards, seconds of their work; None: for ever.
+
+    After ``within_s`` a round goes on without a board, after ``cancel_s`` the board ends its work by itself, since no
+    message reaches it meanwhile.
+    """
+
+    within_s: float | None = None
+    cancel_s: float | None = None
+
+
+NEVER = RealCut()
+
+
+def real_cut_of(late: LateSpec, deadline_s: float | None, over_committed: bool) -> RealCut:
+    """When real boards that are not done are given up; ``over_committed`` when more were asked than are wanted."""
+    if deadline_s is None or late.action == "partial" or (late.action == "accept" and not over_committed):
+        return NEVER
+    stop_s = stop_of(late, deadline_s)
+    return RealCut(stop_s, None if late.action == "discount" else stop_s)
+
+
 def stop_of(late: LateSpec, deadline_s: float) -> float:
     """The deadline with its grace."""
     return deadline_s * (1 + late.grace)
@@ -41,17 +68,21 @@ def judge(endings: Mapping[str, Ending], cut_s: float | None, wanted: int | None
 
     With ``wanted`` the first so many replies count, by their time and then by name, and the round is over with the last
     of them: boards that are still at it are cancelled. Otherwise it lasts until every board has replied or failed, at
-    most until ``cut_s``: boards that are not done by then are late. ``empty_s`` is the length of a round of no board.
+    most until ``cut_s``: boards that are not done by then are late. ``empty_s`` is the length of a round of no board,
+    and the least of one in which a board was cut off.
     """
     in_order = sorted(endings, key=lambda board: (endings[board].at_s, board))
-    in_time = [b for b in in_order if cut_s is None or endings[b].at_s <= cut_s]
+    latest_s = math.inf if cut_s is None else cut_s
+    in_time = [b for b in in_order if endings[b].at_s <= latest_s and math.isfinite(endings[b].at_s)]
     counted = [b for b in in_time if endings[b].error is None][:wanted]
     if wanted is not None and len(counted) == wanted:
         round_s = endings[counted[-1]].at_s
         return Verdict(round_s, {b: _status(b in counted, endings[b], round_s, "cancelled") for b in in_order})
     if cut_s is not None and len(in_time) < len(in_order):
         return Verdict(cut_s, {b: _status(b in counted, endings[b], cut_s, "late") for b in in_order})
-    round_s = max((ending.at_s for ending in endings.values()), default=empty_s)
+    round_s = max((endings[b].at_s for b in in_time), default=empty_s)
+    if len(in_time) < len(in_order):  # cut off, though nothing but the deadline says when
+        round_s = max(round_s, empty_s)
     return Verdict(round_s, {b: _status(b in counted, endings[b], round_s, "late") for b in in_order})
 
 

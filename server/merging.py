@@ -18,6 +18,9 @@ from server.checkpoint import Pending
 from server.port import Reply
 from server.weighting import LocalSgd, change, discount, normalised, rebased
 
+TOLD = 8
+"""So many boards' reasons are told when a run fails. Chosen by us."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Merged:
@@ -36,11 +39,18 @@ class Merging:
     experiment: Experiment
     aggregator: Aggregator
 
-    def merged(self, task: Task, settled: Settled, replies: Mapping[str, Reply], pending: Sequence[Pending]) -> Merged:
+    def merged(
+        self,
+        task: Task,
+        settled: Settled,
+        replies: Mapping[str, Reply],
+        pending: Sequence[Pending],
+        others_at_work: bool = False,
+    ) -> Merged:
         """What comes of the results that are in by the round's end: the accepted ones and the late ones in ``pending``.
 
-        Where there is none the model stays as it is. Raises ``RunFailed`` when no board so much as reported, or when
-        the strategy fails.
+        Where there is none the model stays as it is. Raises ``RunFailed`` when no board so much as reported and there
+        are no ``others_at_work`` on an earlier round, or when the strategy fails.
         """
         learnt = self.aggregator.learnt(task.arrays)
         joining = [one for one in pending if one.end_s <= settled.end_s]
@@ -48,7 +58,7 @@ class Merging:
         fresh = [c for board in settled.accepted if (c := contribution_of(board, replies[board])) is not None]
         kept = (*(one for one in pending if one.end_s > settled.end_s), *_kept(task, learnt, settled, replies))
         if not fresh and not stale:
-            return Merged(task.arrays, kept, 0, (_empty(task, settled, replies),))
+            return Merged(task.arrays, kept, 0, (_empty(task, settled, replies, others_at_work),))
         arrays = self._aggregated(task, learnt, [*stale, *fresh])
         events = (_joined(task, settled, one, c.discount) for one, c in zip(joining, stale, strict=True))
         return Merged(arrays, kept, len(stale), tuple(events))
@@ -80,6 +90,13 @@ def strategy_errors(experiment: Experiment, number: int) -> Iterator[None]:
         raise RunFailed(f"round {number}: strategy {experiment.strategy.name} failed: {reason}") from error
 
 
+def told_of(errors: Mapping[str, str]) -> str:
+    """Why boards failed, each by its name; of many only the first."""
+    reasons = [error if error.startswith(f"{board} ") else f"{board}: {error}" for board, error in errors.items()]
+    more = [f"and {len(reasons) - TOLD} more"] if len(reasons) > TOLD else []
+    return "; ".join((*reasons[:TOLD], *more))
+
+
 def _kept(task: Task, learnt: frozenset[str], settled: Settled, replies: Mapping[str, Reply]) -> tuple[Pending, ...]:
     """The late replies that join a later round, as what training changed."""
     kept = []
@@ -98,11 +115,11 @@ def _joined(task: Task, settled: Settled, one: Pending, weight: float) -> EventR
     return EventRow(settled.end_s, task.round, one.answer.board, "joined", message)
 
 
-def _empty(task: Task, settled: Settled, replies: Mapping[str, Reply]) -> EventRow:
-    """A round without a result; a failure of the run when no board so much as reported."""
-    errors = [f"{row.board}: {row.error}" for row in settled.clients if row.error]
-    reasons = "; ".join(errors[:3]) or "no board replied"
-    if all(reply.answer.report is None for reply in replies.values()):
+def _empty(task: Task, settled: Settled, replies: Mapping[str, Reply], others_at_work: bool) -> EventRow:
+    """A round without a result; a failure of the run when every board failed and there is no other to hope for."""
+    reasons = told_of({row.board: row.error for row in settled.clients if row.error}) or "no board replied"
+    failed = all(reply.answer.report is None and not reply.answer.cut for reply in replies.values())
+    if failed and not others_at_work:
         raise RunFailed(f"round {task.round}: no board gave a result to aggregate; {reasons}")
     message = f"no result by the round's end, the model stays as it is; {reasons}"
     return EventRow(settled.end_s, task.round, None, "empty", message)

@@ -11,6 +11,7 @@ from fedge.telemetry.rows import EventRow
 from fedge.telemetry.store import Row
 from server.asking import Asking
 from server.checkpoint import History, Progress
+from server.merging import told_of
 
 
 class Tables(Protocol):
@@ -29,7 +30,7 @@ def opened(asking: Asking, task: LearningTask, tables: Tables, names: Sequence[s
     failed = {name: answers[name].error for name in names if answers[name].front is None}
     tables.append(EventRow(0.0, 0, name, "failed", error or "no front") for name, error in failed.items())
     if len(failed) == len(names):
-        raise RunFailed(f"no board is ready: {names[0]} says {failed[names[0]]}")
+        raise RunFailed(f"no board is ready: {told_of({name: error or 'no front' for name, error in failed.items()})}")
     fronts = {name: front for name in names if (front := answers[name].front) is not None}
     histories = {name: History(samples=answers[name].samples) for name in names}
     return Progress(0, 0.0, arrays, fronts=fronts, histories=histories)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,10 +12,14 @@ from fedge.wire import Answer, Ask
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Question:
-    """What one board is asked, and the global arrays when it is to train."""
+    """What one board is asked, and the global arrays when it is to train.
+
+    ``within_s`` are the board's seconds after which a round of real boards goes on without it; None: it waits.
+    """
 
     ask: Ask
     arrays: NamedArrays | None = None
+    within_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,6 +28,47 @@ class Reply:
 
     answer: Answer
     trained: TrainResult | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Late:
+    """A reply that came in after its question was given up waiting for."""
+
+    board: str
+    question: Question
+    reply: Reply
+
+
+class Overdue(Protocol):
+    """What is known of questions that are not waited for any more; real boards cannot be called back from them."""
+
+    def busy(self) -> Mapping[str, int]:
+        """The boards that are still at work on such a question, and the round that it was of."""
+        ...
+
+    def arrived(self) -> Sequence[Late]:
+        """Their replies that came in since this was last asked, by board name."""
+        ...
+
+    def wait(self, timeout_s: float) -> None:
+        """Where every board that is there is busy: until one is free, ``timeout_s`` real seconds at most."""
+        ...
+
+
+class NothingOverdue:
+    """Boards that answer at once."""
+
+    def busy(self) -> Mapping[str, int]:
+        return {}
+
+    def arrived(self) -> Sequence[Late]:
+        return ()
+
+    def wait(self, timeout_s: float) -> None:
+        pass
+
+
+NOTHING_OVERDUE = NothingOverdue()
 
 
 class ClientPort(Protocol):

@@ -96,10 +96,13 @@ def _told(history: History, answer: Answer) -> History:
 def _stopped(answer: Answer, before: BoardState | None, until_s: float) -> Answer:
     """What a board tells that was stopped ``until_s`` after the round's start: the minibatches it had measured.
 
-    Its new front is believed only if the last part of the work had begun, on whose measurement it rests.
+    Its new front is believed only if the last part of the work had begun, on whose measurement it rests. A real board
+    that stopped by itself has told nothing but what it measured.
     """
     report, state = answer.report, answer.state
-    if report is None or state is None:
+    if report is None:
+        return answer
+    if state is None:
         return Answer(answer.board)
     seen = _seen(report, until_s)
     kept = dataclasses.replace(

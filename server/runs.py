@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from fedge.experiment import Experiment
 from fedge.fleetsim.client import task_of
 from fedge.selection import selector_for
 from fedge.telemetry.rows import ClientRow, RoundRow
-from fedge.telemetry.run_folder import CHECKPOINTS, MODEL
+from fedge.telemetry.run_folder import CHECKPOINTS, MODEL, write_text
 from fedge.telemetry.store import FILES, RunTables, read_rows
 from fedge.types import NamedArrays
 from server import checkpoint
@@ -21,24 +22,38 @@ from server.aggregation import strategy_of
 from server.asynchronous import AsyncCoordinator
 from server.coordinator import Coordinator
 from server.opening import Tables
-from server.port import ClientPort
+from server.port import NOTHING_OVERDUE, ClientPort, Overdue
 from server.reach import reach_of
 from server.staleness import Asynchronous
 
+CLAIM = ".claim"
+"""The file of a run's folder that tells its claim from those of all other runs."""
 NAMES = {"all": "random"}
 """With fewer slots than boards, an asynchronous run cannot ask all; then which of the free ones is left to chance."""
 
 
 def play(
-    experiment: Experiment, port: ClientPort, folder: Path, on_round: Callable[[int], None] = lambda _: None
+    experiment: Experiment,
+    port: ClientPort,
+    folder: Path,
+    on_round: Callable[[int], None] = lambda _: None,
+    overdue: Overdue = NOTHING_OVERDUE,
 ) -> None:
     """Play every round that is left and write the model; raises ``RunFailed`` when the run cannot go on."""
     progress = checkpoint.latest(folder / CHECKPOINTS)
     tables = RunTables(folder)
     tables.forget_after(progress.round if progress else -1)
     _check_rows(folder, progress.round if progress else 0)
-    coordinator = coordinator_of(experiment, port, tables, folder / CHECKPOINTS, on_round)
+    coordinator = coordinator_of(experiment, port, tables, folder / CHECKPOINTS, on_round, overdue)
     save_model(folder / MODEL, coordinator.run(progress).arrays)
+
+
+def claim_of(experiment: Experiment, folder: Path) -> str:
+    """The name under which the run claims its boards: the same whenever it is resumed, and no other run's."""
+    path = folder / CLAIM
+    if not path.is_file():
+        write_text(path, secrets.token_hex(4))
+    return f"{experiment.name} ({folder.name}, {path.read_text(encoding='utf-8').strip()})"
 
 
 def coordinator_of(
@@ -47,11 +62,12 @@ def coordinator_of(
     tables: Tables,
     checkpoints: Path | None = None,
     on_round: Callable[[int], None] = lambda _: None,
+    overdue: Overdue = NOTHING_OVERDUE,
 ) -> Coordinator | AsyncCoordinator:
     """The loop that the experiment's strategy asks for; without ``checkpoints`` nothing is kept on disk."""
     task, strategy = task_of(experiment), strategy_of(experiment.strategy)
     if not isinstance(strategy, Asynchronous):
-        return Coordinator(experiment, port, task, tables, checkpoints, on_round)
+        return Coordinator(experiment, port, task, tables, checkpoints, on_round, overdue)
     name = experiment.selection.name
     selector, reach = selector_for(NAMES.get(name, name)), reach_of(experiment)
     return AsyncCoordinator(experiment, strategy, port, task, tables, selector, reach, checkpoints, on_round)

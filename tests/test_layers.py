@@ -76,6 +76,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "pyarrow": ("fedge.telemetry", "fedge.profiles", "experiments"),
     "plotly": ("server", "experiments"),
     "cryptography": ("experiments",),
+    "ansible_runner": ("experiments",),
     "jtop": ("fedge.devices.sensing.jtop",),
     "typer": ("experiments",),
     "rich": ("experiments",),

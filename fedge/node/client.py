@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import hashlib
 import logging
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,23 +18,28 @@ from fedge.costs.profiles import priors_for
 from fedge.costs.workloads import work_of
 from fedge.devices import catalogue
 from fedge.devices.here import Here, board_here
-from fedge.errors import BadInput, FedgeError
+from fedge.errors import BadInput, FedgeError, WorkerFailed
 from fedge.experiment import Board, Experiment, boards
 from fedge.explorers import explorer_for
 from fedge.fleetsim.boards import link_of, references_of
 from fedge.modes import grid
+from fedge.node import claim
+from fedge.node.noting import Noting
 from fedge.node.samples import source_of
 from fedge.node.settings import NodeSettings
 from fedge.node.training import STRETCH_LIMIT_S, WorkerTraining, load
+from fedge.node.watchdog import TrainingUntil, Watchdog, watched
 from fedge.physics.knowledge import Knowledge
 from fedge.policies import policy_for, waiting_mode
 from fedge.predictors import predictor_for
 from fedge.seeds import derived_seed
-from fedge.types import Goal, LinkUse, Modes, NamedArrays, TrainOptions, TrainResult
+from fedge.types import Goal, LinkUse, Measurement, Modes, NamedArrays, TrainOptions, TrainResult
 from fedge.wire import Answer, Ask
 from fedge.worker.client import Client
 
 logger = logging.getLogger(__name__)
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,18 +64,62 @@ class Post:
 
 
 def answer(
-    experiment: Experiment, settings: NodeSettings, ask: Ask, arrays: NamedArrays | None
+    experiment: Experiment,
+    settings: NodeSettings,
+    ask: Ask,
+    arrays: NamedArrays | None,
+    wall_s: Callable[[], float] = time.time,
 ) -> tuple[Answer, TrainResult | None]:
-    """What this board says to ``ask``; whatever fails on the board is an answer with ``error``."""
+    """What this board says to ``ask``; whatever fails on the board is an answer with ``error``.
+
+    It works for one run at a time; ``wall_s`` is the unix time by which their claims are kept.
+    """
+    path, name = settings.state_dir / claim.NAME, settings.board
+    if ask.kind == "bye":
+        claim.release(path, ask.run)
+        return Answer(name), None
+    standing = claim.read(path)
+    left_s = claim.left_s(standing, ask.run, wall_s())
+    if standing is not None and left_s > 0:
+        return Answer(name, error=claim.refusal(name, standing, left_s), held_s=left_s), None
     if ask.kind == "hello":
-        return Answer(settings.board), None
+        return Answer(name), None
     try:
-        with _post(experiment, settings) as post:
+        with _claimed(path, ask, wall_s), _post(experiment, settings) as post:
             return _front(post, ask) if ask.kind == "front" else _round(post, ask, arrays or {})
     except Exception as error:
-        logger.warning("%s failed in round %s", settings.board, ask.round, exc_info=error)
-        reason = str(error) if isinstance(error, FedgeError) else f"{type(error).__name__}: {error}"
-        return Answer(settings.board, error=reason), None
+        logger.warning("%s failed in round %s", name, ask.round, exc_info=error)
+        return Answer(name, error=reason_of(error, settings)), None
+
+
+@contextmanager
+def _claimed(path: Path, ask: Ask, wall_s: Callable[[], float]) -> Iterator[None]:
+    """The board as the asking run's, from now on and for a while after the answer."""
+    if not ask.run:
+        yield
+        return
+    claim.make(path, ask.run, ask.claim_s, wall_s())
+    try:
+        yield
+    finally:
+        try:
+            claim.make(path, ask.run, ask.claim_s, wall_s())
+        except OSError as error:  # the one made before still stands for a while, and the work is done
+            logger.warning("%s cannot be renewed: %s", path, error)
+
+
+def reason_of(error: BaseException, settings: NodeSettings) -> str:
+    """Why an answer failed, in words; a full disk by its name, whatever was being written."""
+    full = next((each for each in _causes(error) if isinstance(each, OSError) and each.errno in FULL), None)
+    if full is not None:
+        return f"no space left on {settings.board} ({full.filename or settings.state_dir}): free some"
+    return str(error) if isinstance(error, FedgeError) else f"{type(error).__name__}: {error}"
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__
 
 
 @contextmanager
@@ -119,15 +170,26 @@ def _front(post: Post, ask: Ask) -> tuple[Answer, None]:
     return Answer(post.board.name, front=front, samples=post.samples), None
 
 
-def _round(post: Post, ask: Ask, arrays: NamedArrays) -> tuple[Answer, TrainResult]:
+def _round(post: Post, ask: Ask, arrays: NamedArrays) -> tuple[Answer, TrainResult | None]:
     work, link = post.experiment.workload, post.link(ask)
     goal = dataclasses.replace(ask.goal or Goal(ask.policy, post.steps), steps=post.steps)
     seed = derived_seed(post.experiment.seed, post.board.name, ask.round, "train")
     options = TrainOptions(post.steps, work.batch_size, work.learning_rate, work.momentum, ask.proximal_mu)
-    with post.here.board.held():
-        player = _player(post, ask)
-        training = WorkerTraining(post.worker, arrays, None, seed, options)
-        played = rounds.play(player, goal, ask.state.measurements, link, training, ask.shared)
+    dog, training = Watchdog(), None
+    started_s = time.monotonic()
+    device = Noting(post.here.board, lambda: _left_s(ask, started_s))
+    try:
+        with watched(post.worker.cancel, ask.cancel_s, dog), post.here.board.held():
+            player = dataclasses.replace(_player(post, ask), device=device)
+            training = WorkerTraining(post.worker, arrays, None, seed, options)
+            until = TrainingUntil(training, dog)
+            played = rounds.play(player, goal, ask.state.measurements, link, until, ask.shared)
+    except WorkerFailed as error:
+        if not dog.over:
+            raise
+        logger.info("%s was cancelled in round %s: %s", post.board.name, ask.round, error)
+        done = 0 if training is None else training.done
+        return _cut(post, ask, device.measured, done, time.monotonic() - started_s), None
     report = rounds.report_of(
         played,
         player,
@@ -137,7 +199,31 @@ def _round(post: Post, ask: Ask, arrays: NamedArrays) -> tuple[Answer, TrainResu
         samples=post.samples,
         temperature_c=post.here.hottest_c(),
     )
-    return Answer(post.board.name, played.front, report, rounds.state_after(ask, played, report)), played.trained
+    whole = ask.cancel_s is None or report.steps == report.asked_steps
+    told = None if whole else _too_late(report.steps, post, time.monotonic() - started_s)
+    state = rounds.state_after(ask, played, report)
+    return Answer(post.board.name, played.front, report, state, error=told, cut=not whole), played.trained
+
+
+def _left_s(ask: Ask, started_s: float) -> float | None:
+    """Seconds until the reply is of no use any more."""
+    return None if ask.cancel_s is None else max(0.0, ask.cancel_s - (time.monotonic() - started_s))
+
+
+def _too_late(done: int, post: Post, after_s: float) -> str:
+    told = f"{done} of {post.steps} minibatches done when the round's time was over"
+    return f"cancelled after {after_s:.0f} s: {told}"
+
+
+def _cut(post: Post, ask: Ask, measured: Sequence[Measurement], done: int, after_s: float) -> Answer:
+    """The answer of a board that was stopped within a minibatch: no report, but what it had measured before."""
+    state = dataclasses.replace(
+        ask.state,
+        measurements=(*ask.state.measurements, *measured),
+        temperature_c=post.here.hottest_c(),
+        rested_at_s=ask.start_s + after_s,
+    )
+    return Answer(post.board.name, state=state, error=_too_late(done, post, after_s), cut=True)
 
 
 def _player(post: Post, ask: Ask) -> rounds.Player:

@@ -29,6 +29,8 @@ class WorkerTraining:
         self, worker: Client, arrays: NamedArrays, share: NDArray[np.int64] | None, seed: int, options: TrainOptions
     ) -> None:
         self._worker = worker
+        self.done = 0
+        """Minibatches done so far, as the worker told last."""
         begin = {
             "seed": seed,
             "options": {
@@ -45,6 +47,7 @@ class WorkerTraining:
     def advance(self, steps: int) -> None:
         with self._going_on():
             told, _ = self._worker.train(steps=steps)
+        self.done = int(told["done"])
         stopped = told.get("stopped")
         if stopped:
             raise WorkerFailed("cancelled", f"the worker's training was {stopped} after {told['done']} minibatches")

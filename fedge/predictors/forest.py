@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
+from fedge.errors import BadInput
 from fedge.physics.knowledge import Knowledge
 from fedge.predictors.baseline import PRIOR_SD_LOG, seen
 from fedge.seeds import derived_seed
@@ -39,7 +40,7 @@ class ForestPredictor:
         self._top = np.array([top.cores, top.cpu_mhz, top.gpu_mhz, top.mem_mhz])
 
     def fit(self, measurements: Sequence[Measurement]) -> Self:
-        """Grow both forests; raises ``BadInput`` when nothing was measured."""
+        """Grow both forests; raises ``BadInput`` when nothing was measured or scikit-learn is absent."""
         learnt = seen("forest", measurements)
         x, seed = self._features(learnt.knobs), self.knowledge.seed
         self.time_ = _forest(x, np.log(learnt.step_s), derived_seed(seed, "forest", "time"))
@@ -74,6 +75,11 @@ class ForestPredictor:
 
 
 def _forest(x: Floats, y: Floats, seed: int) -> ExtraTreesRegressor:
-    from sklearn.ensemble import ExtraTreesRegressor
-
+    try:
+        from sklearn.ensemble import ExtraTreesRegressor
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "sklearn":
+            raise
+        right = "scikit-learn is not installed here, and boards never have it: take the predictor fedge"
+        raise BadInput("predictor", "forest, which is scikit-learn's", right) from error
     return ExtraTreesRegressor(TREES, random_state=seed, n_jobs=1).fit(x, y)

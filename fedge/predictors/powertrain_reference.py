@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedge.errors import BadInput
 from fedge.predictors.network_pair import LAYERS, fresh, pair_over
 from fedge.predictors.network_training import Rows, Scaler, Trained, train
 from fedge.seeds import generator
@@ -30,6 +31,7 @@ RECIPE = "1"
 """Changes with anything that would train other networks from the same table."""
 SET_ASIDE = 0.1
 """Share of the modes that tell the best epoch."""
+WITHOUT_FILES = "safetensors is not installed here, and boards never have it: take the predictor fedge"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,6 +57,7 @@ def reference_of(table: ProfileTable, seed: int, folder: Path) -> Reference:
     """The networks of ``table``, out of the cache ``folder`` if they are there, else trained and put there.
 
     A damaged file is replaced, and a folder that cannot be written only costs the next training; both are logged.
+    Raises ``BadInput`` where there is no safetensors, before anything is trained.
     """
     path = file_of(table, seed, folder)
     found = _read(path, _key(table, seed))
@@ -87,9 +90,13 @@ def _key(table: ProfileTable, seed: int) -> str:
 
 
 def _read(path: Path, key: str) -> Reference | None:
-    """What ``path`` holds if it is whole and belongs to ``key``."""
-    from safetensors import SafetensorError, safe_open
-
+    """What ``path`` holds if it is whole and belongs to ``key``; raises ``BadInput`` where there is no safetensors."""
+    try:
+        from safetensors import SafetensorError, safe_open
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "safetensors":
+            raise
+        raise BadInput("predictor", "powertrain, which keeps its references with safetensors", WITHOUT_FILES) from error
     try:
         if not path.exists():
             return None

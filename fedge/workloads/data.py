@@ -31,6 +31,10 @@ CONNECT_TIMEOUT_S = 15.0
 """How long a download may stay silent before it counts as failed."""
 DIGITS_TEST_SHARE = 0.2
 DIGITS_SPLIT_SEED = 0
+INSTEAD_OF_DIGITS = (
+    "scikit-learn is not installed here, and boards never have it: take synthetic-cnn, a task of files in data.dir, "
+    "or a board's own samples (data_folder)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +88,7 @@ def load(name: str, root: Path, *, download: bool = True) -> Data:
     """The data set called ``name`` (``digits``, ``synthetic`` or one of ``SOURCES``), from the folder ``root``.
 
     Absent files are fetched when ``download``. Raises ``UnknownName``, or ``BadInput`` that says which files belong
-    where.
+    where, or what to take instead of ``digits`` without scikit-learn.
     """
     if name == "digits":
         return _digits()
@@ -134,8 +138,14 @@ def _digits_table() -> NDArray[np.uint8]:
     path = digits_path()
     if path is not None:
         return np.loadtxt(path, delimiter=",", dtype=np.uint8)
-    from sklearn.datasets import load_digits
-
+    try:
+        from sklearn.datasets import load_digits
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "sklearn":
+            raise
+        raise BadInput(
+            "workload.task", "the data set digits, which lies inside scikit-learn", INSTEAD_OF_DIGITS
+        ) from error
     digits = load_digits()
     return np.column_stack([digits.data, digits.target]).astype(np.uint8)
 

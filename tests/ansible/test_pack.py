@@ -1,10 +1,11 @@
-"""What is packed for boards: the whole client and nothing else, named by its content; a start that works."""
+"""What hosts are sent: the whole project and nothing else, a start that works, the texts of proxy and firewall."""
 
 from __future__ import annotations
 
 import importlib.util
 import io
 import subprocess
+import sys
 import tarfile
 import zipfile
 from pathlib import Path
@@ -123,3 +124,43 @@ def test_a_folder_of_wheels_without_uv_is_named(pack: ModuleType, wheels: Path, 
 
     with pytest.raises(SystemExit, match=r"got no uv-0\.12\.24"):
         pack.bootstrap(asked(pack, wheels, tmp_path / "out"))
+
+
+@pytest.mark.parametrize(
+    ("what", "options"),
+    [
+        ("proxy", []),
+        ("proxy", ["--listen=192.0.2.10", "--port=9000", "--management=10.0.0.0/24", "--management-port=9001"]),
+        ("proxy", ["--superlink-port=8001"]),
+        ("firewall", ["--account=fedge-link", "--account=www-data", "--superlink-port=8001"]),
+    ],
+)
+def test_a_server_is_sent_the_text_that_the_command_of_the_same_name_writes(
+    pack: ModuleType, what: str, options: list[str]
+) -> None:
+    from typer.testing import CliRunner
+
+    from experiments.cli_fleet import fleet
+
+    written = CliRunner().invoke(fleet, [what, *options])
+
+    assert written.exit_code == 0
+    assert pack._made(pack._parser().parse_args([what, *options])) == written.stdout
+
+
+def test_a_configuration_is_made_without_anything_but_python_installed() -> None:
+    command = [sys.executable, "-I", "-S", str(ANSIBLE / "pack.py"), "proxy"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert "listen 0.0.0.0:9443 ssl;" in done.stdout
+
+
+def test_settings_that_make_no_configuration_are_refused_in_a_sentence() -> None:
+    command = [sys.executable, str(ANSIBLE / "pack.py"), "proxy", "--management=0.0.0.0/0"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("--management: got 0.0.0.0/0, which is everybody;")
+    assert done.stderr.count("\n") == 1

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 ANSIBLE = ROOT / "ansible"
-PLAYBOOKS = ("site", "upgrade", "collect", "remove")
+PLAYBOOKS = sorted(
+    path.stem for path in ANSIBLE.glob("[a-z]*.yml") if path.stem not in {"inventory", "inventory.example"}
+)
 ROLES = sorted(path.name for path in (ANSIBLE / "roles").iterdir() if path.is_dir())
 FILES = {"copy", "template", "file", "unarchive", "lineinfile", "get_url"}
 """Modules that make files."""
-LEFT = {"/etc/nginx/conf.d/fedge.conf"}
-"""Removed by its variable's name, where the inventory has a template for it."""
+LEFT = {"/etc/fstab"}
+"""A file of the system's, in which fedge has a line; see below for that line."""
 
 
 def _yaml(path: Path) -> Any:
@@ -48,7 +52,19 @@ def _role_tasks(role: str) -> tuple[dict[str, Any], ...]:
 
 @cache
 def _playbook(name: str) -> tuple[dict[str, Any], ...]:
-    return tuple(_tasks(_yaml(ANSIBLE / f"{name}.yml")))
+    return tuple(_brought_in(tuple(_tasks(_yaml(ANSIBLE / f"{name}.yml")))))
+
+
+def _brought_in(tasks: tuple[dict[str, Any], ...]) -> Iterator[dict[str, Any]]:
+    """The tasks in order, with those of the files and of the power daemon's list that they bring in."""
+    for task in tasks:
+        yield task
+        file = task.get("ansible.builtin.import_tasks") or task.get("ansible.builtin.include_tasks")
+        role = task.get("ansible.builtin.import_role", {})
+        if file and file.startswith("tasks/"):
+            yield from _brought_in(tuple(_tasks(_yaml(ANSIBLE / file))))
+        elif role.get("tasks_from") == "restored":
+            yield from _tasks(_yaml(ANSIBLE / "roles" / role["name"] / "tasks" / "restored.yml"))
 
 
 @cache
@@ -121,7 +137,7 @@ def test_the_example_sets_only_variables_that_a_role_or_ansible_knows() -> None:
     named = {name for names in vars_of for name in names}
 
     assert named
-    assert {name for name in named if not name.startswith("ansible_")} <= known
+    assert {name for name in named if not name.startswith("ansible_")} <= known | {"monitoring_enabled"}
 
 
 def test_the_example_gives_a_value_to_everything_that_has_none_by_itself() -> None:
@@ -182,7 +198,7 @@ def test_every_role_that_the_playbooks_name_is_there_and_upgrade_does_what_site_
         for name in ("site", "upgrade")
     }
 
-    assert {entry["role"] for entry in of_boards["site"]} | {"superlink"} == set(ROLES)
+    assert {entry["role"] for entry in of_boards["site"]} | {"superlink", "monitoring"} == set(ROLES)
     assert of_boards["site"] == of_boards["upgrade"]
 
 
@@ -214,7 +230,8 @@ def _unrolled(target: str, task: dict[str, Any]) -> Iterator[str]:
         path = target
         for key, value in values.items():
             path = path.replace("{{ item" + (f".{key}" if key else "") + " }}", str(value))
-        for name, value in ({**_defaults("superlink"), **(task.get("vars") or {})}).items():
+        known = _defaults("superlink") | _defaults("monitoring") | (task.get("vars") or {})
+        for name, value in known.items():
             path = path.replace("{{ " + name + " }}", str(value))
         yield path
 
@@ -223,7 +240,8 @@ def _removed() -> set[str]:
     listed = {path for task in _playbook("remove") for path in (task.get("loop") or []) if isinstance(path, str)}
     single = {task[key]["path"] for task in _playbook("remove") for key in task if key == "ansible.builtin.file"}
     raw = {word for task in _playbook("remove") for word in str(task.get("ansible.builtin.raw", "")).split()}
-    return {path for path in listed | single | raw if path.startswith("/")}
+    defaults = {re.sub(r"\{\{ \w+ \| default\('([^']+)'\) \}\}", r"\1", path) for path in listed | single}
+    return {path for path in defaults | raw if path.startswith("/")}
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -232,6 +250,17 @@ def test_every_file_and_folder_that_a_role_makes_is_removed_again(role: str) -> 
     kept = {path for path in _made(role) if not any(path == up or path.startswith(f"{up}/") for up in removed)}
 
     assert kept <= LEFT
+
+
+def test_a_line_in_a_file_of_the_systems_is_taken_out_again() -> None:
+    def lines(tasks: tuple[dict[str, Any], ...]) -> dict[str, str]:
+        arguments = [task.get("ansible.builtin.lineinfile", {}) for task in tasks]
+        return {one["path"]: one["regexp"] for one in arguments if one.get("path") in LEFT}
+
+    made = lines(tuple(task for role in ROLES for task in _role_tasks(role)))
+
+    assert set(made) == LEFT
+    assert lines(_playbook("remove")) == made
 
 
 def test_what_the_search_for_made_files_finds_is_not_nothing() -> None:
@@ -268,15 +297,135 @@ def test_the_users_and_groups_that_roles_make_are_removed_again(kind: str) -> No
     assert made == _named(kind, _playbook("remove"))
 
 
-def test_a_board_whose_power_state_cannot_be_put_back_loses_nothing() -> None:
-    names = [task.get("name", "") for task in _playbook("remove")]
+def _order(name: str, *titles: str) -> list[int]:
+    """Where in the playbook the tasks of these names stand."""
+    names = [task.get("name", "") for task in _playbook(name)]
+    return [names.index(title) for title in titles]
 
-    assert names.index("End it, which puts back what it found") < names.index(
-        "Stop here unless the state found is back"
+
+def test_a_board_whose_power_state_cannot_be_put_back_loses_nothing() -> None:
+    ends, asserts, removes = _order(
+        "remove",
+        "End it, which puts back what it found",
+        "Go on only when the state found is back",
+        "Remove the units, the files and the folders",
     )
-    assert names.index("Stop here unless the state found is back") < names.index(
-        "Remove the units, the files and the folders"
+
+    assert ends < asserts < removes
+
+
+def _set(name: str, state: str) -> list[str]:
+    """The services that a playbook sets to ``state``, in the order in which it does."""
+    found = []
+    for task in _playbook(name):
+        service = task.get("ansible.builtin.systemd_service", {})
+        if service.get("state") == state:
+            found += [service["name"].replace("{{ item }}", item) for item in task.get("loop", [""])]
+    return found
+
+
+def _units() -> set[str]:
+    """The units of fedge that are to run on a board or the server all the time."""
+    made = {path for role in ROLES for path in _made(role) if path.startswith("/etc/systemd/system/fedge-")}
+    return {Path(path).name for path in made} - {"fedge-firewall.service"}
+
+
+def test_what_up_starts_is_every_unit_there_is_and_what_stands_before_the_superlink() -> None:
+    assert set(_set("up", "started")) == _units() | {"nginx.service"}
+
+
+def test_every_service_that_up_starts_is_stopped_and_kept_from_starting_by_down_and_by_remove() -> None:
+    for name in ("down", "remove"):
+        assert set(_set("up", "started")) <= set(_set(name, "stopped"))
+        stops = [
+            task["ansible.builtin.systemd_service"]
+            for task in _playbook(name)
+            if "loop" in task or "when" in task
+            if task.get("ansible.builtin.systemd_service", {}).get("state") == "stopped"
+        ]
+        assert stops
+        assert all(stop["enabled"] is False for stop in stops)
+
+
+@pytest.mark.parametrize("name", ["down", "remove"])
+def test_the_clients_are_stopped_first_and_the_power_daemon_after_everything_else_of_the_board(name: str) -> None:
+    stopped = _set(name, "stopped")
+    boards = [unit for unit in stopped[: stopped.index("fedge-superlink.service")] if unit != "jtop.service"]
+
+    assert boards == [
+        "fedge-superexec.service",
+        "fedge-supernode.service",
+        "fedge-worker.service",
+        "fedge-powerd.service",
+    ]
+
+
+def test_the_power_daemon_is_up_before_the_clients_that_ask_it() -> None:
+    started = _set("up", "started")
+
+    assert started.index("fedge-superlink.service") < started.index("fedge-powerd.service")
+    assert started.index("fedge-powerd.service") < started.index("fedge-supernode.service")
+    assert started[-1] == "fedge-superexec.service"
+
+
+def test_the_power_daemon_is_started_only_where_it_owes_something_so_that_a_second_down_changes_nothing() -> None:
+    starts = [
+        task for task in _playbook("down") if task.get("ansible.builtin.systemd_service", {}).get("state") == "started"
+    ]
+
+    assert [task["when"] for task in starts] == ["powerd_owed.stat.exists"]
+
+
+@pytest.mark.parametrize("name", ["up", "down", "collect"])
+def test_every_play_for_hosts_names_the_hosts_that_could_not(name: str) -> None:
+    for play in _yaml(ANSIBLE / f"{name}.yml"):
+        work, last = play["tasks"]
+
+        assert work["block"][0]["ansible.builtin.import_tasks"] == "tasks/reachable.yml"
+        assert work["rescue"][0]["ansible.builtin.import_tasks"] == "tasks/why.yml"
+        assert "{{ inventory_hostname }}" in last["ansible.builtin.fail"]["msg"]
+
+
+def test_peoples_runs_stay_unless_they_are_asked_for() -> None:
+    server = next(play for play in _yaml(ANSIBLE / "remove.yml") if play["hosts"] == "server" and "vars" in play)
+    removing = {
+        task["name"]: task["when"]
+        for task in _tasks(server["tasks"])
+        if task.get("ansible.builtin.file", {}).get("path") in {"/var/lib/fedge-link", "{{ remove_runs_at }}"}
+        and task["ansible.builtin.file"]["state"] == "absent"
+    }
+
+    assert server["vars"]["remove_runs"] is False
+    assert len(removing) == 2
+    assert all("remove_runs | bool or remove_found_runs.matched == 0" in when for when in removing.values())
+
+
+def test_a_board_is_unregistered_only_after_it_has_lost_its_key() -> None:
+    removed, unregistered = _order(
+        "remove", "Remove the units, the files and the folders", "Take the board's key away from the SuperLink"
     )
+
+    assert removed < unregistered
+
+
+@pytest.mark.parametrize("role", ["jetson_base", "superlink", "monitoring"])
+def test_a_package_is_noted_before_it_is_installed_and_where_remove_looks(role: str) -> None:
+    texts = [str(task) for task in _role_tasks(role)]
+    noted = [
+        i
+        for i, task in enumerate(_role_tasks(role))
+        if task.get("ansible.builtin.lineinfile", {}).get("path", "").endswith("/packages")
+    ]
+    installed = [
+        i
+        for i, text in enumerate(texts)
+        if "apt-get install" in text and "ansible.builtin.shell" in _role_tasks(role)[i]
+    ]
+
+    assert len(noted) == len(installed) > 0
+    assert all(note < install for note, install in zip(noted, installed, strict=True))
+    for i in noted:
+        assert f"cat {_role_tasks(role)[i]['ansible.builtin.lineinfile']['path']}" in str(_playbook("remove"))
 
 
 def test_secrets_stay_out_of_the_logs_and_out_of_others_hands() -> None:
@@ -309,8 +458,21 @@ def test_every_file_that_is_made_says_who_may_read_it() -> None:
                 assert arguments is None or "mode" in arguments, task["name"]
 
 
+class _Node(NamedTuple):
+    node_id: int
+    name: str
+    status: str
+
+
+def test_only_the_boards_own_nodes_that_may_still_come_in_are_unregistered() -> None:
+    program = runpy.run_path(str(ANSIBLE / "unregister.py"))
+    nodes = [_Node(1, "nano-1", "online"), _Node(2, "nano-1", "unregistered"), _Node(3, "nano-10", "offline")]
+
+    assert program["registered"]([*nodes, _Node(4, "nano-1", "registered")], "nano-1") == [1, 4]
+
+
 def _tool(name: str) -> str:
-    found = shutil.which(name)
+    found = shutil.which(name, path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}")
     if found is None:
         pytest.skip(
             f"{name} is not on the path: ansible-core 2.19 or newer and ansible-lint, in an environment of their own"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 from collections import defaultdict
 from functools import cache
 from pathlib import Path
@@ -15,7 +17,8 @@ jinja2 = pytest.importorskip("jinja2", reason="the units are Jinja templates")
 
 ROOT = Path(__file__).resolve().parents[2]
 ROLES = ROOT / "ansible" / "roles"
-TEMPLATES = sorted(ROLES.glob("*/templates/*.service.j2"))
+TEMPLATES = sorted(ROLES.glob("*/templates/fedge-*.service.j2"))
+FIREWALL = ROLES / "superlink" / "files" / "fedge-firewall.service"
 USERS = {
     "fedge-powerd": "root",
     "fedge-worker": "fedge-worker",
@@ -29,16 +32,21 @@ Settings = dict[str, list[str]]
 @cache
 def _unit(name: str) -> dict[str, Settings]:
     """The unit's sections, as systemd reads them: repeated keys, comments, lines that go on."""
+    return _sections(_text(name).replace("\\\n", " "))
+
+
+def _text(name: str, **given: Any) -> str:
+    """The unit as it is put on a host whose inventory has what is ``given``."""
     path = next(path for path in TEMPLATES if path.name == f"{name}.service.j2")
     defaults = (path.parents[1] / "defaults" / "main.yml").read_text(encoding="utf-8")
     known: dict[str, Any] = yaml.safe_load(defaults) | {
         "supernode_superlink": "server:8443",
         "ansible_managed": "managed",
+        **given,
     }
     # As Ansible's template module does it.
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True, autoescape=False)
-    text = environment.from_string(path.read_text(encoding="utf-8")).render(known)
-    return _sections(text.replace("\\\n", " "))
+    return environment.from_string(path.read_text(encoding="utf-8")).render(known)
 
 
 def _sections(text: str) -> dict[str, Settings]:
@@ -152,3 +160,92 @@ def test_a_unit_says_what_the_manual_says(name: str) -> None:
     assert {key: unit[key] for key in unit if key not in decided} == {
         key: written[key] for key in written if key not in decided
     }
+
+
+@pytest.mark.parametrize("name", ["fedge-superexec", "fedge-superlink"])
+def test_a_message_or_a_run_waits_a_tenth_of_a_second_for_its_process(name: str) -> None:
+    environment = " ".join(_unit(name)["Service"]["Environment"]).split()
+
+    assert "FLWR_SUPEREXEC_TASK_POLL_INTERVAL=0.1" in environment
+
+
+@pytest.mark.parametrize("name", ["fedge-supernode", "fedge-superexec"])
+def test_a_board_comes_back_however_long_its_server_was_away(name: str) -> None:
+    assert _unit(name)["Service"]["Restart"] == ["always"]
+    assert _unit(name)["Unit"]["StartLimitIntervalSec"] == ["0"]
+
+
+@pytest.mark.parametrize("name", ["fedge-supernode", "fedge-superexec"])
+def test_the_two_halves_of_a_board_share_a_secret_in_a_copy_each(name: str) -> None:
+    command = _unit(name)["Service"]["ExecStart"][0].split()
+    folder = {"fedge-supernode": "/etc/fedge/keys", "fedge-superexec": "/etc/fedge/app"}[name]
+
+    assert command[command.index("--superexec-auth-secret-file") + 1] == f"{folder}/superexec"
+
+
+def test_the_superlink_runs_out_of_the_environment_that_is_named_else_out_of_the_one_made() -> None:
+    made, named = (_text("fedge-superlink", superlink_environment=path) for path in ("", "/opt/fedge/.venv"))
+
+    assert "ExecStart=/usr/lib/fedge-server/venv/bin/flower-superlink " in made
+    assert "PATH=/usr/lib/fedge-server/venv/bin:" in made
+    assert "ExecStart=/opt/fedge/.venv/bin/flower-superlink " in named
+    assert "/usr/lib/fedge-server" not in named
+
+
+def test_the_superlink_does_not_start_without_its_firewall_unless_the_inventory_has_none() -> None:
+    without = _sections(_text("fedge-superlink", superlink_firewall=False).replace("\\\n", " "))
+
+    assert _unit("fedge-superlink")["Unit"]["Requires"] == ["fedge-firewall.service"]
+    assert "fedge-firewall.service" in _unit("fedge-superlink")["Unit"]["After"]
+    assert "Requires" not in without["Unit"]
+
+
+def test_the_firewall_is_there_before_the_superlink_and_again_after_the_machines_own_rules() -> None:
+    unit = _sections(FIREWALL.read_text(encoding="utf-8"))
+
+    assert unit["Unit"]["Before"] == ["fedge-superlink.service"]
+    assert [unit["Unit"][key] for key in ("After", "PartOf", "ReloadPropagatedFrom")] == [["nftables.service"]] * 3
+    assert unit["Service"]["CapabilityBoundingSet"] == ["CAP_NET_ADMIN"]
+    assert unit["Service"]["NoNewPrivileges"] == ["yes"]
+    assert unit["Install"]["WantedBy"] == ["multi-user.target"]
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Path:
+    """A root folder with every unit, and a program that can be started wherever a unit names one."""
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not on this machine")
+    said = subprocess.run(["systemd-analyze", "--version"], capture_output=True, text=True, check=True).stdout
+    if int(re.findall(r"\d+", said)[0]) < 250:
+        pytest.skip(f"systemd-analyze reads units below another root from systemd 250 on; got {said.splitlines()[0]}")
+    folder = tmp_path / "etc" / "systemd" / "system"
+    folder.mkdir(parents=True)
+    texts = {f"{name}.service": _text(name) for name in USERS} | {FIREWALL.name: FIREWALL.read_text(encoding="utf-8")}
+    for target in ("sysinit", "basic", "shutdown", "multi-user", "network-online", "network", "local-fs", "time-sync"):
+        (folder / f"{target}.target").write_text("[Unit]\nDescription=The distribution's\n", encoding="utf-8")
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+        for program in re.findall(r"^Exec\w+=-?(\S+)", text, re.MULTILINE):
+            (tmp_path / program[1:]).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / program[1:]).write_text("#!/bin/sh\n", encoding="utf-8")
+            (tmp_path / program[1:]).chmod(0o755)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", [*USERS, "fedge-firewall"])
+def test_systemd_finds_nothing_wrong_with_a_unit(host: Path, name: str) -> None:
+    command = ["systemd-analyze", f"--root={host}", "--man=no", "--recursive-errors=no", "verify", f"{name}.service"]
+    said = subprocess.run(command, capture_output=True, text=True, check=False)
+    lines = [line for line in said.stderr.splitlines() if name in line]
+
+    assert said.returncode == 0, said.stderr
+    assert lines == []
+
+
+@pytest.mark.parametrize("name", [*USERS, "fedge-firewall"])
+def test_systemd_counts_a_unit_as_not_exposed(host: Path, name: str) -> None:
+    """On its scale from 0 to 10, of which it calls anything below 5 ok or better."""
+    command = ["systemd-analyze", f"--root={host}", "security", "--offline=true", "--threshold=50", f"{name}.service"]
+    said = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert said.returncode == 0, said.stdout + said.stderr

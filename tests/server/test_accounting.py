@@ -244,3 +244,37 @@ def test_only_a_late_board_whose_reply_joins_later_tells_how_its_training_went()
         ("late", 0.5, 0.8),
     ]
     assert (away.clients[1].status, away.clients[1].loss, away.lost) == ("late", None, ("b",))
+
+
+def test_a_real_board_that_stopped_itself_is_late_and_taken_to_have_idled() -> None:
+    told = "cancelled after 33 s: 3 of 9 minibatches done when the round's time was over"
+    answers = {"a": answer("a", 10.0), "b": Answer("b", error=told, cut=True)}
+    settled = settle(OPEN, answers, LateSpec(action="drop", grace=0.1))
+    b = settled.clients[1]
+
+    assert settled.end_s - settled.start_s == pytest.approx(33.0)
+    assert (b.status, b.error, b.energy_j) == ("late", told, pytest.approx(IDLE_W * 33.0))
+    assert [(event.kind, event.board) for event in settled.events] == [("late", "b")]
+    assert settled.accepted == ("a",)
+
+
+def test_one_that_was_not_needed_any_more_is_cancelled() -> None:
+    opening = dataclasses.replace(OPEN, wanted=1)
+    answers = {"a": answer("a", 10.0), "b": Answer("b", error="no reply within 48 s", cut=True)}
+    settled = settle(opening, answers, LateSpec(action="drop", grace=0.1))
+
+    assert [row.status for row in settled.clients] == ["done", "cancelled"]
+    assert settled.end_s - settled.start_s == pytest.approx(10.0 + BUSY)
+
+
+def test_the_work_that_a_board_did_until_it_stopped_itself_is_booked() -> None:
+    told = "cancelled after 33 s: 10 of 30 minibatches done when the round's time was over"
+    cut = dataclasses.replace(answer("b", 25.0), error=told, cut=True)
+    settled = settle(OPEN, {"a": answer("a", 10.0), "b": cut}, LateSpec(action="drop", grace=0.1))
+    b = settled.clients[1]
+
+    assert (b.status, b.error, b.steps) == ("late", told, 10)
+    assert b.work_j == pytest.approx(25.0 * 9.0)
+    assert settled.accepted == ("a",)
+    assert settled.joining == ()
+    assert settled.end_s - settled.start_s == pytest.approx(33.0)

@@ -325,7 +325,7 @@ def test_one_board_that_works_keeps_the_run_going() -> None:
 
 
 def test_no_board_ready_ends_the_run_at_once() -> None:
-    with pytest.raises(RunFailed, match="no board is ready: a-1 says mute"):
+    with pytest.raises(RunFailed, match="no board is ready: a-1: mute"):
         coordinator(Scripted({"a-1": [1.0]}, mute=True), MemoryTables(), fedbuff()).run()
 
 

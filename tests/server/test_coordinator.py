@@ -132,7 +132,7 @@ def test_a_round_without_any_result_ends_the_run_and_says_why() -> None:
 
 
 def test_no_board_ready_ends_the_run_at_once() -> None:
-    with pytest.raises(RunFailed, match="no board is ready: nano-1 says no sensor"):
+    with pytest.raises(RunFailed, match="no board is ready: nano-1: no sensor"):
         coordinator(Scripted({(0, board): "no sensor" for board in BOARDS}), MemoryTables()).run()
 
 

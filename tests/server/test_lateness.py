@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedge.experiment import LateSpec
-from server.lateness import Ending, cut_of, judge
+from server.lateness import NEVER, Ending, RealCut, cut_of, judge, real_cut_of
 
 ENDINGS = st.dictionaries(
     st.sampled_from("abcdefgh"),
@@ -70,3 +72,39 @@ def test_the_round_waits_for_a_board_until_it_is_known_to_have_failed() -> None:
 
 def test_a_round_of_no_board_is_as_long_as_planned() -> None:
     assert judge({}, None, None, 7.0).round_s == pytest.approx(7.0)
+
+
+ACTIONS = ("accept", "drop", "discount", "partial")
+
+
+def test_real_boards_are_given_up_when_their_reply_would_not_count_in_this_round() -> None:
+    cuts = {a: real_cut_of(LateSpec(action=a, grace=0.5), 10.0, False) for a in ACTIONS}
+
+    assert cuts == {"accept": NEVER, "drop": RealCut(15.0, 15.0), "discount": RealCut(15.0, None), "partial": NEVER}
+
+
+def test_with_over_commitment_a_board_that_would_be_awaited_stops_itself_too() -> None:
+    cuts = {a: real_cut_of(LateSpec(action=a, grace=0.5), 10.0, True) for a in ACTIONS}
+
+    assert cuts["accept"] == cuts["drop"] == RealCut(15.0, 15.0)
+    assert cuts["partial"] == NEVER
+
+
+def test_without_a_deadline_no_real_board_is_given_up() -> None:
+    assert {real_cut_of(LateSpec(action=a), None, over) for a in ACTIONS for over in (True, False)} == {NEVER}
+
+
+CUT_OFF = st.sets(st.sampled_from("abcdefghxyz"), min_size=1)
+
+
+@given(ENDINGS, CUT_OFF, st.sampled_from([None, 3.0, 20.0]), st.sampled_from([None, 2]))
+def test_a_board_that_was_cut_off_never_counts_and_never_fails(
+    endings: dict[str, Ending], cut_off: set[str], cut_s: float | None, wanted: int | None
+) -> None:
+    verdict = judge(endings | {board: Ending(math.inf) for board in cut_off}, cut_s, wanted, 7.0)
+
+    assert math.isfinite(verdict.round_s)
+    enough = wanted is not None and sum(status == "done" for status in verdict.status.values()) == wanted
+    assert {verdict.status[board] for board in cut_off} == {"cancelled" if enough else "late"}
+    if not enough:
+        assert verdict.round_s == cut_s or (cut_s is None and verdict.round_s >= 7.0)

@@ -16,7 +16,7 @@ from server.accounting import Opening, Settled, settle
 from server.aggregation import Aggregator, strategy_of
 from server.asking import Task
 from server.checkpoint import Pending
-from server.merging import Merging
+from server.merging import TOLD, Merging, told_of
 from server.port import Reply
 
 logging.getLogger("flwr").setLevel(logging.ERROR)
@@ -87,3 +87,12 @@ def test_a_strategy_that_fails_is_named() -> None:
     unready = Merging(Experiment(fleet=fleet, strategy=spec), Aggregator(strategy_of(spec), 1))
     with pytest.raises(RunFailed, match="round 3: strategy QFedAvg failed"):
         unready.merged(TASK, settled(replies, LateSpec()), replies, ())
+
+
+def test_of_many_boards_that_failed_the_first_are_told_by_name_and_the_others_counted() -> None:
+    errors = {f"b{i}": "boom" for i in range(TOLD + 2)} | {"b1": "b1 works for another run"}
+
+    said = told_of(errors)
+
+    assert said.startswith("b0: boom; b1 works for another run; b2: boom; ")
+    assert said.endswith(f"b{TOLD - 1}: boom; and 2 more")

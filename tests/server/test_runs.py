@@ -11,7 +11,7 @@ from fedge.errors import BadInput
 from fedge.experiment import Experiment, FleetEntry
 from server import checkpoint
 from server.port import LocalPort
-from server.runs import play
+from server.runs import claim_of, play
 
 
 def test_a_run_whose_rows_are_gone_does_not_go_on(tmp_path: Path) -> None:
@@ -19,3 +19,14 @@ def test_a_run_whose_rows_are_gone_does_not_go_on(tmp_path: Path) -> None:
 
     with pytest.raises(BadInput, match=r"rounds.parquet: got no row of round 1; the rows of the 3 rounds played"):
         play(Experiment(fleet=(FleetEntry(device="nano"),)), LocalPort({}), tmp_path)
+
+
+def test_a_run_claims_its_boards_by_one_name_that_no_other_run_has(tmp_path: Path) -> None:
+    experiment = Experiment(name="digits", fleet=(FleetEntry(device="nano"),))
+    folders = [tmp_path / each / "run" for each in ("here", "there")]
+    for folder in folders:
+        folder.mkdir(parents=True)
+    first, again, other = (claim_of(experiment, folder) for folder in (folders[0], folders[0], folders[1]))
+
+    assert first == again != other
+    assert first.startswith("digits (run, ")

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from typer.testing import CliRunner, Result
 
 from experiments.cli import app
+from experiments.commands import fleet_playbook
+from experiments.fleet.events import State
+from experiments.fleet.keys import make
+from experiments.fleet.playbooks import Call, Outcome
 from fedge.errors import BadInput
 
 
@@ -62,3 +73,291 @@ def test_a_file_of_something_else_is_not_overwritten(tmp_path: Path) -> None:
 
     assert isinstance(fedge("proxy", "--out", tmp_path / "nginx.conf").exception, BadInput)
     assert (tmp_path / "nginx.conf").read_text(encoding="utf-8") == "events {}"
+
+
+COMMANDS = ("keys", "provision", "up", "status", "run", "logs", "upgrade", "down", "proxy", "firewall")
+BOARDS = """
+- name: The boards
+  hosts: boards
+  gather_facts: false
+  tasks:
+    - name: Bring it
+      ansible.builtin.copy: {content: x, dest: "{{ playbook_dir }}/{{ inventory_hostname }}", mode: "0600"}
+"""
+COLLECT = """
+- name: Logs
+  hosts: boards
+  gather_facts: false
+  tasks:
+    - name: Make a folder
+      ansible.builtin.file: {path: "{{ collect_to }}/{{ inventory_hostname }}", state: directory, mode: "0700"}
+    - name: Write
+      ansible.builtin.copy:
+        content: "since {{ collect_since | default('ever') }}"
+        dest: "{{ collect_to }}/{{ inventory_hostname }}/a.log"
+        mode: "0600"
+"""
+FEDGE = """#!{python}
+import pathlib, sys
+run = pathlib.Path(sys.argv[-1])
+run.mkdir()
+(run / "experiment").write_text(pathlib.Path(sys.argv[2]).read_text())
+sys.exit({code})
+"""
+
+
+@pytest.fixture
+def playbooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of small playbooks with a fleet of two boards that are this machine, and nothing wrong with it."""
+    pytest.importorskip("ansible_runner", reason="the extra `fleet` is not installed")
+    make(tmp_path / "keys", ["fleet.lan"], datetime.now(UTC), 365)
+    folder = tmp_path / "ansible"
+    folder.mkdir()
+    for name in ("site.yml", "up.yml", "down.yml", "upgrade.yml", "remove.yml"):
+        (folder / name).write_text(BOARDS, encoding="utf-8")
+    (folder / "collect.yml").write_text(COLLECT, encoding="utf-8")
+    write_inventory(folder)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.delenv("FEDGE_INVENTORY", raising=False)
+    return folder
+
+
+def write_inventory(folder: Path, **server: Any) -> None:
+    keys = folder.parent / "keys"
+    ours = {"superlink_certificate": "server.crt", "superlink_key": "server.key", "superlink_ca_certificate": "ca.crt"}
+    local = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+    theirs = {"supernode_superlink": "fleet.lan:9443", "supernode_ca_certificate": str(keys / "ca.crt")}
+    fleet = {
+        "all": {"vars": local},
+        "server": {"hosts": {"hub": {**{key: str(keys / name) for key, name in ours.items()}, **server}}},
+        "boards": {"vars": theirs, "hosts": {"nano-1": {}, "tx2-1": {}}},
+    }
+    (folder / "inventory.yml").write_text(yaml.safe_dump(fleet), encoding="utf-8")
+
+
+def test_help_lists_every_command_with_a_whole_sentence() -> None:
+    text = fedge("--help").stdout
+
+    assert "..." not in text.partition("Commands:")[2]
+    assert all(f"  {command} " in text for command in COMMANDS)
+
+
+def test_the_command_line_starts_without_ansible_rich_and_flower() -> None:
+    heavy = ("ansible_runner", "rich", "flwr")
+    code = f"import sys, experiments.cli; print(*[m for m in {heavy!r} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.split() == []
+
+
+@pytest.mark.slow
+def test_provision_says_what_would_change_then_changes_it_then_nothing(playbooks: Path) -> None:
+    check, first, second = (fedge("provision", *more, "--playbooks", playbooks) for more in (["--check"], [], []))
+
+    assert "2 boards done, 2 tasks would change something" in check.stdout
+    assert "    Bring it" in check.stdout
+    assert "2 boards done, changed 2 tasks" in first.stdout
+    assert "2 boards done, nothing had to change" in second.stdout
+    assert "all of Ansible's output: " in second.stdout
+    assert [result.exit_code for result in (check, first, second)] == [0, 0, 0]
+    assert len(list((playbooks.parent / "state" / "fedge").iterdir())) == 3
+
+
+@pytest.mark.slow
+def test_provision_names_all_that_is_wrong_before_it_touches_a_board(playbooks: Path) -> None:
+    write_inventory(playbooks, superlink_key="/secure/server.key", superlink_ca_certificate="/not/there")
+    refused = fedge("provision", "--playbooks", playbooks).exception
+
+    assert isinstance(refused, BadInput)
+    assert "2 things that cannot work" in str(refused)
+    assert not (playbooks / "nano-1").exists()
+
+
+@pytest.mark.slow
+def test_a_failed_board_makes_exit_code_1_and_is_told_with_what_to_do(playbooks: Path) -> None:
+    (playbooks / "nano-1").mkdir()
+    result = fedge("up", "--playbooks", playbooks)
+
+    assert result.exit_code == 1
+    assert "1 board done, changed 1 task" in result.stdout
+    assert "nano-1 FAILED at 'Bring it'" in result.stdout
+    assert "what to do: " in result.stdout
+
+
+@pytest.mark.slow
+def test_a_limit_leaves_the_other_boards_alone(playbooks: Path) -> None:
+    result = fedge("down", "--playbooks", playbooks, "--limit", "tx2-1")
+
+    assert result.exit_code == 0
+    assert [(playbooks / name).exists() for name in ("nano-1", "tx2-1")] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("command", "playbook"),
+    [(["up"], "up"), (["down"], "down"), (["upgrade"], "upgrade"), (["down", "--remove", "--yes"], "remove")],
+)
+def test_each_command_plays_its_playbook(
+    playbooks: Path, monkeypatch: pytest.MonkeyPatch, command: list[str], playbook: str
+) -> None:
+    played: list[Call] = []
+
+    def play(call: Call, _log: Path, _tell: object) -> Outcome:
+        played.append(call)
+        return Outcome(0, State(), "")
+
+    monkeypatch.setattr(fleet_playbook, "play", play)
+    result = fedge(*command, "--playbooks", playbooks)
+
+    assert result.exit_code == 0
+    assert [call.playbook for call in played] == [f"{playbook}.yml"]
+    assert played[0].inventory == playbooks / "inventory.yml"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("well", "code"), [(True, 0), (False, 1)])
+def test_status_is_an_exit_code_too(playbooks: Path, monkeypatch: pytest.MonkeyPatch, well: bool, code: int) -> None:
+    asked: list[tuple[Call, Path | None]] = []
+
+    def answer(_console: object, call: Call, _log: Path, out: Path | None) -> bool:
+        asked.append((call, out))
+        return well
+
+    monkeypatch.setattr("experiments.commands.fleet_status.fleet_status", answer)
+    result = fedge("status", "--playbooks", playbooks, "--json", "s.json", "--limit", "nano-1")
+
+    assert result.exit_code == code
+    assert [(call.playbook, call.limit, out) for call, out in asked] == [("status.yml", "nano-1", Path("s.json"))]
+
+
+@pytest.mark.slow
+def test_logs_say_what_came(playbooks: Path) -> None:
+    out = playbooks.parent / "collected"
+    result = fedge("logs", "--playbooks", playbooks, "--out", out, "--since", "2 hours ago")
+
+    assert f"nano-1: 1 file, 17 bytes, in {out / 'nano-1'}" in result.stdout
+    assert (out / "tx2-1" / "a.log").read_text(encoding="utf-8") == "since 2 hours ago"
+
+
+@pytest.mark.slow
+def test_removal_needs_a_yes(playbooks: Path) -> None:
+    refused = fedge("down", "--remove", "--playbooks", playbooks)
+    untouched = not (playbooks / "nano-1").exists()
+    done = fedge("down", "--remove", "--yes", "--playbooks", playbooks)
+
+    assert isinstance(refused.exception, BadInput)
+    assert untouched
+    assert done.exit_code == 0
+    assert (playbooks / "nano-1").exists()
+
+
+def test_the_inventory_is_named_by_an_option_a_variable_or_the_playbooks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def found(inventory: Path | None) -> Path:
+        return fleet_playbook.fleet_of(inventory, tmp_path, None).inventory
+
+    monkeypatch.delenv("FEDGE_INVENTORY", raising=False)
+    beside = found(None)
+    monkeypatch.setenv("FEDGE_INVENTORY", "mine.yml")
+
+    assert beside == tmp_path / "inventory.yml"
+    assert found(None) == Path("mine.yml")
+    assert found(Path("other.yml")) == Path("other.yml")
+
+
+def test_playbooks_that_are_not_there_are_named(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="checkout"):
+        fleet_playbook.fleet_of(None, tmp_path / "none", None)
+
+
+@pytest.mark.parametrize(("amount", "text"), [(17, "17 bytes"), (1234, "1.23 kB"), (5.6e9, "5.6 GB")])
+def test_sizes_are_told_in_words(amount: float, text: str) -> None:
+    assert fleet_playbook.size(amount) == text
+
+
+class TestRun:
+    """On a server that is this machine, with stand-ins for sudo and for fedge there."""
+
+    @pytest.fixture
+    def there(self, playbooks: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        folder = playbooks.parent / "there"
+        self.serve(folder)
+        write_inventory(
+            playbooks,
+            superlink_environment=str(folder / "venv"),
+            superlink_runs=str(folder / "runs"),
+            superlink_port=8123,
+        )
+        monkeypatch.setenv("PATH", f"{folder}/bin:{os.environ['PATH']}")
+        monkeypatch.chdir(playbooks.parent)
+        return folder
+
+    def serve(self, folder: Path, code: int = 0) -> None:
+        programs = {
+            "venv/bin/fedge": FEDGE.format(python=sys.executable, code=code),
+            "venv/bin/python": f'#!/bin/sh\nexec {sys.executable} "$@"\n',
+            "bin/sudo": '#!/bin/sh\nshift 3\nexec "$@"\n',
+        }
+        for name, text in programs.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            path.chmod(0o755)
+
+    def write(self, folder: Path, **more: Any) -> Path:
+        record = {
+            "name": "try",
+            "rounds": 1,
+            "fleet": [{"device": "nano"}, {"device": "tx2"}],
+            "workload": {"task": "synthetic-cnn"},
+            **more,
+        }
+        (folder / "exp.yaml").write_text(yaml.safe_dump(record), encoding="utf-8")
+        return folder / "exp.yaml"
+
+    @pytest.mark.slow
+    def test_the_run_s_folder_comes_here_with_the_experiment_as_it_was_played(
+        self, playbooks: Path, there: Path
+    ) -> None:
+        config = self.write(playbooks.parent)
+        result = fedge("run", config, "--set", "rounds=3", "--out", "mine", "--playbooks", playbooks)
+        played = yaml.safe_load((playbooks.parent / "mine" / "experiment").read_text(encoding="utf-8"))
+
+        assert result.exit_code == 0, result.output
+        assert (played["backend"], played["rounds"]) == ("fleet", 3)
+        assert played["superlink"]["address"] == "127.0.0.1:8123"
+        assert played["superlink"]["root_certificates"] == "/etc/fedge/tls/ca.crt"
+        assert f"run folder: {playbooks.parent / 'mine'}" in result.stdout
+
+    @pytest.mark.slow
+    def test_the_exit_code_is_the_run_s(self, playbooks: Path, there: Path) -> None:
+        self.serve(there, code=1)
+        result = fedge("run", self.write(playbooks.parent), "--out", "mine", "--playbooks", playbooks)
+
+        assert result.exit_code == 1
+        assert (playbooks.parent / "mine").is_dir()
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize(
+        ("more", "word"),
+        [
+            ({"fleet": [{"device": "nano", "count": 2}]}, "nano-2, not in the inventory"),
+            ({"policy": "no-such-policy"}, "policy"),
+            ({"workload": {"task": "no-such-task"}}, "no-such-task"),
+            ({"rounds": "many"}, "rounds"),
+        ],
+    )
+    def test_what_is_wrong_is_said_here_before_anything_is_sent(
+        self, playbooks: Path, there: Path, more: dict[str, Any], word: str
+    ) -> None:
+        refused = fedge("run", self.write(playbooks.parent, **more), "--playbooks", playbooks).exception
+
+        assert isinstance(refused, BadInput)
+        assert word in str(refused)
+        assert not (there / "runs").exists()
+
+
+def test_log_files_have_names_of_their_own() -> None:
+    path = fleet_playbook.log_path({"XDG_STATE_HOME": "/s"}, "up", time.mktime((2026, 1, 2, 3, 4, 5, 0, 0, 0)), 7)
+
+    assert path == Path("/s/fedge/up-20260102-030405-7.log")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
+import re
 import signal
 import threading
 import time
@@ -22,7 +24,7 @@ from contracts.desk import Desk, desk
 from fedge.devices.here import Here, Place, board_here
 from fedge.errors import BadInput, SensorLost
 from fedge.experiment import Experiment, boards
-from fedge.node import client
+from fedge.node import client, samples
 from fedge.node.training import STRETCH_LIMIT_S
 from fedge.powerd.client import Client as Power
 from fedge.seeds import derived_seed, generator
@@ -45,6 +47,7 @@ EXPERIMENT = Experiment.model_validate(
 TASK = load_task("digits-cnn")
 LONG_STEPS = 5000
 ENDLESS_STEPS = 10**6
+CUT_S = 4.0
 NOTICED_S = 5.0
 """From the kill to the answer; below 2 s on a quiet machine."""
 
@@ -232,6 +235,101 @@ def test_a_worker_that_does_not_come_to_an_end_ends_its_round_and_the_board_is_f
     assert "no answer to train" in answer.error
     assert allowed == [STRETCH_LIMIT_S]
     assert limits(board) == before
+
+
+def test_a_straggler_is_stopped_at_its_cut_says_how_far_it_came_and_its_knobs_are_restored(board: Desk) -> None:
+    before = limits(board)
+    long = EXPERIMENT.model_copy(update={"workload": EXPERIMENT.workload.model_copy(update={"local_epochs": 3000.0})})
+    goal = Goal("balanced", 50, deadline_s=600.0)
+    ask = Ask("train", round=7, start_s=40.0, policy="balanced", goal=goal, cancel_s=CUT_S)
+    answer, _ = client.answer(long, board.settings, ask, TASK.initial_arrays(3))
+
+    assert answer.cut
+    assert answer.report is not None
+    assert 0 < answer.report.steps < answer.report.asked_steps
+    assert answer.report.measured.power_w > 0
+    told = re.fullmatch(r"cancelled after (\d+) s: [1-9]\d* of \d+ minibatches done when the .*", answer.error or "")
+    assert told is not None
+    assert int(told[1]) < CUT_S + NOTICED_S
+    assert answer.state is not None
+    assert answer.state.measurements == answer.report.parts
+    assert limits(board) == before
+    with closing(Worker(board.settings.worker_socket)) as worker:
+        assert worker.status()["state"] == "idle"
+    again = Ask("train", round=8, policy="balanced", goal=Goal("balanced", 50, deadline_s=60.0), cancel_s=60.0)
+    assert asked(board, again, TASK.initial_arrays(3)).error is None
+
+
+def test_a_worker_that_is_in_the_middle_of_a_long_request_is_stopped_too(
+    board: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = limits(board)
+    long = EXPERIMENT.model_copy(update={"workload": EXPERIMENT.workload.model_copy(update={"local_epochs": 3000.0})})
+
+    class Long(Worker):
+        def train(self, begin: Any = None, arrays: Any = None, share: Any = None, steps: int = 0, **more: Any) -> Any:
+            return super().train(begin, arrays, share, ENDLESS_STEPS if steps else 0, **more)
+
+    monkeypatch.setattr(client, "Client", Long)
+    goal = Goal("balanced", 50, deadline_s=600.0)
+    ask = Ask("train", round=9, start_s=40.0, policy="balanced", goal=goal, cancel_s=CUT_S)
+    answer, trained = client.answer(long, board.settings, ask, TASK.initial_arrays(3))
+
+    assert trained is None
+    assert (answer.cut, answer.report) == (True, None)
+    assert "minibatches done when the round's time was over" in (answer.error or "")
+    assert answer.state is not None
+    assert answer.state.rested_at_s >= 40.0 + CUT_S
+    assert limits(board) == before
+
+
+def test_of_two_runs_the_second_is_refused_by_name_until_the_first_says_that_it_is_over(board: Desk) -> None:
+    mine = Ask("front", policy="balanced", run="mine (run-1, ab)", claim_s=600.0)
+    theirs = Ask("front", policy="balanced", run="theirs (run-2, cd)", claim_s=600.0)
+    assert asked(board, dataclasses.replace(theirs, kind="hello")).error is None
+    assert asked(board, mine).error is None
+    refused = [asked(board, dataclasses.replace(theirs, kind=kind)) for kind in ("hello", "front", "train")]
+    asked(board, dataclasses.replace(theirs, kind="bye"))
+    still = asked(board, theirs)
+    asked(board, dataclasses.replace(mine, kind="bye"))
+
+    for each in (*refused, still):
+        assert each.error is not None
+        assert re.fullmatch(r'board-1 works for run "mine \(run-1, ab\)" \(for \d+ s more\); wait, .*', each.error)
+        assert 0 < (each.held_s or 0.0) <= 600.0
+        assert (each.front, each.report) == (None, None)
+    assert asked(board, theirs).error is None
+    asked(board, dataclasses.replace(theirs, kind="bye"))
+
+
+def test_the_claim_of_a_server_that_died_ends_by_itself_and_counts_from_the_answer(board: Desk) -> None:
+    mine = Ask("front", policy="balanced", run="mine", claim_s=600.0)
+    theirs = dataclasses.replace(mine, run="theirs")
+    times = iter([1000.0, 1000.0, 1050.0])
+    assert client.answer(EXPERIMENT, board.settings, mine, None, lambda: next(times))[0].error is None
+
+    assert client.answer(EXPERIMENT, board.settings, theirs, None, lambda: 1649.0)[0].held_s == pytest.approx(1.0)
+    assert client.answer(EXPERIMENT, board.settings, theirs, None, lambda: 1651.0)[0].error is None
+    asked(board, dataclasses.replace(theirs, kind="bye"))
+
+
+@pytest.mark.parametrize("raised", ["claim", "samples"])
+def test_a_full_disk_is_named_with_its_board_and_folder(
+    board: Desk, monkeypatch: pytest.MonkeyPatch, raised: str
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "/var/lib/fedge/node/x")
+
+    if raised == "claim":
+        monkeypatch.setattr(client.claim, "make", full)
+    else:
+        monkeypatch.setattr(samples.sources, "write_file", full)
+    other = EXPERIMENT.model_copy(update={"seed": 99})
+    ask = Ask("front", policy="balanced", run="mine", claim_s=600.0)
+    answer, _ = client.answer(other, board.settings, ask, None)
+    asked(board, dataclasses.replace(ask, kind="bye"))
+
+    assert answer.error == "no space left on board-1 (/var/lib/fedge/node/x): free some"
 
 
 def until(true: Callable[[], bool]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from contracts.baselines import TRUTH, MadeUpBoard, mape, real_table
 from contracts.boards import MAXN, grid
 from contracts.predictor import BaselineContract, measured
 
+from fedge.errors import BadInput
 from fedge.interfaces import Predictor
 from fedge.physics.knowledge import Knowledge
 from fedge.physics.model import power_w, step_s
@@ -78,3 +80,13 @@ def test_fifty_modes_of_a_measured_board_are_enough_for_a_rough_picture(profiles
     print(f"forest, 50 modes of YOLO: time {time_mape:.1%}, power {power_mape:.1%}")
     assert time_mape < 0.13
     assert power_mape < 0.06
+
+
+def test_without_scikit_learn_it_says_which_predictor_to_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("sklearn", "sklearn.ensemble"):
+        monkeypatch.setitem(sys.modules, name, None)
+    modes = grid()
+    few = measured(modes, step_s(TRUTH, MAXN, modes), power_w(TRUTH, MAXN, modes), ROWS)
+
+    with pytest.raises(BadInput, match=r"predictor: got forest, .*boards never have it: take the predictor fedge"):
+        ForestPredictor(Knowledge(MAXN)).fit(few)

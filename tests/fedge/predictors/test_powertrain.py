@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -284,3 +285,14 @@ def test_a_transfer_beats_networks_from_scratch_on_measured_boards(
     print(f"{board} {workload}, {count} modes: powertrain {transferred}, mlp {scratch}")
     assert transferred[0] < scratch[0]
     assert transferred[1] < scratch[1]
+
+
+def test_without_safetensors_it_says_so_before_it_trains(
+    table: ProfileTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("safetensors", "safetensors.numpy"):
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setattr(powertrain_reference, "train", None)
+
+    with pytest.raises(BadInput, match=r"powertrain, .*boards never have it: take the predictor fedge"):
+        reference_of(table, 0, tmp_path)

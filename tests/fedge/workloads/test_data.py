@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import builtins
 import gzip
 import hashlib
 import pickle
 import socket
+import sys
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from urllib.error import URLError
 
 import numpy as np
@@ -92,6 +96,34 @@ def test_the_digits_also_come_through_scikit_learns_own_reader(tmp_path: Path, m
     expected = data.load("digits", tmp_path)
     monkeypatch.setattr(data, "digits_path", lambda: None)
     assert np.array_equal(data.load("digits", tmp_path).train_x, expected.train_x)
+
+
+def test_without_scikit_learn_the_digits_are_refused_with_what_to_take_instead(tmp_path: Path, monkeypatch) -> None:
+    for name in ("sklearn", "sklearn.datasets"):
+        monkeypatch.setitem(sys.modules, name, None)
+
+    with pytest.raises(BadInput, match=r"digits, which lies inside scikit-learn.*boards never have it.*synthetic-cnn"):
+        data.load("digits", tmp_path)
+
+
+def test_another_package_that_is_missing_is_not_taken_for_scikit_learn(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(data, "digits_path", lambda: None)
+    monkeypatch.delitem(sys.modules, "sklearn.datasets", raising=False)
+    monkeypatch.setattr(builtins, "__import__", _without("joblib", "sklearn.datasets", builtins.__import__))
+
+    with pytest.raises(ModuleNotFoundError, match="joblib"):
+        data.load("digits", tmp_path)
+
+
+def _without(missing: str, within: str, real: Callable[..., Any]) -> Callable[..., Any]:
+    """The import statement on a machine where ``within`` is there and what it needs, ``missing``, is not."""
+
+    def imported(name: str, *rest: Any, **more: Any) -> Any:
+        if name == within:
+            raise ModuleNotFoundError(f"No module named {missing!r}", name=missing)
+        return real(name, *rest, **more)
+
+    return imported
 
 
 @pytest.mark.parametrize(("name", "title"), [("mnist", "MNIST"), ("fashionmnist", "FashionMNIST")])

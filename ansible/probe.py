@@ -1,0 +1,505 @@
+"""What a host knows of itself, for ``status.yml``: one JSON object; changes nothing, and every part fails alone."""
+# ruff: noqa: INP001, UP006, UP035, UP045 - a program beside the playbooks, for Python from 3.8 on
+# It imports nothing that is not in it, and nothing of what is installed there:
+# a board that is half upgraded has to answer too.
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import grp
+import json
+import os
+import platform
+import pwd
+import re
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+
+BOARD_SERVICES = ("fedge-powerd", "fedge-worker", "fedge-supernode", "fedge-superexec")
+SERVER_SERVICES = ("fedge-superlink", "nginx")
+APP_USER = "fedge-app"
+POWERD_SOCKET = "/run/fedge/powerd.sock"
+WORKER_SOCKET = "/run/fedge-worker/worker.sock"
+STATE = "/var/lib/fedge/node"
+
+# Bounds, chosen by us.
+COMMAND_S = 10.0
+FLOWER_S = 30.0
+SOCKET_S = 12.0
+"""The worker answers at once, unless a slow board is just importing torch."""
+REACH_S = 5.0
+LONGEST_LINE = 300
+LOG_LINES = 20
+LONGEST_FILE = 1 << 16
+LONGEST_REPLY = 1 << 20
+
+COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+SECRET = re.compile(r"(?i)(password|passwd|token|secret|authorization|api[-_]?key)(\"?\s*[=:]\s*)\S.*")
+NODES = """
+import json
+from flwr.cli.flower_config import read_superlink_connection
+from flwr.cli.utils import init_http_client_from_connection
+from flwr.proto.control_pb2 import ListNodesRequest
+client = init_http_client_from_connection(read_superlink_connection("fleet"))
+found = client.ListNodes(ListNodesRequest()).nodes_info
+print(json.dumps({"nodes": [{"node_id": str(node.node_id), "name": node.name or None, "status": node.status,
+    "public_key": node.public_key.decode("ascii", "replace") or None} for node in found]}))
+"""
+"""Run by the SuperLink's own Python: ``flwr supernode list`` says neither the name nor the key of a node."""
+
+Fields = Dict[str, Any]
+Run = Callable[[Sequence[str], float], str]
+"""A command and its limit in seconds; its output. Raises ``OSError`` for one that fails."""
+
+
+def run(argv: Sequence[str], limit_s: float) -> str:
+    """A command's output; raises ``OSError`` for one that fails, ``TimeoutError`` for one that does not end."""
+    try:
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=limit_s, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise TimeoutError(f"{argv[0]}: no answer within {limit_s:g} s") from error
+    if done.returncode != 0:
+        said = (done.stderr or done.stdout).decode("utf-8", "replace").strip().splitlines() or ["no reason given"]
+        raise OSError(f"{argv[0]} ended with {done.returncode}: {cut(said[-1])}")
+    return done.stdout.decode("utf-8", "replace")
+
+
+def part(read: Callable[[], Any]) -> Any:
+    """What ``read`` finds, or {"error": kind, "text": what happened}."""
+    try:
+        return read()
+    except Exception as error:  # noqa: BLE001 - whatever cannot be read is reported, and the rest goes on
+        return failed(error)
+
+
+def failed(error: BaseException) -> Fields:
+    """An error as the report names it."""
+    kinds = (
+        (PermissionError, "denied"),
+        (FileNotFoundError, "absent"),
+        (ConnectionRefusedError, "refused"),
+        ((TimeoutError, socket.timeout), "timeout"),
+        (socket.gaierror, "unresolved"),
+        (LookupError, "absent"),
+        (ValueError, "malformed"),
+    )
+    kind = next((name for kinds_of, name in kinds if isinstance(error, kinds_of)), "failed")
+    return {"error": kind, "text": cut(f"{error}" or type(error).__name__)}
+
+
+def cut(line: str) -> str:
+    """A line for the report: no colours, no secrets, bounded."""
+    plain = "".join(letter if letter.isprintable() else " " for letter in COLOUR.sub("", line)).strip()
+    if "PRIVATE KEY" in plain:
+        return "(a private key was here)"
+    return SECRET.sub(r"\1\2...", plain)[:LONGEST_LINE]
+
+
+# Files
+
+
+def text_of(path: Path) -> str:
+    """A small file; a link or a pipe that stands in its place is not followed, since others than root write some."""
+    handle = os.open(str(path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(handle, "rb") as file:
+        return file.read(LONGEST_FILE).decode("utf-8", "replace")
+
+
+def setting(root: Path, name: str) -> Optional[str]:
+    """A plain ``name: value`` of the board's settings; no YAML, which Python does not bring."""
+    try:
+        found = re.search(rf"(?m)^['\"]?{name}['\"]?\s*:\s*(.+?)\s*$", text_of(root / "etc/fedge/node.yaml"))
+    except OSError:
+        return None
+    value = found.group(1).strip("'\"") if found else ""
+    return value if value and value != "null" else None
+
+
+def number_in(path: Path) -> int:
+    """``PROTOCOL`` of a package's first file."""
+    return int(re.findall(r"(?m)^PROTOCOL\s*=\s*(\d+)", text_of(path))[0])
+
+
+def version_in(path: Path) -> str:
+    """``__version__`` of a package's first file."""
+    return str(re.findall(r"(?m)^__version__\s*=\s*[\"']([^\"']{1,40})", text_of(path))[0])
+
+
+def installed(environment: Path, package: str) -> str:
+    """The version of a package in an environment, from the name of its metadata's folder."""
+    pattern = f"lib/python3*/site-packages/{package}-*.dist-info"
+    found = sorted(path.name for path in environment.glob(pattern))
+    if not found:
+        raise FileNotFoundError(f"no {package} in {environment}")
+    return found[-1][len(package) + 1 : -len(".dist-info")]
+
+
+def client(root: Path) -> Fields:
+    """What the client on the board speaks; from its files, not by running it."""
+    source = root / "usr/lib/fedge-node/client/fedge"
+    return {
+        "powerd_protocol": number_in(source / "powerd/__init__.py"),
+        "worker_protocol": number_in(source / "worker/__init__.py"),
+        "flwr": installed(root / "usr/lib/fedge-node/venv", "flwr"),
+    }
+
+
+def claim(root: Path, state: str, now_s: float) -> Optional[Fields]:
+    """The run that the board works for, while its claim holds."""
+    try:
+        found = json.loads(text_of(root / state.lstrip("/") / "claim.json"))
+    except FileNotFoundError:
+        return None
+    left_s = float(found["until_s"]) - now_s
+    return {"run": cut(str(found["run"])), "left_s": round(left_s, 1)} if left_s > 0 else None
+
+
+def public_key(path: Path) -> str:
+    """The public half; anything else in its place stays there."""
+    line = text_of(path).strip()
+    if not re.match(r"(ecdsa|ssh)-\S+ \S+( [^\n]*)?$", line):
+        raise ValueError("no public key in OpenSSH's form")
+    return line
+
+
+def free_mb(root: Path, folder: str) -> int:
+    """What an ordinary account may still write there."""
+    found = os.statvfs(root / folder.lstrip("/"))
+    return found.f_bavail * found.f_frsize // 1000000
+
+
+def disks(root: Path, folders: Sequence[str]) -> Fields:
+    """Free megabytes of each folder that is there."""
+    there = [folder for folder in folders if (root / folder.lstrip("/")).is_dir()]
+    return {folder: free_mb(root, folder) for folder in there}
+
+
+# Services
+
+
+def service(name: str, runs: Run) -> Fields:
+    """One unit's state and the end of its log."""
+    shown = runs(
+        ["systemctl", "show", f"{name}.service", "--property=LoadState,ActiveState,SubState,NRestarts"], COMMAND_S
+    )
+    has = dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
+    absent = has.get("LoadState") in {"not-found", "masked"} and has.get("ActiveState") != "active"
+    found: Fields = {"state": "absent" if absent else has.get("ActiveState", "unknown")}
+    found["restarts"] = int(has.get("NRestarts") or 0)
+    log = [] if absent else part(lambda: log_of(name, runs))
+    found["log"] = log if isinstance(log, list) else [f"(no log: {log['text']})"]
+    return found
+
+
+def log_of(name: str, runs: Run) -> List[str]:
+    """The last lines of this boot, without colours and empty ones."""
+    wanted = ["--boot", "--no-pager", "--all", "--output=cat", f"--lines={LOG_LINES}"]
+    said = runs(["journalctl", "--unit", f"{name}.service", *wanted], COMMAND_S)
+    return [line for line in map(cut, said.splitlines()) if line][-LOG_LINES:]
+
+
+def services(names: Sequence[str], runs: Run) -> Fields:
+    """Every unit, each for itself."""
+    found = {}
+    for name in names:
+        one = part(functools.partial(service, name, runs))
+        found[name] = one if "error" not in one else {**one, "state": "unknown", "restarts": 0, "log": []}
+    return found
+
+
+# Sockets, asked as the client asks them
+
+
+def as_user(user: Optional[str], ask: Callable[[], Any], limit_s: float) -> Any:
+    """What ``ask`` says in a process of its own that is ``user``, and is ended after ``limit_s``; None: of this user.
+
+    Root would see neither a wrong group on a socket nor one that its folder hides.
+    """
+    account = None if user is None else pwd.getpwnam(user)
+    receive, send = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.close(receive)
+            os.write(send, json.dumps(part(functools.partial(_dropped, account, ask))).encode()[:LONGEST_REPLY])
+        finally:
+            os._exit(0)
+    os.close(send)
+    try:
+        return json.loads(_received(receive, limit_s))
+    finally:
+        os.close(receive)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def _dropped(account: Optional[pwd.struct_passwd], ask: Callable[[], Any]) -> Any:
+    if account is not None:
+        os.setgroups(os.getgrouplist(account.pw_name, account.pw_gid))
+        os.setgid(account.pw_gid)
+        os.setuid(account.pw_uid)
+    return ask()
+
+
+def _received(pipe: int, limit_s: float) -> bytes:
+    said, ends_s = bytearray(), time.monotonic() + limit_s
+    while True:
+        ready = select.select([pipe], [], [], max(0.0, ends_s - time.monotonic()))[0]
+        if not ready:
+            raise TimeoutError(f"no answer within {limit_s:g} s")
+        chunk = os.read(pipe, 65536)
+        if not chunk:
+            return bytes(said)
+        said += chunk
+
+
+def exchange(path: str, request: bytes, whole: Callable[[bytes], bool]) -> bytes:
+    """One request and its reply over a Unix socket."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
+        link.settimeout(SOCKET_S)
+        try:
+            link.connect(path)
+        except PermissionError as error:
+            raise PermissionError(f"no right to {path}, which is {owner_of(path)}") from error
+        except (FileNotFoundError, ConnectionRefusedError) as error:
+            raise type(error)(f"{path}: {error.strerror}") from error
+        link.sendall(request)
+        said = b""
+        while not whole(said) and len(said) < LONGEST_REPLY:
+            chunk = link.recv(65536)
+            if not chunk:
+                break
+            said += chunk
+        return said
+
+
+def owner_of(path: str) -> str:
+    """``USER:GROUP 0660`` of a socket, or of the folder that hides it."""
+    for place in (Path(path), Path(path).parent):
+        try:
+            has = place.stat()
+        except OSError:
+            continue
+        names = [_name(lambda: pwd.getpwuid(has.st_uid).pw_name, has.st_uid)]  # noqa: B023 - called at once
+        names.append(_name(lambda: grp.getgrgid(has.st_gid).gr_name, has.st_gid))  # noqa: B023 - called at once
+        return f"{':'.join(names)} {has.st_mode & 0o7777:04o}{'' if str(place) == path else f' at {place}'}"
+    return "hidden by a folder above it"
+
+
+def _name(look: Callable[[], str], number: int) -> str:
+    try:
+        return look()
+    except KeyError:
+        return str(number)
+
+
+def ask_powerd(path: str, verb: str, protocol: int) -> Fields:
+    """The daemon's reply to one verb, in the daemon's own wire: a line of JSON each way."""
+    line = json.dumps({"v": protocol, "verb": verb}).encode("ascii") + b"\n"
+    return dict(json.loads(exchange(path, line, lambda said: said.endswith(b"\n"))))
+
+
+def ask_worker(path: str, verb: str, protocol: int) -> Fields:
+    """The worker's reply to one verb, in the worker's own wire: a prefix, and a header of JSON."""
+    prefix = struct.Struct("<4sIQ")
+    header = json.dumps({"v": protocol, "verb": verb}).encode("ascii")
+
+    def whole(said: bytes) -> bool:
+        return len(said) >= prefix.size and len(said) >= prefix.size + prefix.unpack_from(said)[1]
+
+    said = exchange(path, prefix.pack(b"FDGW", len(header), 0) + header, whole)
+    if not whole(said) or not said.startswith(b"FDGW"):
+        raise ValueError(f"what answers at {path} does not speak the worker's wire")
+    return dict(json.loads(said[prefix.size : prefix.size + prefix.unpack_from(said)[1]]))
+
+
+def in_its_protocol(ask: Callable[[str, int], Fields], verb: str, protocol: int) -> Fields:
+    """The reply to a verb; one that speaks another protocol says which, and is asked again in its own."""
+    reply = ask(verb, protocol)
+    refused = reply.get("error")
+    told = re.search(r"speaks \"v\":(\d+)|protocol (\d+) is spoken", str((refused or {}).get("text")))
+    if refused and told:
+        reply = ask(verb, int(told.group(1) or told.group(2)))
+    if reply.get("ok") is not True:
+        error = reply.get("error") or {}
+        return {"error": str(error.get("kind", "failed")), "text": cut(str(error.get("text", "no reason given")))}
+    return reply
+
+
+def powerd(path: str, protocol: int) -> Fields:
+    """The daemon's version, and what is set now."""
+    ask = functools.partial(ask_powerd, path)
+    about = in_its_protocol(ask, "describe", protocol)
+    if "error" in about:
+        return about
+    now = in_its_protocol(ask, "get", int(about["protocol"]))
+    lease, preset = now.get("lease") or {}, now.get("preset") or {}
+    found = {name: about.get(name) for name in ("protocol", "version")}
+    found.update({name: now.get(name) for name in ("mode", "temperature_c", "changed", "stopped", "error", "text")})
+    found.update(preset=preset.get("name"), holder=lease.get("name"), holder_left_s=lease.get("left_s"))
+    return {name: value for name, value in found.items() if name not in {"error", "text"} or value is not None}
+
+
+def worker(path: str, protocol: int) -> Fields:
+    """The worker's versions, and what it does."""
+    about = in_its_protocol(functools.partial(ask_worker, path), "status", protocol)
+    wanted = ("protocol", "version", "python", "torch", "device", "state", "restarts", "error", "text")
+    return {name: about[name] for name in wanted if name in about}
+
+
+# The way to the SuperLink
+
+
+def dialled(root: Path) -> Optional[str]:
+    """``host:port`` that the SuperNode is told."""
+    try:
+        unit = text_of(root / "etc/systemd/system/fedge-supernode.service")
+    except FileNotFoundError:
+        return None
+    found = re.search(r"--superlink[ =](\S+)", unit)
+    return found.group(1) if found else None
+
+
+def reach(address: str) -> Fields:
+    """Whether somebody listens there; the SuperNode itself tries again for ever without saying why."""
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host.strip("[]"), int(port)), timeout=REACH_S):
+        return {"ok": True}
+
+
+# The server
+
+
+def unit_says(root: Path) -> Tuple[Path, str]:
+    """The environment and the user of the SuperLink's unit."""
+    unit = text_of(root / "etc/systemd/system/fedge-superlink.service")
+    program = re.findall(r"(?m)^ExecStart=(\S+)/bin/flower-superlink", unit)
+    user = re.findall(r"(?m)^User=(\S+)", unit)
+    if not program or not user:
+        raise ValueError("fedge-superlink.service names no program or no user")
+    return Path(program[0]), user[0]
+
+
+def flower(root: Path, runs: Run, program: str, *arguments: str) -> Fields:
+    """One of Flower's commands as the SuperLink's user, who alone may reach it; its answer in JSON."""
+    environment, user = unit_says(root)
+    home = "/var/lib/fedge-link/cli"
+    env = [f"FLWR_HOME={home}", "HOME=/var/lib/fedge-link", "FLWR_TELEMETRY_ENABLED=0", "FLWR_DISABLE_UPDATE_CHECK=1"]
+    as_link = ["runuser", f"--user={user}", "--", "env", f"--chdir={home}", "PYTHONDONTWRITEBYTECODE=1", *env]
+    said = runs([*as_link, str(environment / "bin" / program), *arguments], FLOWER_S)
+    return dict(json.loads(said[said.index("{") :]))
+
+
+def nodes(root: Path, runs: Run) -> List[Fields]:
+    """The registered nodes with name and key; without both where this Flower does not tell them."""
+    try:
+        return list(flower(root, runs, "python", "-c", NODES)["nodes"])
+    except (OSError, ValueError, KeyError):
+        listed = flower(root, runs, "flwr", "supernode", "list", "fleet", "--format", "json")["nodes"]
+        return [
+            {"node_id": one["node-id"], "name": None, "status": one["status"], "public_key": None} for one in listed
+        ]
+
+
+def played(root: Path, runs: Run) -> List[Fields]:
+    """The runs that have not ended."""
+    listed = flower(root, runs, "flwr", "list", "fleet", "--format", "json")["runs"]
+    alive = [one for one in listed if not str(one.get("status")).startswith("finished")]
+    return [{"run_id": str(one.get("run-id")), "status": str(one.get("status"))} for one in alive]
+
+
+def ends_s(path: str, runs: Run) -> int:
+    """Until when a certificate holds, in unix time."""
+    said = runs(["openssl", "x509", "-noout", "-enddate", "-in", path], COMMAND_S).strip()
+    text = said.partition("=")[2]
+    return int(datetime.strptime(text.replace(" GMT", " +0000"), "%b %d %H:%M:%S %Y %z").timestamp())
+
+
+# All of it
+
+
+def board(root: Path, runs: Run, user: Optional[str], now_s: Callable[[], float]) -> Fields:
+    """A board's facts."""
+    speaks = part(lambda: client(root))
+    address = part(lambda: dialled(root))
+    sockets = (setting(root, "power_socket") or POWERD_SOCKET, setting(root, "worker_socket") or WORKER_SOCKET)
+    asks = (
+        lambda: powerd(sockets[0], speaks.get("powerd_protocol", 1)),
+        lambda: worker(sockets[1], speaks.get("worker_protocol", 1)),
+    )
+    state = setting(root, "state_dir") or STATE
+    return {
+        "kind": "board",
+        "at_s": now_s(),
+        "board": setting(root, "board"),
+        "fedge": optional(lambda: version_in(root / "usr/lib/fedge-node/client/fedge/__init__.py")),
+        "python": platform.python_version(),
+        "model": optional(lambda: cut(text_of(root / "proc/device-tree/model").replace("\0", ""))),
+        "client": speaks,
+        "services": services(BOARD_SERVICES, runs),
+        "superlink": address,
+        "way": part(lambda: as_user(None, lambda: reach(address), 2 * REACH_S)) if isinstance(address, str) else None,
+        "public_key": optional(lambda: public_key(root / "etc/fedge/keys/node.pub")),
+        "powerd": part(lambda: as_user(user, asks[0], 2 * SOCKET_S)),
+        "worker": part(lambda: as_user(user, asks[1], 2 * SOCKET_S)),
+        "disk_free_mb": part(lambda: disks(root, ("/", "/var/lib/fedge"))),
+        "claim": part(lambda: claim(root, state, now_s())),
+    }
+
+
+def server(root: Path, runs: Run, now_s: Callable[[], float]) -> Fields:
+    """The server's facts."""
+    tls = root / "etc/fedge/tls"
+    return {
+        "kind": "server",
+        "at_s": now_s(),
+        "fedge": optional(lambda: installed(unit_says(root)[0], "fedge")),
+        "flwr": optional(lambda: installed(unit_says(root)[0], "flwr")),
+        "services": services(SERVER_SERVICES, runs),
+        "nodes": part(lambda: nodes(root, runs)),
+        "runs": part(lambda: played(root, runs)),
+        "disk_free_mb": part(lambda: disks(root, ("/", "/var/lib/fedge-link"))),
+        "certificates": {
+            name: part(functools.partial(ends_s, str(tls / name), runs)) for name in ("server.crt", "ca.crt")
+        },
+    }
+
+
+def optional(read: Callable[[], Any]) -> Any:
+    """What ``read`` finds, or None."""
+    found = part(read)
+    return None if isinstance(found, Mapping) and "error" in found else found
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Print the facts of the host on which this runs."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("kind", choices=["board", "server"])
+    parser.add_argument("--asked-at-s", type=float, help="the control node's time, handed back")
+    parser.add_argument("--root", type=Path, default=Path("/"))
+    parser.add_argument("--user", default=APP_USER, help="with whose eyes sockets are asked; '' for this user's")
+    asked = parser.parse_args(argv)
+    if asked.kind == "server":
+        found = server(asked.root, run, time.time)
+    else:
+        found = board(asked.root, run, asked.user or None, time.time)
+    # With at_s, where the host's clock stood while it was asked, however long that took.
+    found["done_at_s"] = time.time()
+    found["asked_at_s"] = asked.asked_at_s
+    sys.stdout.write(json.dumps(found) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,31 @@
+"""The ClientApp, as in Flower's quickstart: build the network, load the weights, train, send them back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from plain.task import network
+from plain.task import train as train_fn
+
+app = ClientApp()
+
+
+@app.train()
+def train(msg: Message, context: Context) -> Message:
+    """One round of training on the board's own samples, which lie beside its settings."""
+    config = context.run_config
+    model = network(str(config["model"]))
+    model.load_state_dict(msg.content["arrays"].to_torch_state_dict())
+    metrics = train_fn(
+        model,
+        Path(str(context.node_config["settings"])).parent / "state" / "own",
+        int(config["steps"]),
+        int(config["batch-size"]),
+        float(config["learning-rate"]),
+        float(config["momentum"]),
+    )
+    content = RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord(metrics)})
+    return Message(content=content, reply_to=msg)

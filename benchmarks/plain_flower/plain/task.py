@@ -1,0 +1,54 @@
+"""The model, its training and its test: what Flower's quickstart keeps in task.py; images come from files of arrays."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedge.worker.models import MODELS
+from fedge.worker.tasks import Shape
+
+
+def network(name: str) -> nn.Module:
+    """One of fedge's own networks for CIFAR's images, so that both sides train the same."""
+    return MODELS[name](Shape(3, 32, 10))
+
+
+def images(folder: Path, part: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Images (n, 3, 32, 32) from -1 to 1, and labels."""
+    x, y = (np.load(folder / f"{part}_{axis}.npy") for axis in "xy")
+    return torch.from_numpy(x).float() / 127.5 - 1.0, torch.from_numpy(y)
+
+
+def train(net: nn.Module, folder: Path, steps: int, batch_size: int, rate: float, momentum: float) -> dict[str, float]:
+    """So many minibatches of SGD; the mean loss and the seconds that the minibatches took."""
+    x, y = images(folder, "train")
+    criterion = nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(net.parameters(), lr=rate, momentum=momentum)
+    net.train()
+    total, begun_s = 0.0, time.perf_counter()
+    for step in range(steps):
+        if step * batch_size % len(x) == 0:
+            order = torch.randperm(len(x))
+        start = step * batch_size % len(x)
+        chosen = order[start : start + batch_size]
+        optimizer.zero_grad()
+        loss = criterion(net(x[chosen]), y[chosen])
+        loss.backward()
+        optimizer.step()
+        total += loss.item()
+    return {"train_loss": total / steps, "train_s": time.perf_counter() - begun_s, "num-examples": len(x)}
+
+
+def test(net: nn.Module, folder: Path) -> dict[str, float]:
+    """Mean loss and accuracy over the test images."""
+    x, y = images(folder, "test")
+    net.eval()
+    with torch.no_grad():
+        scores = net(x)
+        loss = nn.functional.cross_entropy(scores, y).item()
+    return {"loss": loss, "accuracy": float((scores.argmax(1) == y).float().mean())}

@@ -1,0 +1,299 @@
+"""A round's wall time on loopback: fedge's fleet backend against plain Flower, on the same four SuperNodes.
+
+    python benchmarks/round_overhead.py [ROUNDS] [--blocks 2] [--model small-cnn] [--steps 16] [--keep FOLDER]
+
+One SuperLink and four SuperNodes without TLS, each a recorded board with its real power daemon and resident worker. On
+them run in turn, ``--blocks`` times each: a plain Flower app made as Flower's quickstart is (``plain_flower/``:
+FedAvg's own loop, torch imported and the model loaded in every ClientApp), and ``fedge run``. Both have the same
+network, the same samples on each board, the same number and size of minibatches and one torch thread; both have one
+phase of messages per round (train) and test the global model on the server. ``tracing/`` notes the moments in both
+alike. SuperExec looks for work ten times a second on both sides, as it does on boards that fedge provisions.
+
+Printed: what import and load of the model take in a fresh process; then, over ROUNDS (6) rounds of each block after its
+first, medians with the smallest and the largest: the phases of every message, the parts of every round, and the wall
+time from one round's push to the next one's, with the ratio. The goal is 0.7. Training itself
+is printed apart; in fedge, changes of mode are part of ``answer``. Where the machine has fewer cores than boards, or
+other work, their processes wait for each other: repeat it on an idle one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+GOAL = 0.7
+BOARDS = ("nano", "xavier-nx", "agx-orin-jp6", "orin-nano-jp6")
+BATCH, RATE, MOMENTUM = 16, 0.01, 0.9
+TEST_SAMPLES = 200
+IMPORT_AND_LOAD = """
+import time
+begun_s = time.perf_counter()
+import torch
+torch_s = time.perf_counter() - begun_s
+from fedge.worker.models import MODELS
+from fedge.worker.tasks import Shape
+net = MODELS[{model!r}](Shape(3, 32, 10))
+torch.optim.SGD(net.parameters(), lr=0.1)
+print(torch_s, time.perf_counter() - begun_s)
+"""
+TASK = "from fedge.worker.models import MODELS\n\n\ndef model(shape):\n    return MODELS[{model!r}](shape)\n"
+EXPERIMENT = """
+name: overhead
+seed: 1
+rounds: {rounds}
+backend: fleet
+fleet: [{{device: orin-nano, name: board, count: {boards}}}]
+workload: {{task: {task}, batch_size: {batch}, local_epochs: 1, learning_rate: {rate}, momentum: {momentum}}}
+data: {{dir: {data}}}
+superlink: {{address: "{address}", connect_timeout_s: 60}}
+reply_timeout_s: 120
+"""
+PHASES = ("wait", "start", "answer", "training", "back", "cpu")
+PARTS = ("boards", "server")
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """Seconds of one message.
+
+    ``wait``: from the beginning of the push to the ClientApp's process; ``start``: until its function is entered;
+    ``answer``: inside it, without the training; ``training``: the minibatches; ``back``: until the server has it.
+    ``cpu``: what the ClientApp's process has computed when its function is left; the machine's load changes it least.
+    """
+
+    wait: float
+    start: float
+    answer: float
+    training: float
+    back: float
+    cpu: float
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Seconds of one round: until the last reply is there, until the next push begins, and both; and its messages."""
+
+    boards: float
+    server: float
+    sent: tuple[Sent, ...]
+
+    @property
+    def wall(self) -> float:
+        return self.boards + self.server
+
+
+def main() -> int:
+    """Measure and print; 1 when the goal is missed."""
+    asked = _options()
+    sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    load_s = [_import_and_load(asked.model) for _ in range(3)]
+    torch_s, whole_s = (statistics.median(column) for column in zip(*load_s, strict=True))
+    print(f"{asked.model} in a fresh process: import torch {torch_s:.2f} s, with model and optimiser {whole_s:.2f} s")
+    folder = Path(asked.keep or tempfile.mkdtemp(prefix="overhead-"))
+    try:
+        plain, ours = _played(asked, folder)
+    finally:
+        if not asked.keep:
+            shutil.rmtree(folder, ignore_errors=True)
+    _show(plain, ours)
+    ratio = statistics.median(r.wall for r in ours) / statistics.median(r.wall for r in plain)
+    print(f"fedge / plain Flower, medians of a round's wall time: {ratio:.2f} (goal: {GOAL} at most)")
+    print(f"load of the machine: {' '.join(f'{load:.1f}' for load in os.getloadavg())}, {os.cpu_count()} cores")
+    return 0 if ratio <= GOAL else 1
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("rounds", type=int, nargs="?", default=6)
+    parser.add_argument("--blocks", type=int, default=2)
+    parser.add_argument("--model", default="small-cnn", help="a network of fedge.worker.models")
+    parser.add_argument("--steps", type=int, default=16, help="minibatches of a board's round")
+    parser.add_argument("--keep", help="keep the run's files in this folder")
+    return parser.parse_args()
+
+
+def _import_and_load(model: str) -> tuple[float, float]:
+    """Seconds of a fresh process to import torch, and with that to have model and optimiser."""
+    command = [sys.executable, "-c", IMPORT_AND_LOAD.format(model=model)]
+    env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, check=True)
+    torch_s, whole_s = map(float, done.stdout.split())
+    return torch_s, whole_s
+
+
+def _played(asked: argparse.Namespace, folder: Path) -> tuple[list[Round], list[Round]]:
+    """The rounds of plain Flower's runs and of fedge's, on one fleet."""
+    from contracts.loopback_fleet import loopback_fleet
+
+    folder.mkdir(parents=True, exist_ok=True)
+    plain: list[Round] = []
+    ours: list[Round] = []
+    with _traced(folder / "trace.jsonl") as trace, loopback_fleet(BOARDS, folder) as fleet:
+        for name in fleet.desks:
+            _give_samples(folder / name, asked.steps * BATCH)
+        _write_samples(folder / "test", TEST_SAMPLES, seed=0)
+        for block in range(1, asked.blocks + 1):
+            _run_plain(asked, folder, fleet.address, block)
+            plain += _rounds(trace, {})
+            _run_fedge(asked, folder, fleet.address, block)
+            ours += _rounds(trace, _training_s(folder / f"fedge-{block}"))
+    return plain, ours
+
+
+@contextmanager
+def _traced(path: Path) -> Iterator[Path]:
+    """Everything that is started inside notes into ``path``."""
+    before = os.environ.copy()
+    os.environ["FEDGE_ROUND_TRACE"] = str(path)
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # it would have both apps compiled for every message
+    os.environ["PYTHONPATH"] = str(Path(__file__).with_name("tracing"))
+    try:
+        yield path
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def _give_samples(place: Path, count: int) -> None:
+    """A board's own samples, which its settings name."""
+    own = place / "state" / "own"
+    _write_samples(own, count, seed=int(place.name.rpartition("-")[2]))
+    settings = place / "node.yaml"
+    told = json.loads(settings.read_text(encoding="utf-8")) | {"data_folder": str(own)}
+    settings.write_text(json.dumps(told), encoding="utf-8")
+
+
+def _write_samples(folder: Path, count: int, seed: int) -> None:
+    from fedge.worker import sources
+
+    folder.mkdir(parents=True, exist_ok=True)
+    data = sources.synthetic(count, 3, 32, 10, seed)
+    if seed == 0:
+        data = data._replace(test_x=data.train_x, test_y=data.train_y)
+    for part in sources.PARTS:
+        np.save(folder / f"{part}.npy", getattr(data, part))
+
+
+def _run_plain(asked: argparse.Namespace, folder: Path, address: str, block: int) -> None:
+    """The plain app, by Flower's own command."""
+    from experiments.backends.fleet import connection
+    from experiments.backends.processes import Launch, ending, private
+    from experiments.backends.staging import run_config_toml
+    from experiments.backends.submission import log_of, submit
+    from fedge.experiment import SuperlinkSpec
+
+    place = folder / f"plain-{block}"
+    app = place / "app"
+    shutil.copytree(Path(__file__).with_name("plain_flower"), app, ignore=shutil.ignore_patterns("__pycache__"))
+    home = place / ".flwr"
+    home.mkdir()
+    (home / "config.toml").write_text(connection(SuperlinkSpec(address=address)), encoding="utf-8")
+    config = {"rounds": asked.rounds + 2, "nodes": len(BOARDS), "model": asked.model, "samples": str(folder / "test")}
+    config |= {"batch-size": BATCH, "steps": asked.steps, "learning-rate": RATE, "momentum": MOMENTUM}
+    (home / "run-config.toml").write_text(run_config_toml(config), encoding="utf-8")
+    launch = Launch(app, home, place / "logs", private(os.environ, place), lambda: None)
+    with ending(launch):
+        submit(launch, log_of(launch), home / "run-config.toml", [], lambda: None)
+
+
+def _run_fedge(asked: argparse.Namespace, folder: Path, address: str, block: int) -> None:
+    """The same by ``fedge run``."""
+    task, experiment = folder / "bench_task.py", folder / f"fedge-{block}.yaml"
+    task.write_text(TASK.format(model=asked.model), encoding="utf-8")
+    text = EXPERIMENT.format(
+        rounds=asked.rounds + 2,
+        boards=len(BOARDS),
+        task=task,
+        batch=BATCH,
+        rate=RATE,
+        momentum=MOMENTUM,
+        data=folder / "test",
+        address=address,
+    )
+    experiment.write_text(text, encoding="utf-8")
+    command = [sys.executable, "-m", "experiments.cli", "run", str(experiment), "--out", str(folder / f"fedge-{block}")]
+    log = folder / f"fedge-{block}.log"
+    with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output, cwd=ROOT) as process:
+        try:
+            process.wait()
+        finally:
+            process.terminate()  # it ends what it has started, where this program is interrupted
+    if process.returncode != 0:
+        sys.exit(f"fedge run ended with {process.returncode}\n{log.read_text(encoding='utf-8')}")
+
+
+def _training_s(run: Path) -> dict[int, list[float]]:
+    """By round, each board's seconds of minibatches, as metered."""
+    from fedge.telemetry.rows import ClientRow
+    from fedge.telemetry.store import read_rows
+
+    found: dict[int, list[float]] = {}
+    for row in read_rows(run, ClientRow):
+        if row.error is None and row.step_s is not None:
+            found.setdefault(row.round, []).append(row.steps * row.step_s)
+    return found
+
+
+def _rounds(trace: Path, metered: Mapping[int, Sequence[float]]) -> list[Round]:
+    """What was noted since the last call, as rounds: without the first, and up to the last push."""
+    events = [json.loads(line) for line in trace.read_text(encoding="utf-8").splitlines()]
+    trace.rename(trace.with_name(f"trace-{time.time_ns()}.jsonl"))
+    pushes = [event for event in events if event["what"] == "pushed" and event["kind"] == "train"]
+    pulled_s = {number: event["at_s"] for event in events if event["what"] == "pulled" for number in event["ids"]}
+    entered = {event["id"]: event for event in events if event["what"] == "entered"}
+    left = {event["id"]: event for event in events if event["what"] == "left"}
+    rounds = []
+    for number, (push, following) in enumerate(itertools.pairwise(pushes), start=1):
+        last_s = max(pulled_s[each] for each in push["ids"])
+        known = metered.get(number)
+        shares = known or [left[each]["train_s"] for each in push["ids"]]
+        sent = tuple(
+            _sent(push["begun_s"], entered[each], left[each], pulled_s[each], share)
+            for each, share in zip(push["ids"], shares, strict=True)
+        )
+        rounds.append(Round(last_s - push["begun_s"], following["begun_s"] - last_s, sent))
+    return rounds[1:]
+
+
+def _sent(begun_s: float, entered: Mapping[str, Any], left: Mapping[str, Any], pulled_s: float, share_s: float) -> Sent:
+    started_s, at_s, left_s = entered["started_s"], entered["at_s"], left["at_s"]
+    answer_s = left_s - at_s - share_s
+    return Sent(started_s - begun_s, at_s - started_s, answer_s, share_s, pulled_s - left_s, left["cpu_s"])
+
+
+def _show(plain: Sequence[Round], ours: Sequence[Round]) -> None:
+    print(f"{'seconds':26s} {'plain Flower':>24s} {'fedge':>24s}")
+    for phase in PHASES:
+        columns = ([getattr(sent, phase) for r in rounds for sent in r.sent] for rounds in (plain, ours))
+        print(f"{'message: ' + phase:26s} " + " ".join(map(_spread, columns)))
+    for part in (*PARTS, "wall"):
+        columns = ([getattr(r, part) for r in rounds] for rounds in (plain, ours))
+        print(f"{'round: ' + part:26s} " + " ".join(map(_spread, columns)))
+    print(f"{len(plain)} and {len(ours)} rounds; medians (smallest to largest)")
+
+
+def _spread(seconds: Iterable[float]) -> str:
+    values = list(seconds)
+    return f"{statistics.median(values):8.2f} ({min(values):5.2f} to {max(values):5.2f})"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,90 @@
+"""``fedge fleet run``: an experiment checked here, played on the fleet's server, its run folder fetched."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from experiments import checks, launch
+from experiments.commands.fleet_playbook import Fleet
+from experiments.fleet import inventory, remote
+from experiments.fleet.inventory import Inventory
+from experiments.fleet.remote import Server
+from experiments.schema import load_experiment
+from fedge.errors import BadInput
+from fedge.experiment import Experiment, SuperlinkSpec, boards
+from fedge.workloads.data import WHERE as DATA
+
+OTHERS_SHOWN = 5
+
+
+def run(config: Path, overrides: Sequence[str], out: Path | None, fleet: Fleet) -> int:
+    """Play an experiment on the fleet; returns the exit code of the run on the server."""
+    console = Console(file=sys.stdout)
+    experiment = load_experiment(config, [*overrides, f"backend={checks.FLEET}"])
+    found = inventory.read(fleet.inventory, fleet.playbooks)
+    check_boards(experiment, found, config)
+    folder = launch.new_folder(experiment, out)
+    check_here(experiment, console)
+    server = remote.server_of(found.server)
+    job = remote.send(server, remote.bundle(at_server(experiment, server)), experiment.name)
+    _say(console, f"the experiment is on {server.name} in {job}")
+    try:
+        code = remote.follow(server, job, _width(), lambda line: _say(console, line))
+    except KeyboardInterrupt:
+        # What a stopped run has is worth as much as a failed one's: it is the only trace of what went on.
+        _fetch(server, job, folder, console)
+        raise
+    _fetch(server, job, folder, console)
+    return code
+
+
+def check_boards(experiment: Experiment, found: Inventory, config: Path) -> None:
+    """Raise ``BadInput`` for boards of the experiment that the inventory does not have."""
+    known = found.board_names
+    strange = [board.name for board in boards(experiment) if board.name not in known]
+    if strange:
+        right = f"boards of {found.path}: {', '.join(known[:OTHERS_SHOWN])}{', ...' * (len(known) > OTHERS_SHOWN)}"
+        raise BadInput(f"{config}: fleet", f"{', '.join(strange)}, not in the inventory", right)
+
+
+def check_here(experiment: Experiment, console: Console) -> None:
+    """Everything that `fedge run` checks, but for what only the server can know: its certificates, its data."""
+    from experiments.backends import strategies
+
+    # Loopback in plain text: an address that is right anywhere, since the real one is the server's.
+    spec = SuperlinkSpec(connect_timeout_s=experiment.superlink.connect_timeout_s)
+    here = experiment.model_copy(update={"superlink": spec})
+    try:
+        checks.check(here)
+    except BadInput as error:
+        if error.where != DATA:
+            raise
+        _say(console, "note: the data is not on this machine; the server checks it, and what depends on it")
+    strategies.check(here)
+
+
+def at_server(experiment: Experiment, server: Server) -> Experiment:
+    """The experiment with the SuperLink as it is on the server, whatever the file says."""
+    changes = {"address": f"127.0.0.1:{server.port}", "root_certificates": remote.CA}
+    return experiment.model_copy(update={"superlink": experiment.superlink.model_copy(update=changes)})
+
+
+def _fetch(server: Server, job: str, folder: Path, console: Console) -> None:
+    if remote.fetch(server, job, folder):
+        _say(console, f"run folder: {folder} (on {server.name}: {job}/{remote.RUN})")
+    else:
+        _say(console, f"the run on {server.name} made no folder; what was sent is in {job}")
+
+
+def _width() -> dict[str, str]:
+    """This terminal's width, since the run there has none."""
+    return {"COLUMNS": str(shutil.get_terminal_size().columns)} if sys.stdout.isatty() else {}
+
+
+def _say(console: Console, line: str) -> None:
+    console.print(line, soft_wrap=True, highlight=False, markup=False)

@@ -1,0 +1,190 @@
+"""Runs one of the fleet's playbooks through ansible-runner; nothing that it keeps for itself outlives the call."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import signal
+import sys
+import sysconfig
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any, TextIO
+
+from experiments.backends.processes import MARK, marked
+from experiments.fleet.events import COLOURS, Event, State, events_of, fold, short
+from fedge.errors import BadInput, RunFailed
+
+EXTRA = "pip install 'fedge[fleet]'"
+END_WITHIN_S = 5.0
+"""How long an interrupted playbook may take to end by itself; chosen by us."""
+HEARD_S = 0.2
+"""How often ansible-runner looks whether the playbook has ended; chosen by us."""
+KEPT_LINES = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One playbook of ``folder`` on the hosts of ``inventory``, all or those of Ansible's pattern ``limit``."""
+
+    folder: Path
+    playbook: str
+    inventory: Path
+    limit: str | None = None
+    check: bool = False
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a playbook ended: Ansible's exit code, the state of the fleet, the end of what was said outside of tasks."""
+
+    code: int
+    state: State
+    words: str
+
+
+def play(call: Call, log: Path, tell: Callable[[State, Event], None]) -> Outcome:
+    """Run a playbook and return when it has ended; ``tell`` gets each event with the state after it.
+
+    All of Ansible's output goes into ``log``, a new file for its owner alone. No shell is involved, nobody is asked for
+    a password, and a host whose key is not known is refused. An exception, Ctrl-C among them, ends the playbook and its
+    processes. Raises ``BadInput`` without Ansible or the playbook.
+    """
+    runner = _runner()
+    if not (call.folder / call.playbook).is_file():
+        raise BadInput("--playbooks", f"{call.folder}, without {call.playbook}", "the folder ansible/ of the checkout")
+    mark = uuid.uuid4().hex
+    with new_log(log) as out, tempfile.TemporaryDirectory(prefix="fedge-fleet-") as private:
+        listener = _Listener(out, tell)
+        with _terminable(), _ending(mark):
+            ended = runner.run(
+                private_data_dir=private,
+                project_dir=str(call.folder),
+                playbook=call.playbook,
+                inventory=[str(call.inventory)],
+                limit=call.limit,
+                extravars=dict(call.variables),
+                cmdline="--check" if call.check else None,
+                envvars={**environment(os.environ, call.folder), MARK: mark},
+                settings={"pexpect_timeout": HEARD_S},
+                event_handler=listener.hear,
+                # Otherwise it takes over the signals and never gives them back.
+                cancel_callback=lambda: False,
+                quiet=True,
+            )
+    return Outcome(int(ended.rc), listener.state, short("\n".join(listener.words[-KEPT_LINES:])))
+
+
+class _Listener:
+    """Writes the log and folds the events, as ansible-runner hands them over."""
+
+    def __init__(self, log: TextIO, tell: Callable[[State, Event], None]) -> None:
+        self._log, self._tell = log, tell
+        self.state = State()
+        self.words: list[str] = []
+
+    def hear(self, raw: Mapping[str, Any]) -> bool:
+        """Take one event; False keeps ansible-runner from writing it down as well."""
+        said = COLOURS.sub("", str(raw.get("stdout") or "")).replace("\r\n", "\n")
+        if said:
+            self._log.write(f"{said}\n")
+            self._log.flush()
+        if raw.get("event") in {"verbose", "error", "warning"}:
+            self.words += [line for line in said.splitlines() if line.strip()]
+        for event in events_of(raw):
+            self.state = fold(self.state, event)
+            self._tell(self.state, event)
+        return False
+
+
+def environment(base: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """What Ansible's programs get beside their surroundings: this environment's programs, the playbooks' settings."""
+    env = {
+        "PATH": os.pathsep.join((sysconfig.get_path("scripts"), base.get("PATH", os.defpath))),
+        "ANSIBLE_NOCOLOR": "1",
+        # ansible-runner would switch it off; an inventory's own ansible_host_key_checking still counts.
+        "ANSIBLE_HOST_KEY_CHECKING": base.get("ANSIBLE_HOST_KEY_CHECKING", "True"),
+        # An unknown host is refused, where ssh would wait for a person's yes.
+        "ANSIBLE_SSH_EXTRA_ARGS": base.get("ANSIBLE_SSH_EXTRA_ARGS", "-o StrictHostKeyChecking=yes"),
+        # A file that is none would otherwise be an empty fleet.
+        "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "True",
+    }
+    config = folder / "ansible.cfg"
+    return env | ({"ANSIBLE_CONFIG": str(config)} if config.is_file() else {})
+
+
+def program(name: str) -> str:
+    """The path of one of Ansible's programs beside this Python; raises ``BadInput`` where it is not installed."""
+    path = Path(sysconfig.get_path("scripts")) / name
+    if not path.is_file():
+        raise BadInput(name, f"no such program beside {sys.executable}", f"`{EXTRA}` installs it")
+    return str(path)
+
+
+def _runner() -> Any:
+    program("ansible-playbook")
+    try:
+        return importlib.import_module("ansible_runner")
+    except ImportError as error:
+        raise BadInput("ansible-runner", "nothing: it is not installed", f"`{EXTRA}` installs it") from error
+
+
+def new_log(path: Path) -> TextIO:
+    """A new file that its owner alone may read."""
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.touch(mode=0o600, exist_ok=False)
+        return path.open("w", encoding="utf-8")
+    except OSError as error:
+        raise RunFailed(f"cannot write the log {path} ({error.strerror})") from error
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM and a terminal that closes end a playbook as Ctrl-C does; only the main thread may ask for that."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _ending(mark: str) -> Iterator[None]:
+    """End the playbook's processes, each by its id, when the block is left by an exception.
+
+    Ansible's workers have sessions of their own, so that a signal to the group of its first process would miss them.
+    """
+    try:
+        yield
+    except BaseException:
+        end_s = time.monotonic() + END_WITHIN_S
+        _send(signal.SIGTERM, mark)
+        while marked(mark) and time.monotonic() < end_s:
+            time.sleep(0.05)
+        while marked(mark):
+            _send(signal.SIGKILL, mark)
+            time.sleep(0.05)
+        raise
+
+
+def _send(number: signal.Signals, mark: str) -> None:
+    for pid in marked(mark):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)

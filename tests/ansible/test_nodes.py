@@ -1,0 +1,186 @@
+"""Which boards the server registers and which it locks out: one name is one key, whatever happened before."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+PROGRAM = Path(__file__).resolve().parents[2] / "ansible" / "roles" / "superlink" / "files" / "nodes.py"
+
+
+def _loaded() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("nodes", PROGRAM)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["nodes"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+nodes = _loaded()
+
+
+def node(name: str, key: str, status: str = "offline", node_id: str = "1"):
+    return nodes.Node(node_id, name, status, key)
+
+
+def test_a_new_board_is_registered() -> None:
+    assert nodes.plan([], {"nano-1": "key"}, ["nano-1"]) == nodes.Plan(("nano-1",), {}, ())
+
+
+def test_a_board_that_is_registered_with_its_key_is_left_as_it_is() -> None:
+    assert nodes.plan([node("nano-1", "key")], {"nano-1": "key"}, ["nano-1"]) == nodes.Plan((), {}, ())
+
+
+def test_the_former_key_of_a_board_with_a_new_one_is_unregistered() -> None:
+    plan = nodes.plan([node("nano-1", "old", node_id="7")], {"nano-1": "new"}, ["nano-1"])
+
+    assert plan == nodes.Plan(("nano-1",), {"7": "nano-1"}, ())
+
+
+def test_a_board_that_is_not_in_the_inventory_is_left_alone_and_named() -> None:
+    plan = nodes.plan([node("nano-9", "key", node_id="7")], {}, ["nano-1"])
+
+    assert (plan.register, dict(plan.unregister)) == ((), {})
+    assert "nano-9 (node 7) is registered and not in the inventory" in plan.notes[0]
+
+
+def test_a_board_whose_key_is_not_on_the_control_node_is_neither_locked_out_nor_named() -> None:
+    assert nodes.plan([node("nano-1", "key")], {}, ["nano-1"]) == nodes.Plan((), {}, ())
+
+
+def test_a_key_that_a_person_locked_out_stays_out_and_the_cure_is_said() -> None:
+    plan = nodes.plan([node("nano-1", "key", "unregistered")], {"nano-1": "key"}, ["nano-1"])
+
+    assert (plan.register, dict(plan.unregister)) == ((), {})
+    assert "never taken again" in plan.notes[0]
+    assert "provision it again" in plan.notes[0]
+
+
+def test_a_board_with_another_name_than_its_keys_is_told_of() -> None:
+    plan = nodes.plan([node("nano-1", "key")], {"nano-2": "key"}, ["nano-2"])
+
+    assert (plan.register, dict(plan.unregister)) == ((), {})
+    assert len(plan.notes) == 1
+    assert plan.notes[0].startswith(
+        "nano-2: its key is registered as 'nano-1'; for the new name, remove /etc/fedge/keys/node"
+    )
+
+
+def test_boards_that_changed_names_with_each_other_are_not_locked_out() -> None:
+    found = [node("nano-1", "first", node_id="1"), node("nano-2", "second", node_id="2")]
+    plan = nodes.plan(found, {"nano-1": "second", "nano-2": "first"}, ["nano-1", "nano-2"])
+
+    assert (plan.register, dict(plan.unregister)) == ((), {})
+    assert len(plan.notes) == 2
+
+
+_NAMES, _KEYS = st.sampled_from("abc"), st.sampled_from("123456")
+_BOARDS = st.dictionaries(_NAMES, _KEYS, max_size=3).filter(lambda keys: len(set(keys.values())) == len(keys))
+_KNOWN = st.lists(
+    st.tuples(_NAMES, _KEYS, st.sampled_from(["online", "offline", "registered", "unregistered"])),
+    max_size=6,
+    unique_by=lambda found: found[1],
+)
+
+
+@given(known=_KNOWN, keys=_BOARDS)
+def test_after_it_was_done_once_there_is_nothing_to_do(known: list[tuple[str, str, str]], keys: dict[str, str]) -> None:
+    before = [node(name, key, status, str(i)) for i, (name, key, status) in enumerate(known)]
+    first = nodes.plan(before, keys, [*keys])
+    after = [
+        node(found.name, found.public_key, "unregistered" if found.node_id in first.unregister else found.status)
+        for found in before
+    ]
+    after += [node(board, keys[board], "registered") for board in first.register]
+    second = nodes.plan(after, keys, [*keys])
+
+    assert second.register == ()
+    assert second.unregister == {}
+    for board in keys:
+        assert {found.public_key for found in after if found.name == board and found.status != "unregistered"} <= {
+            *keys.values()
+        }
+
+
+@contextmanager
+def _superlink(folder: Path) -> Iterator[dict[str, str]]:
+    """A SuperLink with node authentication; yields the environment of its commands."""
+    from contracts.secured_fleet import running, says
+
+    from experiments.backends.processes import private
+    from experiments.backends.superlink import free_port
+    from experiments.fleet.keys import make
+
+    keys, port, home = folder / "keys", free_port(), folder / "cli"
+    make(keys, ["127.0.0.1"], datetime.now(UTC), days=2)
+    link = ["flower-superlink", "--host", "127.0.0.1", "--port", str(port), "--enable-supernode-auth"]
+    link += ["--ssl-certfile", str(keys / "server.crt"), "--ssl-keyfile", str(keys / "server.key")]
+    link += ["--ssl-ca-certfile", str(keys / "ca.crt"), "--disable-runtime-dependency-installation"]
+    home.mkdir()
+    (home / "config.toml").write_text(
+        f'[superlink]\ndefault = "fleet"\n\n[superlink.fleet]\naddress = "127.0.0.1:{port}"\n'
+        f'root-certificates = "{keys / "ca.crt"}"\n',
+        encoding="utf-8",
+    )
+    with running(link, folder / "superlink", says("Uvicorn running on")):
+        yield private(os.environ, folder) | {"FLWR_HOME": str(home)}
+
+
+def _asked(env: dict[str, str], *arguments: str) -> dict[str, object]:
+    command = [sys.executable, str(PROGRAM), *arguments]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    answer: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+@pytest.mark.slow
+def test_a_superlink_registers_a_board_and_then_its_new_key_alone(tmp_path: Path) -> None:
+    from contracts.secured_fleet import new_node_key
+
+    key = tmp_path / "nano-1"
+    with _superlink(tmp_path) as env:
+        new_node_key(key)
+        command = ("register", f"{key}.pub", "--known=nano-1")
+        said = [_asked(env, *command, "--check"), _asked(env, *command), _asked(env, *command)]
+        for path in (key, key.with_suffix(".pub")):
+            path.unlink()
+        new_node_key(key)
+        said.append(_asked(env, *command))
+        listed = _asked(env, "list")["nodes"]
+
+    assert [answer["changed"] for answer in said] == [True, True, False, True]
+    assert isinstance(listed, list)
+    assert [(found["name"], found["status"]) for found in listed] == [
+        ("nano-1", "unregistered"),
+        ("nano-1", "registered"),
+    ]
+    assert listed[1]["public_key"] == " ".join(key.with_suffix(".pub").read_text(encoding="utf-8").split()[:2])
+
+
+@pytest.mark.slow
+def test_a_superlink_that_does_not_answer_is_told_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(
+        '[superlink.fleet]\naddress = "127.0.0.1:9"\ninsecure = true\n', encoding="utf-8"
+    )
+    env = dict(os.environ) | {"FLWR_HOME": str(tmp_path), "FLWR_TELEMETRY_ENABLED": "0"}
+    command = [sys.executable, str(PROGRAM), "list"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=60)
+
+    assert done.returncode == 1
+    assert done.stderr.startswith("the SuperLink: ")
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,356 @@
+"""The probe of a host: on a made folder tree, on a board's real sockets, with others' eyes, on a real SuperLink."""
+
+from __future__ import annotations
+
+import getpass
+import importlib.util
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from contracts.desk import Desk, desk
+
+from fedge import powerd, worker
+
+PROBE = Path(__file__).resolve().parents[2] / "ansible" / "probe.py"
+UNIT = """
+[Service]
+User=fedge-node
+ExecStart=/usr/lib/fedge-node/venv/bin/flower-supernode \\
+    --superlink fleet.lan:9443 \\
+    --root-certificates /etc/fedge/ca.crt
+"""
+SUPERLINK_UNIT = """
+[Service]
+User=fedge-link
+ExecStart={environment}/bin/flower-superlink \\
+    --host 127.0.0.1 --port 8000
+"""
+KEY = "ecdsa-sha2-nistp384 AAAAE2VjZHNh nano-1"
+NOW_S = 1795305000.0
+root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root may take on another user's eyes")
+
+
+@pytest.fixture(scope="module")
+def probe() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("probe", PROBE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def put(root: Path, path: str, text: str) -> Path:
+    made = root / path
+    made.parent.mkdir(parents=True, exist_ok=True)
+    made.write_text(text, encoding="utf-8")
+    return made
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A board's files, as the playbooks put them there."""
+    root = tmp_path / "root"
+    put(
+        root,
+        "etc/fedge/node.yaml",
+        f"board: nano-1\npower_socket: {tmp_path}/p.sock\nworker_socket: {tmp_path}/w.sock\n",
+    )
+    put(root, "etc/fedge/keys/node.pub", f"{KEY}\n")
+    put(root, "etc/systemd/system/fedge-supernode.service", UNIT)
+    put(root, "proc/device-tree/model", "NVIDIA Jetson Nano\0")
+    source = "usr/lib/fedge-node/client/fedge"
+    put(root, f"{source}/__init__.py", '"""Fedge."""\n\n__version__ = "0.1.0"\n')
+    put(root, f"{source}/powerd/__init__.py", '"""It."""\n\nPROTOCOL = 1\n')
+    put(root, f"{source}/worker/__init__.py", '"""It."""\n\nPROTOCOL = 1\n')
+    put(root, "usr/lib/fedge-node/venv/lib/python3.11/site-packages/flwr-1.41.0.dist-info/METADATA", "")
+    put(root, "var/lib/fedge/node/claim.json", json.dumps({"run": "exp", "until_s": NOW_S + 60}))
+    return root
+
+
+def systemd(argv: Sequence[str], _limit_s: float) -> str:
+    """Units that are all active, with a log that has everything that must not be told."""
+    if argv[0] == "systemctl":
+        return "LoadState=loaded\nActiveState=active\nSubState=running\nNRestarts=2\n"
+    if argv[0] == "journalctl":
+        return f"\x1b[92mINFO \x1b[0m: hello\n\ntoken=s3cret\n-----BEGIN PRIVATE KEY-----\n{'long ' * 200}\n"
+    raise OSError(f"{argv[0]} is not here")
+
+
+def board(probe: ModuleType, root: Path, run: Callable[..., str] = systemd) -> dict[str, Any]:
+    found: dict[str, Any] = probe.board(root, run, None, lambda: NOW_S)
+    json.dumps(found)
+    return found
+
+
+def test_a_board_tells_what_lies_in_its_files(probe: ModuleType, tree: Path) -> None:
+    found = board(probe, tree)
+
+    assert (found["kind"], found["board"], found["fedge"]) == ("board", "nano-1", "0.1.0")
+    assert found["model"] == "NVIDIA Jetson Nano"
+    assert found["client"] == {"powerd_protocol": 1, "worker_protocol": 1, "flwr": "1.41.0"}
+    assert found["superlink"] == "fleet.lan:9443"
+    assert found["public_key"] == KEY
+    assert found["claim"] == {"run": "exp", "left_s": 60.0}
+    assert found["disk_free_mb"].keys() == {"/", "/var/lib/fedge"}
+    assert found["services"]["fedge-worker"]["state"] == "active"
+    assert found["services"]["fedge-worker"]["restarts"] == 2
+
+
+def test_no_secret_and_no_long_line_is_told(probe: ModuleType, tree: Path) -> None:
+    log = board(probe, tree)["services"]["fedge-supernode"]["log"]
+
+    assert log[:3] == ["INFO : hello", "token=...", "(a private key was here)"]
+    assert max(map(len, log)) == 300
+
+
+def test_a_private_key_in_place_of_the_public_one_stays_on_the_board(probe: ModuleType, tree: Path) -> None:
+    put(tree, "etc/fedge/keys/node.pub", "-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n")
+
+    found = board(probe, tree)
+
+    assert found["public_key"] is None
+    assert "PRIVATE" not in json.dumps(found["public_key"])
+
+
+def test_a_link_in_place_of_the_claim_is_not_followed(probe: ModuleType, tree: Path) -> None:
+    secret = put(tree, "secret", json.dumps({"run": "a secret", "until_s": NOW_S + 60}))
+    claim = tree / "var/lib/fedge/node/claim.json"
+    claim.unlink()
+    claim.symlink_to(secret)
+
+    assert "error" in board(probe, tree)["claim"]
+
+
+def test_a_pipe_in_place_of_the_claim_holds_nobody_up(probe: ModuleType, tree: Path) -> None:
+    claim = tree / "var/lib/fedge/node/claim.json"
+    claim.unlink()
+    os.mkfifo(claim)
+
+    assert "error" in board(probe, tree)["claim"]
+
+
+def test_a_claim_that_has_ended_is_none(probe: ModuleType, tree: Path) -> None:
+    put(tree, "var/lib/fedge/node/claim.json", json.dumps({"run": "exp", "until_s": NOW_S - 1}))
+
+    assert board(probe, tree)["claim"] is None
+
+
+def _silent(_argv: Sequence[str], _limit_s: float) -> str:
+    raise TimeoutError("no answer within 10 s")
+
+
+def test_on_an_empty_disk_every_part_fails_alone(probe: ModuleType, tmp_path: Path) -> None:
+    found = board(probe, tmp_path, _silent)
+
+    assert found["kind"] == "board"
+    assert found["client"]["error"] == "absent"
+    assert found["services"]["fedge-powerd"]["error"] == "timeout"
+    assert found["powerd"]["error"] == found["worker"]["error"] == "absent"
+    assert (found["board"], found["claim"], found["superlink"], found["public_key"]) == (None, None, None, None)
+
+
+@pytest.mark.parametrize("path", ["etc/fedge/node.yaml", "usr/lib/fedge-node/client/fedge/powerd/__init__.py"])
+def test_a_file_of_rubbish_costs_its_part_alone(probe: ModuleType, tree: Path, path: str) -> None:
+    (tree / path).write_bytes(b"\xff\x00rubbish\n" * 100)
+
+    found = board(probe, tree)
+
+    assert found["model"] == "NVIDIA Jetson Nano"
+    assert (found["board"] is None) == (path == "etc/fedge/node.yaml")
+
+
+@pytest.mark.parametrize(
+    ("said", "state"),
+    [("LoadState=not-found\nActiveState=inactive\n", "absent"), ("LoadState=loaded\nActiveState=failed\n", "failed")],
+)
+def test_a_units_state_is_in_our_words(probe: ModuleType, said: str, state: str) -> None:
+    assert probe.service("fedge-worker", lambda _argv, _limit_s: said)["state"] == state
+
+
+def test_a_command_that_fails_or_does_not_end_is_told_as_such(probe: ModuleType) -> None:
+    with pytest.raises(OSError, match="ended with 3"):
+        probe.run([sys.executable, "-c", "import sys; sys.exit(3)"], 20)
+    with pytest.raises(TimeoutError):
+        probe.run([sys.executable, "-c", "import time; time.sleep(60)"], 0.2)
+
+
+# Sockets
+
+
+@pytest.fixture(scope="module")
+def at_desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    with desk("orin-nano-jp6", tmp_path_factory.mktemp("desk")) as found:
+        yield found
+
+
+def test_the_power_daemon_and_the_worker_answer_as_they_do_to_the_client(probe: ModuleType, at_desk: Desk) -> None:
+    power = probe.powerd(at_desk.settings.power_socket, powerd.PROTOCOL)
+    trainer = probe.worker(at_desk.settings.worker_socket, worker.PROTOCOL)
+
+    assert power["protocol"] == powerd.PROTOCOL
+    assert power["mode"]["cores"] > 0
+    assert power["preset"]
+    assert power["holder"] is None
+    assert trainer["protocol"] == worker.PROTOCOL
+    assert trainer["state"] == "idle"
+    assert trainer["python"]
+
+
+def test_one_that_speaks_another_protocol_is_asked_again_in_its_own(probe: ModuleType, at_desk: Desk) -> None:
+    assert probe.powerd(at_desk.settings.power_socket, powerd.PROTOCOL + 1)["protocol"] == powerd.PROTOCOL
+    assert probe.worker(at_desk.settings.worker_socket, worker.PROTOCOL + 1)["protocol"] == worker.PROTOCOL
+
+
+def test_who_holds_the_board_is_told(probe: ModuleType, at_desk: Desk) -> None:
+    from contextlib import closing
+
+    from fedge.powerd.client import Client
+
+    with closing(Client(at_desk.settings.power_socket)) as client:
+        token = client.hold("bench", 60)["token"]
+        found = probe.powerd(at_desk.settings.power_socket, powerd.PROTOCOL)
+        client.hold("bench", 0, token)
+
+    assert found["holder"] == "bench"
+    assert 0 < found["holder_left_s"] <= 60
+
+
+@root_only
+def test_a_socket_of_the_wrong_group_is_denied_to_eyes_that_are_not_roots(
+    probe: ModuleType, at_desk: Desk, tmp_path: Path
+) -> None:
+    path = at_desk.settings.power_socket
+    for folder in Path(path).parents:
+        if folder.stat().st_uid == os.geteuid() and str(folder).startswith("/tmp/"):
+            folder.chmod(folder.stat().st_mode | 0o011)
+
+    root = probe.part(lambda: probe.as_user(getpass.getuser(), lambda: probe.powerd(path, 1), 20))
+    other = probe.part(lambda: probe.as_user("nobody", lambda: probe.powerd(path, 1), 20))
+
+    assert root["protocol"] == powerd.PROTOCOL
+    assert other["error"] == "denied"
+    assert "no right to" in other["text"]
+    assert os.geteuid() == 0
+
+
+def test_eyes_of_nobody_known_are_an_error_of_that_part(probe: ModuleType) -> None:
+    found = probe.part(lambda: probe.as_user("no-such-user", lambda: 1, 5))
+
+    assert found["error"] == "absent"
+
+
+def test_one_that_never_answers_is_given_up(probe: ModuleType) -> None:
+    began_s = time.monotonic()
+
+    found = probe.part(lambda: probe.as_user(None, lambda: time.sleep(60), 0.3))
+
+    assert found["error"] == "timeout"
+    assert time.monotonic() - began_s < 20
+
+
+def test_a_way_that_is_open_and_one_that_is_not(probe: ModuleType) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+        assert probe.part(lambda: probe.reach(address)) == {"ok": True}
+    assert probe.part(lambda: probe.reach(address))["error"] == "refused"
+    assert probe.part(lambda: probe.reach("fleet.invalid:9443"))["error"] == "unresolved"
+
+
+# The server
+
+
+def test_a_server_tells_what_lies_in_its_files_when_flower_does_not_answer(probe: ModuleType, tmp_path: Path) -> None:
+    put(tmp_path, "etc/systemd/system/fedge-superlink.service", SUPERLINK_UNIT.format(environment=tmp_path / "env"))
+    for package in ("flwr-1.41.0", "fedge-0.1.0"):
+        put(tmp_path, f"env/lib/python3.11/site-packages/{package}.dist-info/METADATA", "")
+
+    found = probe.server(tmp_path, systemd, lambda: NOW_S)
+
+    assert (found["kind"], found["fedge"], found["flwr"]) == ("server", "0.1.0", "1.41.0")
+    assert found["services"]["nginx"]["state"] == "active"
+    assert found["nodes"]["error"] == "failed"
+    assert found["certificates"]["server.crt"]["error"] == "failed"
+
+
+def test_until_when_a_certificate_holds(probe: ModuleType) -> None:
+    assert probe.ends_s("x", lambda _argv, _limit_s: "notAfter=Nov 21 23:42:01 2027 GMT\n") == 1826840521
+
+
+def test_nodes_without_names_are_listed_where_flower_tells_no_more(probe: ModuleType, tmp_path: Path) -> None:
+    put(tmp_path, "etc/systemd/system/fedge-superlink.service", SUPERLINK_UNIT.format(environment="/env"))
+
+    def run(argv: Sequence[str], _limit_s: float) -> str:
+        if "-c" in argv:
+            raise OSError("python ended with 1: ImportError")
+        return 'Using SuperLink: fleet\n{"success": true, "nodes": [{"node-id": "7", "status": "online"}]}'
+
+    found = probe.nodes(tmp_path, run)
+
+    assert found == [{"node_id": "7", "name": None, "status": "online", "public_key": None}]
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("fleet")
+def test_a_real_superlink_names_its_nodes_with_their_keys(probe: ModuleType, tmp_path: Path) -> None:
+    pytest.importorskip("flwr", reason="the SuperLink is Flower's")
+    from contracts.secured_fleet import new_node_key, secured_fleet
+
+    environment = Path(sys.prefix)
+    put(tmp_path, "etc/systemd/system/fedge-superlink.service", SUPERLINK_UNIT.format(environment=environment))
+    with secured_fleet(tmp_path / "fleet") as fleet:
+        key = new_node_key(tmp_path / "node.key")
+        fleet.flwr(fleet.control, "supernode", "register", f"{key}.pub", "--name", "nano-1")
+        home = fleet.folder / "flwr-cli"
+        config = (home / "config.toml").read_text(encoding="utf-8")
+        (home / "config.toml").write_text(config.replace("[superlink.fedge]", "[superlink.fleet]"), encoding="utf-8")
+
+        def run(argv: Sequence[str], limit_s: float) -> str:
+            program = argv[next(i for i, word in enumerate(argv) if word.startswith(str(environment))) :]
+            env = [f"FLWR_HOME={home}", "FLWR_TELEMETRY_ENABLED=0", "FLWR_DISABLE_UPDATE_CHECK=1"]
+            found: str = probe.run(["env", *env, *program], limit_s)
+            return found
+
+        nodes, runs = probe.nodes(tmp_path, run), probe.played(tmp_path, run)
+
+    assert [(node["name"], node["status"]) for node in nodes] == [("nano-1", "registered")]
+    assert nodes[0]["public_key"].startswith("-----BEGIN PUBLIC KEY-----")
+    assert nodes[0]["node_id"].isdigit()
+    assert runs == []
+
+
+# As a program
+
+
+@pytest.mark.parametrize("version", ["3.8", "3.11"])
+def test_it_runs_as_a_program_on_old_and_new_pythons(tree: Path, version: str) -> None:
+    python = _python(version)
+    command = [python, "-I", "-B", str(PROBE), "board", "--root", str(tree), "--user", "", "--asked-at-s", "5.5"]
+
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["board"] == "nano-1"
+    assert found["asked_at_s"] == 5.5
+    assert found["at_s"] <= found["done_at_s"]
+    assert found["python"].startswith(version)
+
+
+def _python(version: str) -> str:
+    own = ".".join(map(str, sys.version_info[:2]))
+    known = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python3"))
+    found = sys.executable if own == version else str(known[0]) if known else shutil.which(f"python{version}")
+    if found is None:
+        pytest.skip(f"no Python {version} here")
+    return found

@@ -1,0 +1,33 @@
+"""Test fleets for the tests of this folder, made once per file; skipped with the reason where they cannot be had."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from fleet.base import CannotHave
+from fleet.hosts import Hosts, fleet_hosts
+
+
+@pytest.fixture(scope="module")
+def fleet() -> Iterator[Hosts]:
+    """The server and four boards, up and bare."""
+    begun_s = time.monotonic()
+    try:
+        with fleet_hosts() as hosts:
+            print(f"\nfive hosts up: {time.monotonic() - begun_s:.0f} s")
+            yield hosts
+    except CannotHave as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.fixture(scope="module")
+def provisioned(fleet: Hosts) -> Hosts:
+    """The fleet after site.yml, every board's SuperNode online."""
+    begun_s = time.monotonic()
+    done = fleet.playbook("site.yml")
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    print(f"\nsite.yml from bare: {time.monotonic() - begun_s:.0f} s")
+    fleet.wait_online(fleet.boards)
+    return fleet

@@ -1,0 +1,103 @@
+"""The inventory of a test fleet for the real playbooks, and the wheels that its boards, without network, are given."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import yaml
+from fleet import jetson
+from fleet.base import CannotHave, cache, only_one
+from fleet.hosts import INSTALLED, ROOT, SERVER, Host, Hosts
+
+from experiments.fleet.keys import make
+
+LOCK = ROOT / "ansible" / "board.lock"
+PORT = 9443
+DAYS = 2
+"""How long the test's certificate holds."""
+
+
+def write_inventory(hosts: Hosts) -> None:
+    """``hosts.inventory``, with new keys of the fleet beside it."""
+    make(hosts.folder / "keys", [SERVER, hosts.server.address], datetime.now(UTC), DAYS)
+    tree = {
+        "all": {"vars": _everywhere(hosts)},
+        "server": {"hosts": {hosts.server.name: _reached(hosts.server) | _server(hosts)}},
+        "boards": {
+            "vars": _boards(hosts),
+            "hosts": {name: _reached(host) | _board(host) for name, host in hosts.boards.items()},
+        },
+    }
+    hosts.inventory.write_text(yaml.safe_dump(tree, sort_keys=False, width=110))
+
+
+def wheelhouse() -> Path:
+    """Wheels of board.lock for this machine, fetched once; raises ``CannotHave`` where no index answers."""
+    lock = LOCK.read_bytes()
+    folder = cache() / f"wheels-{hashlib.sha256(lock).hexdigest()[:12]}"
+    with only_one(cache() / "wheels.lock"):
+        if not folder.exists():
+            unfinished = folder.with_name(folder.name + ".part")
+            shutil.rmtree(unfinished, ignore_errors=True)
+            pip = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check"]
+            words = [*pip, "--only-binary=:all:", "-r", str(LOCK), "-d", str(unfinished)]
+            done = subprocess.run(words, capture_output=True, text=True, check=False)
+            if done.returncode != 0:
+                raise CannotHave(f"the boards' wheels: {(done.stderr.strip().splitlines() or ['no word'])[-1]}")
+            unfinished.rename(folder)
+    return folder
+
+
+def _everywhere(hosts: Hosts) -> dict[str, object]:
+    words = hosts.server.ssh_options
+    return {
+        "ansible_user": "root",
+        "ansible_ssh_common_args": " ".join(words),
+        "ansible_control_path_dir": str(Path("/run") / f"fedge-test-fleet-{hosts.server.net.number}"),
+    }
+
+
+def _reached(host: Host) -> dict[str, object]:
+    return {"ansible_host": host.address}
+
+
+def _server(hosts: Hosts) -> dict[str, object]:
+    keys = hosts.folder / "keys"
+    return {
+        "superlink_environment": f"{INSTALLED}/.venv",
+        "superlink_certificate": str(keys / "server.crt"),
+        "superlink_key": str(keys / "server.key"),
+        "superlink_ca_certificate": str(keys / "ca.crt"),
+        "superlink_public_keys": str(hosts.folder / "public"),
+        "superlink_packed": str(hosts.folder / "packed"),
+    }
+
+
+def _boards(hosts: Hosts) -> dict[str, object]:
+    return {
+        "supernode_superlink": f"{SERVER}:{PORT}",
+        "supernode_ca_certificate": str(hosts.folder / "keys" / "ca.crt"),
+        "supernode_public_keys": str(hosts.folder / "public"),
+        "python_runtime_existing": "/usr/bin/python3",
+        "python_runtime_wheelhouse": str(wheelhouse()),
+        "python_runtime_packed": str(hosts.folder / "packed"),
+        # No network, and a host shares this machine's clock.
+        "jetson_base_packages": [],
+        "worker_python": jetson.PYTHON,
+        "powerd_python": jetson.POWERD_PYTHON,
+    }
+
+
+def _board(host: Host) -> dict[str, object]:
+    assert host.kind is not None
+    root = f"{jetson.FILES}/{host.kind}"
+    return {
+        "powerd_options": f"--root {root} --config /etc/fedge/powerd.json --socket /run/fedge/powerd.sock",
+        "powerd_settings": jetson.powerd_settings(host.kind),
+        "supernode_settings": {"root": root},
+    }

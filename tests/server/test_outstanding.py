@@ -1,0 +1,253 @@
+"""Real boards that are given up waiting for: not asked while at work, their late replies told and never mixed up."""
+
+from __future__ import annotations
+
+import pytest
+from contracts.timed_grid import MODEL, START_S, TimedGrid
+
+from fedge.clock import VirtualClock
+from fedge.errors import RunFailed
+from fedge.wire import Ask
+from server.grid_port import HELD_S, Claim, GridPort
+from server.outstanding import GIVEN_UP, Outstanding, Sent
+from server.port import Question
+from server.waiting import START_ALLOWANCE_S
+
+CLAIM = Claim("digits (run-1, abcd)", 660.0)
+
+
+def questions(number: int, boards: str = "ab", within_s: float | None = None) -> dict[str, Question]:
+    return {board: Question(Ask("train", number), MODEL, within_s) for board in boards}
+
+
+def port_of(grid: TimedGrid, boards: str = "ab", claim: Claim | None = CLAIM) -> GridPort:
+    return GridPort(grid, boards, grid.clock, claim=claim, least=1)
+
+
+def grid_of(boards: str = "ab", **work_s: float) -> TimedGrid:
+    return TimedGrid(VirtualClock(), boards, work_s)
+
+
+def errors(replies: dict) -> dict[str, str | None]:
+    return {board: reply.answer.error for board, reply in replies.items()}
+
+
+def test_the_round_goes_on_without_a_board_once_its_time_and_the_allowance_are_over() -> None:
+    grid = grid_of(a=5.0, b=500.0)
+    port = port_of(grid)
+    replies = port.ask(questions(1, within_s=10.0), 600.0)
+
+    assert replies["a"].answer.error is None
+    assert replies["b"].answer.cut
+    assert grid.clock.now_s() == pytest.approx(START_S + 10.0 + START_ALLOWANCE_S, abs=0.2)
+    assert replies["b"].answer.error == "no reply within 70 s; `fedge fleet status --limit b` says what is wrong"
+
+
+def test_what_replies_took_beyond_their_work_shortens_the_wait() -> None:
+    grid = grid_of(a=5.0, b=5.0)
+    port = port_of(grid)
+    port.ask(questions(1, within_s=10.0), 600.0)
+    grid.work_s["b"] = 500.0
+    began_s = grid.clock.now_s()
+    port.ask(questions(2, within_s=10.0), 600.0)
+
+    assert grid.clock.now_s() - began_s == pytest.approx(10.0 + 15.0, abs=0.2)
+
+
+def test_a_round_that_waits_for_everybody_waits_as_long_as_a_reply_may_take() -> None:
+    grid = grid_of(a=5.0, b=500.0)
+    replies = port_of(grid).ask(questions(1), 600.0)
+
+    assert errors(replies) == {"a": None, "b": None}
+
+
+def test_a_board_at_work_on_an_earlier_round_is_not_asked_and_says_so() -> None:
+    grid = grid_of(a=5.0, b=500.0)
+    port = port_of(grid)
+    port.ask(questions(3, within_s=10.0), 600.0)
+    replies = port.ask(questions(4, within_s=10.0), 600.0)
+
+    assert errors(replies) == {"a": None, "b": "still at work on round 3"}
+    assert [number for board, kind, number in grid.asked if (board, kind) == ("b", "train")] == [3]
+    assert port.busy() == {"b": 3}
+
+
+def test_a_late_reply_is_told_once_with_its_question_and_its_board_is_free() -> None:
+    grid = grid_of(a=5.0, b=100.0)
+    port = port_of(grid)
+    port.ask(questions(1, within_s=10.0), 600.0)
+    assert port.arrived() == []
+    grid.clock.sleep_s(60.0)
+    (late,) = port.arrived()
+
+    assert (late.board, late.question.ask.round) == ("b", 1)
+    assert late.question.arrays is MODEL
+    assert late.reply.trained is not None
+    assert port.arrived() == []
+    assert port.busy() == {}
+
+
+def test_a_late_reply_that_comes_while_a_round_is_waited_for_does_not_count_as_that_rounds() -> None:
+    grid = grid_of(a=30.0, b=100.0)
+    port = port_of(grid)
+    port.ask(questions(1, within_s=30.0), 600.0)
+    replies = port.ask(questions(2, within_s=30.0), 600.0)
+    late = port.arrived()
+
+    assert errors(replies) == {"a": None, "b": "still at work on round 1"}
+    assert [(one.board, one.question.ask.round) for one in late] == [("b", 1)]
+
+
+def test_when_everybody_who_is_there_is_busy_it_waits_for_the_first() -> None:
+    grid = grid_of("abc", a=200.0, b=300.0)
+    port = port_of(grid, "abc")
+    port.ask(questions(1, "ab", within_s=10.0), 600.0)
+    grid.lost.add(13)
+    port.wait(600.0)
+
+    assert port.busy() == {"b": 1}
+    assert grid.clock.now_s() == pytest.approx(START_S + START_S + 200.0, abs=0.2)
+
+
+def test_it_does_not_wait_longer_than_a_reply_may_take_and_not_at_all_while_one_is_free() -> None:
+    grid = grid_of(a=5.0, b=500.0)
+    port = port_of(grid)
+    port.ask(questions(1, within_s=10.0), 600.0)
+    began_s = grid.clock.now_s()
+    port.wait(100.0)
+    assert grid.clock.now_s() == began_s
+
+    grid.lost.add(11)
+    port.wait(100.0)
+    assert grid.clock.now_s() == pytest.approx(began_s + 100.0, abs=0.2)
+    assert port.busy() == {"b": 1}
+
+
+def test_a_message_that_was_lost_in_a_restart_keeps_its_board_busy_for_a_while_only() -> None:
+    grid = grid_of(a=5.0, b=1e9)
+    port = port_of(grid)
+    port.ask(questions(1, within_s=10.0), 600.0)
+    grid.work_s["b"], grid.free_s = 5.0, {}
+    grid.clock.sleep_s(GIVEN_UP * 600.0)
+    replies = port.ask(questions(2), 600.0)
+
+    assert errors(replies) == {"a": None, "b": None}
+
+
+def test_a_board_that_comes_back_with_another_node_is_used_though_its_old_message_is_unanswered() -> None:
+    grid = grid_of(a=5.0, b=200.0)
+    port = port_of(grid)
+    port.ask(questions(1, within_s=10.0), 600.0)
+    grid.boards = {11: "a", 17: "b"}
+    grid.work_s["b"] = 5.0
+    replies = port.ask(questions(2), 600.0)
+
+    assert errors(replies) == {"a": None, "b": None}
+    assert port.busy() == {}
+
+
+def test_an_old_message_may_be_answered_after_the_new_one() -> None:
+    grid = grid_of(a=5.0, b=200.0)
+    port = port_of(grid)
+    port.ask(questions(1, within_s=10.0), 600.0)
+    grid.boards = {11: "a", 17: "b"}
+    grid.work_s["b"] = 5.0
+    port.ask(questions(2), 600.0)
+    grid.clock.sleep_s(300.0)
+
+    assert [(one.board, one.question.ask.round) for one in port.arrived()] == [("b", 1)]
+
+
+def test_a_board_that_is_lost_while_it_is_overdue_is_told_and_asked_again_when_it_is_back() -> None:
+    grid = grid_of(a=5.0, b=500.0)
+    port = port_of(grid)
+    port.ask(questions(1, within_s=10.0), 600.0)
+    grid.lost = {12}
+    (late,) = port.arrived()
+    grid.lost, grid.free_s, grid.work_s["b"] = set(), {}, 5.0
+    replies = port.ask(questions(2), 600.0)
+
+    assert late.reply.answer.error == (
+        "the board was lost: it is off or cut off, or its SuperNode ended (Flower error 5)"
+    )
+    assert errors(replies) == {"a": None, "b": None}
+
+
+def test_every_question_is_asked_in_the_name_of_the_run() -> None:
+    grid = grid_of()
+    port_of(grid).ask(questions(1), 600.0)
+
+    assert {(each.ask.run, each.ask.claim_s) for each in grid.passed.values()} == {(CLAIM.run, CLAIM.stands_s)}
+
+
+def test_emulated_boards_hear_of_no_run_and_no_farewell() -> None:
+    grid = grid_of()
+    port = port_of(grid, claim=None)
+    port.ask(questions(1), 600.0)
+    port.farewell()
+
+    assert {each.ask.run for each in grid.passed.values()} == {""}
+    assert "bye" not in {kind for _, kind, _ in grid.asked}
+
+
+def test_a_board_of_another_run_is_left_alone_for_a_while_and_the_others_work() -> None:
+    grid = grid_of(a=5.0, b=5.0)
+    grid.holders = {"b": 900.0}
+    port = port_of(grid)
+    first = port.ask(questions(1), 600.0)
+    grid.clock.sleep_s(100.0)
+    second = port.ask(questions(2), 600.0)
+    asked = [kind for board, kind, _ in grid.asked if board == "b"]
+    grid.holders = {}
+    grid.clock.sleep_s(HELD_S)
+    third = port.ask(questions(3), 600.0)
+
+    refusal = 'b works for run "other" (for 900 s more)'
+    assert [errors(each) for each in (first, second, third)] == [
+        {"a": None, "b": refusal},
+        {"a": None, "b": refusal},
+        {"a": None, "b": None},
+    ]
+    assert asked == ["hello"]
+
+
+def test_at_the_end_every_board_that_worked_for_the_run_hears_of_it() -> None:
+    grid = grid_of("abc", a=5.0, b=500.0)
+    grid.holders = {"c": 900.0}
+    port = port_of(grid, "abc")
+    port.ask(questions(1, "abc", within_s=10.0), 600.0)
+    began_s = grid.clock.now_s()
+    port.farewell()
+
+    assert [board for board, kind, _ in grid.asked if kind == "bye"] == ["a"]
+    assert grid.clock.now_s() - began_s == pytest.approx(START_S, abs=0.2)
+
+
+def test_a_farewell_that_cannot_be_said_is_no_failure() -> None:
+    grid = grid_of()
+    port = port_of(grid)
+    port.ask(questions(1), 600.0)
+
+    def broken(_: object) -> list[str]:
+        raise ConnectionError("the SuperLink is gone")
+
+    grid.push_messages = broken  # type: ignore[method-assign, assignment]
+    port.farewell()
+
+
+def test_boards_that_stay_silent_may_be_at_work_for_another_run() -> None:
+    grid = grid_of(a=5.0, b=5.0)
+    grid.free_s = {11: 1e6, 12: 1e6}
+
+    with pytest.raises(RunFailed, match="at work for another run"):
+        port_of(grid).ask(questions(1), 600.0)
+
+
+def test_of_several_messages_of_a_board_the_newest_round_is_told() -> None:
+    sent = {str(i): Sent(11, "a", Question(Ask("train", i)), 0.0, 10.0 * i) for i in (1, 2, 3)}
+    outstanding = Outstanding(sent)
+
+    assert outstanding.busy({"a": 11}) == {"a": 3}
+    assert outstanding.busy({"a": 12}) == {}
+    outstanding.forget(20.0)
+    assert list(outstanding.sent) == ["3"]

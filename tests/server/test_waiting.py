@@ -1,0 +1,34 @@
+"""How long real boards are waited for follows from what earlier replies took, and never beyond a reply's limit."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.waiting import FACTOR, LEAST_ALLOWANCE_S, REMEMBERED, START_ALLOWANCE_S, allowance_s, wait_s
+
+OVERHEADS = st.lists(st.floats(0.0, 1e4), max_size=2 * REMEMBERED)
+
+
+def test_before_any_reply_a_slow_start_is_allowed_for() -> None:
+    assert allowance_s([]) == START_ALLOWANCE_S
+
+
+def test_the_largest_of_the_newest_counts_with_a_margin() -> None:
+    assert allowance_s([6.0, 20.0, 11.0]) == FACTOR * 20.0
+    assert allowance_s([1000.0, *[20.0] * REMEMBERED]) == FACTOR * 20.0
+    assert allowance_s([0.1]) == LEAST_ALLOWANCE_S
+
+
+@given(OVERHEADS.filter(bool), st.floats(0.0, 1e4))
+def test_a_reply_that_takes_no_longer_than_those_before_is_waited_for(seen: list[float], within_s: float) -> None:
+    newest = seen[-REMEMBERED:]
+
+    assert wait_s(1e9, within_s, seen) >= within_s + max(newest)
+
+
+@given(OVERHEADS, st.one_of(st.none(), st.floats(0.0, 1e4)), st.floats(1.0, 1e4))
+def test_no_wait_is_longer_than_a_reply_may_take(seen: list[float], within_s: float | None, timeout_s: float) -> None:
+    assert wait_s(timeout_s, within_s, seen) <= timeout_s
+    assert wait_s(timeout_s, None, seen) == pytest.approx(timeout_s)
