@@ -40,6 +40,9 @@ from fedge.worker.client import Client
 logger = logging.getLogger(__name__)
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
+SPARE_S = 3.0
+"""A board stops by itself between two stretches of minibatches when its time is over; so much later the worker is told to
+stop within one, and nothing but the earlier measurements is left. Chosen by us."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -179,7 +182,8 @@ def _round(post: Post, ask: Ask, arrays: NamedArrays) -> tuple[Answer, TrainResu
     started_s = time.monotonic()
     device = Noting(post.here.board, lambda: _left_s(ask, started_s))
     try:
-        with watched(post.worker.cancel, ask.cancel_s, dog), post.here.board.held():
+        barks_s = None if ask.cancel_s is None else ask.cancel_s + SPARE_S
+        with watched(post.worker.cancel, barks_s, dog), post.here.board.held():
             player = dataclasses.replace(_player(post, ask), device=device)
             training = WorkerTraining(post.worker, arrays, None, seed, options)
             until = TrainingUntil(training, dog)
