@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -53,16 +53,29 @@ def _made(asked: argparse.Namespace) -> object:
     if asked.what == "firewall":
         return rules(asked.account, asked.superlink_port)
     asked.out.mkdir(parents=True, exist_ok=True)
+    if asked.what == "wheels":
+        return wheels(asked.folder, asked.out)
     return client(asked.out) if asked.what == "client" else bootstrap(asked)
 
 
 def client(out: Path) -> Path:
     """The client's files in an archive whose name changes exactly when a file does."""
     files = [(path.relative_to(ROOT).as_posix(), path.read_bytes(), 0o644) for path in _client_files()]
+    path = out / f"client-{_digest((name, content) for name, content, _ in files)}.tar.gz"
+    return _kept(path) or _write(path, b"", _tar(files))
+
+
+def _digest(named: Iterable[tuple[str, bytes]]) -> str:
+    """What stands in a name for the contents of what it was made of."""
     digest = hashlib.sha256()
-    for name, content, _ in files:
+    for name, content in named:
         digest.update(f"{name}\0{len(content)}\0".encode() + content)
-    return _write(out / f"client-{digest.hexdigest()[:16]}.tar.gz", b"", _tar(files))
+    return digest.hexdigest()[:16]
+
+
+def _kept(path: Path) -> Path | None:
+    """What was packed before out of the same; its name says so, and it appeared complete."""
+    return path.resolve() if path.is_file() else None
 
 
 def _client_files() -> Iterator[Path]:
@@ -72,16 +85,42 @@ def _client_files() -> Iterator[Path]:
 
 
 def bootstrap(asked: argparse.Namespace) -> Path:
-    """A shell script that carries uv, and the Python in ``asked.python`` if any, and unpacks them below ``TARGET``."""
+    """A shell script that carries uv, and the Python in ``asked.python`` if any, and unpacks them below ``TARGET``.
+
+    Boards with the same processor and the same Python have the same one.
+    """
     wheel = asked.uv or _uv_wheel(asked.lock, asked.machine, asked.wheels, asked.out)
+    sources = [wheel, asked.python] if asked.python else [wheel]
+    digest = _digest([("header", HEADER.encode()), *((path.name, path.read_bytes()) for path in sources)])
+    path = asked.out / f"bootstrap-{asked.machine}-{digest}.sh"
+    return _kept(path) or _write(path, HEADER.encode(), _started(wheel, asked.python))
+
+
+def wheels(folder: Path, out: Path) -> Path:
+    """A folder's wheels in one archive, named by their names, sizes and times; raises ``SystemExit`` for no wheels."""
+    found = sorted(folder.glob("*.whl"))
+    if not found:
+        raise SystemExit(f"{folder}: got no wheel; a folder filled as docs/provisioning.md says would be right")
+    told = ((path.name, f"{path.stat().st_size} {path.stat().st_mtime_ns}".encode()) for path in found)
+    made = out / f"wheels-{_digest(told)}.tar"
+    if not made.is_file():
+        unfinished = _unfinished(made)
+        with tarfile.open(unfinished, "w") as target:
+            for wheel in found:
+                target.add(wheel, wheel.name)
+        unfinished.replace(made)
+    return made.resolve()
+
+
+def _started(wheel: Path, python: Path | None) -> bytes:
     files = [("bin/uv", _program(wheel, "uv"), 0o755)]
-    packed = io.BytesIO(_tar(files))
-    if asked.python:
-        packed = io.BytesIO()
-        with tarfile.open(fileobj=packed, mode="w") as target, tarfile.open(asked.python) as source:
-            _add(target, files)
-            _copy(source, target)
-    return _write(asked.out / f"bootstrap-{asked.machine}.sh", HEADER.encode(), packed.getvalue())
+    if python is None:
+        return _tar(files)
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as target, tarfile.open(python) as source:
+        _add(target, files)
+        _copy(source, target)
+    return packed.getvalue()
 
 
 def _copy(source: tarfile.TarFile, target: tarfile.TarFile) -> None:
@@ -135,8 +174,12 @@ def _add(target: tarfile.TarFile, files: list[tuple[str, bytes, int]]) -> None:
         target.addfile(entry, io.BytesIO(content))
 
 
+def _unfinished(path: Path) -> Path:
+    return path.with_name(f"{path.name}.{os.getpid()}.part")
+
+
 def _write(path: Path, header: bytes, tar: bytes) -> Path:
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}.part")
+    unfinished = _unfinished(path)
     unfinished.write_bytes(header + gzip.compress(tar, compresslevel=6, mtime=0))
     unfinished.replace(path)
     return path.resolve()
@@ -145,8 +188,9 @@ def _write(path: Path, header: bytes, tar: bytes) -> Path:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
     kinds = parser.add_subparsers(dest="what", required=True)
-    for name in ("client", "bootstrap"):
+    for name in ("client", "bootstrap", "wheels"):
         kinds.add_parser(name).add_argument("out", type=Path)
+    kinds.choices["wheels"].add_argument("folder", type=Path)
     start = kinds.choices["bootstrap"]
     start.add_argument("--machine", required=True, help="as uname -m says it")
     start.add_argument("--lock", type=Path, required=True)

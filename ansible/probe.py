@@ -23,9 +23,9 @@ import sys
 import time
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
-BOARD_SERVICES = ("fedge-powerd", "fedge-worker", "fedge-supernode", "fedge-superexec")
+BOARD_SERVICES = ("fedge-powerd", "fedge-worker", "fedge-supernode", "fedge-ready", "fedge-superexec")
 SERVER_SERVICES = ("fedge-superlink", "nginx")
 APP_USER = "fedge-app"
 POWERD_SOCKET = "/run/fedge/powerd.sock"
@@ -45,17 +45,8 @@ LONGEST_REPLY = 1 << 20
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 SECRET = re.compile(r"(?i)(password|passwd|token|secret|authorization|api[-_]?key)(\"?\s*[=:]\s*)\S.*")
-NODES = """
-import json
-from flwr.cli.flower_config import read_superlink_connection
-from flwr.cli.utils import init_http_client_from_connection
-from flwr.proto.control_pb2 import ListNodesRequest
-client = init_http_client_from_connection(read_superlink_connection("fleet"))
-found = client.ListNodes(ListNodesRequest()).nodes_info
-print(json.dumps({"nodes": [{"node_id": str(node.node_id), "name": node.name or None, "status": node.status,
-    "public_key": node.public_key.decode("ascii", "replace") or None} for node in found]}))
-"""
-"""Run by the SuperLink's own Python: ``flwr supernode list`` says neither the name nor the key of a node."""
+FLOWER, NODES = "usr/lib/fedge-server/flower", "usr/lib/fedge-server/nodes.py"
+"""What site.yml puts on the server: starts Flower's commands as the account that may; lists nodes with keys."""
 
 Fields = Dict[str, Any]
 Run = Callable[[Sequence[str], float], str]
@@ -381,35 +372,24 @@ def reach(address: str) -> Fields:
 # The server
 
 
-def unit_says(root: Path) -> Tuple[Path, str]:
-    """The environment and the user of the SuperLink's unit."""
+def environment(root: Path) -> Path:
+    """Where the SuperLink's unit runs out of."""
     unit = text_of(root / "etc/systemd/system/fedge-superlink.service")
     program = re.findall(r"(?m)^ExecStart=(\S+)/bin/flower-superlink", unit)
-    user = re.findall(r"(?m)^User=(\S+)", unit)
-    if not program or not user:
-        raise ValueError("fedge-superlink.service names no program or no user")
-    return Path(program[0]), user[0]
+    if not program:
+        raise ValueError("fedge-superlink.service names no program")
+    return Path(program[0])
 
 
-def flower(root: Path, runs: Run, program: str, *arguments: str) -> Fields:
-    """One of Flower's commands as the SuperLink's user, who alone may reach it; its answer in JSON."""
-    environment, user = unit_says(root)
-    home = "/var/lib/fedge-link/cli"
-    env = [f"FLWR_HOME={home}", "HOME=/var/lib/fedge-link", "FLWR_TELEMETRY_ENABLED=0", "FLWR_DISABLE_UPDATE_CHECK=1"]
-    as_link = ["runuser", f"--user={user}", "--", "env", f"--chdir={home}", "PYTHONDONTWRITEBYTECODE=1", *env]
-    said = runs([*as_link, str(environment / "bin" / program), *arguments], FLOWER_S)
+def flower(root: Path, runs: Run, *command: str) -> Fields:
+    """A program of the SuperLink's environment as its user, who alone may reach it; its answer in JSON."""
+    said = runs([str(root / FLOWER), *command], FLOWER_S)
     return dict(json.loads(said[said.index("{") :]))
 
 
 def nodes(root: Path, runs: Run) -> List[Fields]:
-    """The registered nodes with name and key; without both where this Flower does not tell them."""
-    try:
-        return list(flower(root, runs, "python", "-c", NODES)["nodes"])
-    except (OSError, ValueError, KeyError):
-        listed = flower(root, runs, "flwr", "supernode", "list", "fleet", "--format", "json")["nodes"]
-        return [
-            {"node_id": one["node-id"], "name": None, "status": one["status"], "public_key": None} for one in listed
-        ]
+    """The registered nodes, with name and key."""
+    return list(flower(root, runs, "python", str(root / NODES), "list")["nodes"])
 
 
 def played(root: Path, runs: Run) -> List[Fields]:
@@ -464,8 +444,8 @@ def server(root: Path, runs: Run, now_s: Callable[[], float]) -> Fields:
     return {
         "kind": "server",
         "at_s": now_s(),
-        "fedge": optional(lambda: installed(unit_says(root)[0], "fedge")),
-        "flwr": optional(lambda: installed(unit_says(root)[0], "flwr")),
+        "fedge": optional(lambda: installed(environment(root), "fedge")),
+        "flwr": optional(lambda: installed(environment(root), "flwr")),
         "services": services(SERVER_SERVICES, runs),
         "nodes": part(lambda: nodes(root, runs)),
         "runs": part(lambda: played(root, runs)),

@@ -1,6 +1,7 @@
 """A round's wall time on loopback: fedge's fleet backend against plain Flower, on the same four SuperNodes.
 
-    python benchmarks/round_overhead.py [ROUNDS] [--blocks 2] [--model small-cnn] [--steps 16] [--keep FOLDER]
+    python benchmarks/round_overhead.py [ROUNDS] [--blocks 2] [--model small-cnn] [--steps 16] [--stock-start]
+                                        [--keep FOLDER]
 
 One SuperLink and four SuperNodes without TLS, each a recorded board with its real power daemon and resident worker. On
 them run in turn, ``--blocks`` times each: a plain Flower app made as Flower's quickstart is (``plain_flower/``:
@@ -8,6 +9,12 @@ FedAvg's own loop, torch imported and the model loaded in every ClientApp), and 
 network, the same samples on each board, the same number and size of minibatches and one torch thread; both have one
 phase of messages per round (train) and test the global model on the server. ``tracing/`` notes the moments in both
 alike. SuperExec looks for work ten times a second on both sides, as it does on boards that fedge provisions.
+
+The SuperNodes run with process isolation, as on provisioned boards, and one runner of ClientApps at a time is attached
+to each: plain Flower's own ``flower-superexec`` in its blocks; in fedge's the same, with the stand-in of fedge's role
+first on its PATH and a process of each board that waits and forks (``ansible/roles/supernode/files/ready.py``).
+``--stock-start`` starts both sides' ClientApps as Flower does. Of a forked process ``wait`` ends with the fork and
+``cpu`` begins there; the stand-in's own hundredths of a second of CPU are in neither.
 
 Printed: what import and load of the model take in a fresh process; then, over ROUNDS (6) rounds of each block after its
 first, medians with the smallest and the largest: the phases of every message, the parts of every round, and the wall
@@ -126,6 +133,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--blocks", type=int, default=2)
     parser.add_argument("--model", default="small-cnn", help="a network of fedge.worker.models")
     parser.add_argument("--steps", type=int, default=16, help="minibatches of a board's round")
+    parser.add_argument("--stock-start", action="store_true", help="start fedge's ClientApps as Flower does")
     parser.add_argument("--keep", help="keep the run's files in this folder")
     return parser.parse_args()
 
@@ -142,18 +150,21 @@ def _import_and_load(model: str) -> tuple[float, float]:
 def _played(asked: argparse.Namespace, folder: Path) -> tuple[list[Round], list[Round]]:
     """The rounds of plain Flower's runs and of fedge's, on one fleet."""
     from contracts.loopback_fleet import loopback_fleet
+    from contracts.runners import runners
 
     folder.mkdir(parents=True, exist_ok=True)
     plain: list[Round] = []
     ours: list[Round] = []
-    with _traced(folder / "trace.jsonl") as trace, loopback_fleet(BOARDS, folder) as fleet:
+    with _traced(folder / "trace.jsonl") as trace, loopback_fleet(BOARDS, folder, "process") as fleet:
         for name in fleet.desks:
             _give_samples(folder / name, asked.steps * BATCH)
         _write_samples(folder / "test", TEST_SAMPLES, seed=0)
         for block in range(1, asked.blocks + 1):
-            _run_plain(asked, folder, fleet.address, block)
+            with runners(fleet.runtimes, folder / f"plain-{block}-runners", ready=False):
+                _run_plain(asked, folder, fleet.address, block)
             plain += _rounds(trace, {})
-            _run_fedge(asked, folder, fleet.address, block)
+            with runners(fleet.runtimes, folder / f"fedge-{block}-runners", ready=not asked.stock_start):
+                _run_fedge(asked, folder, fleet.address, block)
             ours += _rounds(trace, _training_s(folder / f"fedge-{block}"))
     return plain, ours
 

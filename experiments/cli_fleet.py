@@ -76,16 +76,18 @@ def provision(
     Doing it again changes nothing. The inventory is checked before any host is touched.
     """
     from experiments.commands import fleet_playbook as command
+    from experiments.commands.fleet_choice import options_of
 
-    _end(command.provision(command.fleet_of(inventory, playbooks, limit), check))
+    _end(command.provision(options_of(inventory, playbooks, limit), check))
 
 
 @fleet.command("up")
 def up(inventory: Inventory = None, playbooks: Playbooks = None, limit: Limit = None) -> None:
     """Start the services of the server, then those of the boards."""
     from experiments.commands import fleet_playbook as command
+    from experiments.commands.fleet_choice import options_of
 
-    _end(command.simple("up", "up.yml", command.fleet_of(inventory, playbooks, limit)))
+    _end(command.simple("up", "up.yml", options_of(inventory, playbooks, limit)))
 
 
 @fleet.command("status")
@@ -95,17 +97,14 @@ def status(
     playbooks: Playbooks = None,
     limit: Limit = None,
 ) -> None:
-    """What each board has and does, and what to do about what is wrong.
+    """Show each board, and what to do about what is wrong.
 
-    Exit code 1 when anything is.
+    The hosts are asked now, and nothing is changed. Exit code 1 when anything is wrong.
     """
-    from rich.console import Console
-
-    from experiments.commands import fleet_playbook as command
+    from experiments.commands.fleet_choice import options_of
     from experiments.commands.fleet_status import fleet_status
 
-    call, log = command.asking("status", "status.yml", command.fleet_of(inventory, playbooks, limit))
-    _end(0 if fleet_status(Console(), call, log, out) else 1)
+    _end(0 if fleet_status(options_of(inventory, playbooks, limit), out) else 1)
 
 
 @fleet.command("run")
@@ -124,14 +123,14 @@ def run(
     It is checked here first. Ctrl-C stops it there, and fetches what it has until then.
     """
     from experiments.commands import fleet_run
-    from experiments.commands.fleet_playbook import fleet_of
+    from experiments.commands.fleet_choice import options_of
 
-    _end(fleet_run.run(config, override or [], out, fleet_of(inventory, playbooks, None)))
+    _end(fleet_run.run(config, override or [], out, options_of(inventory, playbooks)))
 
 
 @fleet.command("logs")
 def logs(
-    out: Annotated[Path, typer.Option(metavar="DIR", help="A folder; each board gets one in it.")] = Path("collected"),
+    out: Annotated[Path, typer.Option(metavar="DIR", help="A folder; each host gets one in it.")] = Path("collected"),
     since: Annotated[
         str | None, typer.Option(metavar="TEXT", help='How far back, such as "2 hours ago"; one day by default.')
     ] = None,
@@ -139,10 +138,11 @@ def logs(
     playbooks: Playbooks = None,
     limit: Limit = None,
 ) -> None:
-    """Fetch the boards' logs and traces."""
+    """Fetch the hosts' logs and the boards' traces."""
     from experiments.commands import fleet_playbook as command
+    from experiments.commands.fleet_choice import options_of
 
-    _end(command.logs(command.fleet_of(inventory, playbooks, limit), out, since))
+    _end(command.logs(options_of(inventory, playbooks, limit), out, since))
 
 
 @fleet.command("upgrade")
@@ -152,15 +152,16 @@ def upgrade(inventory: Inventory = None, playbooks: Playbooks = None, limit: Lim
     The first that fails ends it.
     """
     from experiments.commands import fleet_playbook as command
+    from experiments.commands.fleet_choice import options_of
 
-    _end(command.simple("upgrade", "upgrade.yml", command.fleet_of(inventory, playbooks, limit)))
+    _end(command.simple("upgrade", "upgrade.yml", options_of(inventory, playbooks, limit)))
 
 
 @fleet.command("down")
 def down(
     *,
     remove: Annotated[
-        bool, typer.Option("--remove", help="Take everything away too: keys, runs and the SuperLink's database.")
+        bool, typer.Option("--remove", help="Take everything away too, keys and the SuperLink's database; runs stay.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Remove without a question.")] = False,
     inventory: Inventory = None,
@@ -172,26 +173,22 @@ def down(
     The power daemons are stopped last: they put the boards' own power state back.
     """
     from experiments.commands import fleet_playbook as command
+    from experiments.commands.fleet_choice import options_of
 
-    found = command.fleet_of(inventory, playbooks, limit)
-    if not remove:
-        _end(command.simple("down", "down.yml", found))
-        return
-    _ask_removal(found.inventory, limit, yes=yes)
-    _end(command.simple("remove", "remove.yml", found))
+    options = options_of(inventory, playbooks, limit)
+    if remove:
+        _end(command.remove(options, _confirmed if not yes else lambda _question: True))
+    else:
+        _end(command.simple("down", "down.yml", options))
 
 
-def _ask_removal(inventory: Path, limit: str | None, *, yes: bool) -> None:
-    """Go on only with a person's yes; without a person, with --yes alone."""
+def _confirmed(question: str) -> bool:
+    """A person's answer; without a person there is none."""
     from fedge.errors import BadInput
 
-    if yes:
-        return
     if not sys.stdin.isatty():
-        raise BadInput("--remove", "no terminal to ask at", "--yes beside it: keys, runs and the database go")
-    whom = f"{limit} of {inventory}" if limit else f"every host of {inventory}"
-    text = f"Remove fedge from {whom}? On the server the runs and the SuperLink's database go too."
-    typer.confirm(text, abort=True)
+        raise BadInput("--remove", "no terminal to ask at", "--yes beside it: keys and the database go, runs stay")
+    return typer.confirm(question)
 
 
 def _end(code: int) -> None:
@@ -218,7 +215,7 @@ def proxy(
     management_port: Annotated[int, typer.Option(help="The port for that network.")] = 9444,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Written instead of printed.")] = None,
 ) -> None:
-    """The nginx configuration between boards and the SuperLink.
+    """Print the nginx configuration between boards and the SuperLink.
 
     It passes boards only what boards may ask of a SuperLink on loopback.
     """
@@ -238,7 +235,7 @@ def firewall(
     superlink_port: Annotated[int, typer.Option(help="The SuperLink's port on loopback.")] = 8000,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Written instead of printed.")] = None,
 ) -> None:
-    """The nftables rules between the server's accounts and runs.
+    """Print the nftables rules between the server's accounts and runs.
 
     They keep every other account of the server from starting, stopping and listing runs.
     """

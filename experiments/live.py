@@ -165,8 +165,9 @@ def _board_table(experiment: Experiment, clients: Sequence[ClientRow]) -> Table:
     table = _table("board", "kind", "cores/CPU/GPU/mem. MHz", "work", "power", "time error", "power error")
     for row in sorted(clients, key=lambda row: place.get(row.board, len(place))):
         kind = escape(row.device or kinds.get(row.board, ""))
-        if row.status == "failed":
-            table.add_row(escape(row.board), kind, f"[red]failed: {escape(row.error or '')}[/red]")
+        if row.status == "failed" or row.cores is None:
+            colour = "yellow" if row.status == "cancelled" else "red"
+            table.add_row(escape(row.board), kind, f"[{colour}]{row.status}: {escape(row.error or '')}[/{colour}]")
             continue
         name = escape(row.board) + MARKS.get(row.status, "")
         table.add_row(name, kind, _mode(row), *_figures([row]))
@@ -183,7 +184,11 @@ def _kind_table(kinds: dict[str, str], clients: Sequence[ClientRow]) -> Table:
             count = f"{len(rows)}" + (f" [red]({lost} late or failed)[/red]" if lost else "")
             stopped = sum(row.status == "cancelled" for row in rows)
             count += f" [yellow]({stopped} cancelled)[/yellow]" if stopped else ""
-            table.add_row(escape(kind), count, *_figures([row for row in rows if row.status != "failed"]))
+            table.add_row(
+                escape(kind),
+                count,
+                *_figures([row for row in rows if row.status != "failed" and row.cores is not None]),
+            )
     return table
 
 

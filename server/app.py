@@ -9,11 +9,9 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedge.clock import RealClock
 from fedge.experiment import Experiment, boards
-from server.grid_port import Claim, GridPort
+from server.claiming import Claiming
+from server.grid_port import GridPort
 from server.runs import claim_of, play
-
-CLAIM_MARGIN_S = 60.0
-"""A board is kept for its run for so much longer than the server waits for a reply. Chosen by us."""
 
 app = ServerApp()
 
@@ -25,9 +23,9 @@ def main(grid: Grid, context: Context) -> None:
     folder = Path(str(context.run_config["folder"]))
     names = [board.name for board in boards(experiment)]
     real = experiment.backend == "fleet"
-    claim = Claim(claim_of(experiment, folder), experiment.reply_timeout_s + CLAIM_MARGIN_S) if real else None
+    claiming = Claiming(claim_of(experiment, folder), experiment.reply_timeout_s) if real else None
     least = 1 if real else len(names)
-    port = GridPort(grid, names, RealClock(), experiment.superlink.connect_timeout_s, least, claim)
+    port = GridPort(grid, names, RealClock(), experiment.superlink.connect_timeout_s, least, claiming)
     try:
         play(experiment, port, folder, overdue=port)
     finally:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from fedge.experiment import Experiment, boards
 from fedge.types import Goal, Measurement, NamedArrays
 from fedge.wire import Answer, Ask, BoardState
 from server.aggregation import Contribution, UnlikeArrays, check_arrays
-from server.lateness import NEVER, RealCut
+from server.lateness import NEVER, RealCut, enough
 from server.port import ClientPort, Question, Reply
 from server.sharing import kinds_of, shared
 
@@ -54,7 +55,7 @@ class Asking:
         )
         asks = self._to_each(ask, goals, states)
         questions = {name: Question(each, task.arrays, task.cut.within_s) for name, each in asks.items()}
-        replies = self.port.ask(questions, self.experiment.reply_timeout_s)
+        replies = self.port.ask(questions, self.experiment.reply_timeout_s, partial(_enough, task))
         return {board: checked(board, reply, task.arrays) for board, reply in replies.items()}
 
     def _to_each(self, ask: Ask, goals: Mapping[str, Goal], states: Mapping[str, BoardState]) -> dict[str, Ask]:
@@ -75,6 +76,13 @@ def contribution_of(board: str, reply: Reply) -> Contribution | None:
     if report is None or trained is None:
         return None
     return Contribution(board, trained.arrays, report.samples, trained.loss, trained.accuracy, report.steps)
+
+
+def _enough(task: Task, replies: Collection[Reply]) -> bool:
+    """Whether these replies are all that a round of real boards needs."""
+    useful = [checked(reply.answer.board, reply, task.arrays) for reply in replies if not reply.answer.cut]
+    reports = [each.answer.report for each in useful if each.trained is not None]
+    return enough(task.cut, [report.busy_s for report in reports if report is not None])
 
 
 def bytes_of(arrays: NamedArrays) -> int:

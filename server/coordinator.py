@@ -163,7 +163,7 @@ class Coordinator:
         """When real boards are given up; emulated ones answer at once, and the virtual clock tells who is late."""
         if self.experiment.backend != "fleet":
             return NEVER
-        return real_cut_of(self.experiment.late, ready.plan.deadline_s, ready.chosen.wanted is not None)
+        return real_cut_of(self.experiment.late, ready.plan.deadline_s, ready.chosen.wanted)
 
     def _goals(self, plan: FleetPlan, number: int) -> Mapping[str, Goal]:
         """The plan's goals; boards may stop by themselves only where partial work counts."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from fedge.experiment import LateSpec
@@ -40,22 +40,31 @@ class RealCut:
     """For real boards, seconds of their work; None: for ever.
 
     After ``within_s`` a round goes on without a board, after ``cancel_s`` the board ends its work by itself, since no
-    message reaches it meanwhile.
+    message reaches it meanwhile. Once ``wanted`` boards replied that were done within ``counts_s`` it goes on, too.
     """
 
     within_s: float | None = None
     cancel_s: float | None = None
+    wanted: int | None = None
+    counts_s: float | None = None
 
 
 NEVER = RealCut()
 
 
-def real_cut_of(late: LateSpec, deadline_s: float | None, over_committed: bool) -> RealCut:
-    """When real boards that are not done are given up; ``over_committed`` when more were asked than are wanted."""
-    if deadline_s is None or late.action == "partial" or (late.action == "accept" and not over_committed):
-        return NEVER
+def real_cut_of(late: LateSpec, deadline_s: float | None, wanted: int | None) -> RealCut:
+    """When real boards that are not done are given up; ``wanted`` replies are enough where more boards are asked."""
+    counts_s = cut_of(late, deadline_s)
+    if deadline_s is None or late.action == "partial" or (late.action == "accept" and wanted is None):
+        return RealCut(None, None, wanted, counts_s)
     stop_s = stop_of(late, deadline_s)
-    return RealCut(stop_s, None if late.action == "discount" else stop_s)
+    return RealCut(stop_s, None if late.action == "discount" else stop_s, wanted, counts_s)
+
+
+def enough(cut: RealCut, replied_s: Iterable[float]) -> bool:
+    """Whether a round of real boards can go on once some have replied, each so long after the round's start."""
+    latest_s = math.inf if cut.counts_s is None else cut.counts_s
+    return cut.wanted is not None and sum(at_s <= latest_s for at_s in replied_s) >= cut.wanted
 
 
 def stop_of(late: LateSpec, deadline_s: float) -> float:

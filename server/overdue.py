@@ -30,7 +30,8 @@ def caught_up(progress: Progress, late: Sequence[Late], joins: bool, learnt: Col
     """``progress`` with the replies in ``late``, which came in now.
 
     What a board measured is kept. With ``joins`` its result joins the round that ends next; otherwise, and when the
-    board was asked again since, it is thrown away. ``learnt`` are the arrays that are moved by training.
+    board was asked again since or enough others were done before it, it is thrown away. ``learnt`` are the arrays that
+    are moved by training.
     """
     events = []
     for one in late:
@@ -38,9 +39,9 @@ def caught_up(progress: Progress, late: Sequence[Late], joins: bool, learnt: Col
         pending = _pending(progress, one, learnt)
         if not overtaken:
             progress = heard(progress, [pending])
-            if joins and pending.trained.arrays:
+            if joins and not one.spare and pending.trained.arrays:
                 progress = dataclasses.replace(progress, pending=(*progress.pending, pending))
-        events.append(_event(progress, one, pending, joins, overtaken))
+        events.append(_event(progress, one, pending, joins and not one.spare, overtaken))
     return Caught(progress, tuple(events))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -32,11 +32,21 @@ class Reply:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Late:
-    """A reply that came in after its question was given up waiting for."""
+    """A reply that came in after its question was given up waiting for; ``spare``: enough others were done before."""
 
     board: str
     question: Question
     reply: Reply
+    spare: bool = False
+
+
+Enough = Callable[[Collection[Reply]], bool]
+"""Whether these replies are all that a round of real boards needs, so that it goes on without the others."""
+
+
+def never_enough(_: Collection[Reply]) -> bool:
+    """A round waits for everybody that it asked."""
+    return False
 
 
 class Overdue(Protocol):
@@ -74,8 +84,13 @@ NOTHING_OVERDUE = NothingOverdue()
 class ClientPort(Protocol):
     """Asks boards by their own names."""
 
-    def ask(self, questions: Mapping[str, Question], timeout_s: float) -> Mapping[str, Reply]:
-        """A reply for every question; a board silent for ``timeout_s`` real seconds is a reply with ``error``."""
+    def ask(
+        self, questions: Mapping[str, Question], timeout_s: float, enough: Enough = never_enough
+    ) -> Mapping[str, Reply]:
+        """A reply for every question; a board silent for ``timeout_s`` real seconds is a reply with ``error``.
+
+        So is a real board that is not done when the replies that are in are ``enough``.
+        """
         ...
 
 
@@ -85,5 +100,7 @@ class LocalPort:
     def __init__(self, respond: Mapping[str, Callable[[Question], Reply]]) -> None:
         self._respond = respond
 
-    def ask(self, questions: Mapping[str, Question], timeout_s: float) -> Mapping[str, Reply]:
+    def ask(
+        self, questions: Mapping[str, Question], timeout_s: float, enough: Enough = never_enough
+    ) -> Mapping[str, Reply]:
         return {board: self._respond[board](question) for board, question in questions.items()}

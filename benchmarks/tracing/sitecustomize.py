@@ -7,8 +7,8 @@ import os
 import sys
 import time
 
-STARTED_S = time.time()
-"""About when this process began."""
+STARTED = {"at_s": time.time()}
+"""About when this process began; a forked one when it was forked."""
 
 
 def _note(what: str, **facts: object) -> None:
@@ -24,13 +24,17 @@ def _watch_client() -> None:
 
     def watched(self, message, context):
         told = {"id": message.metadata.message_id}
-        _note("entered", started_s=STARTED_S, cpu_s=time.process_time(), **told)
+        _note("entered", started_s=STARTED["at_s"], cpu_s=time.process_time(), **told)
         reply = answer(self, message, context)
         metrics = reply.content.metric_records.get("metrics", {}) if reply.has_content() else {}
         _note("left", train_s=metrics.get("train_s"), cpu_s=time.process_time(), **told)
         return reply
 
     ClientApp.__call__ = watched
+
+
+def _began() -> None:
+    STARTED["at_s"] = time.time()
 
 
 def _watch_server() -> None:
@@ -58,5 +62,8 @@ if "FEDGE_ROUND_TRACE" in os.environ:
     _program = " ".join(sys.orig_argv[:3])
     if "flwr-clientapp" in _program:
         _watch_client()
+    elif "ready.py" in _program:
+        _watch_client()
+        os.register_at_fork(after_in_child=_began)
     elif "flwr-serverapp" in _program:
         _watch_server()

@@ -88,12 +88,10 @@ def _check_wrapped(spec: StrategySpec, where: str) -> None:
 
 
 def _check_asynchronous(experiment: Experiment) -> None:
-    if experiment.backend == "fleet":
-        right = (
-            "a strategy with rounds: an asynchronous run goes by the clock of emulated boards (backend sim or local)"
-        )
-        raise BadInput("strategy", f"{experiment.strategy.name} on real boards", right)
     """Nobody waits for a round's end, so nobody is late and no round is planned for the fleet."""
+    if experiment.backend == "fleet":
+        right = "a strategy of rounds: asynchronous runs go by the clock of emulated boards (backend sim or local)"
+        raise BadInput("strategy.name", f"{experiment.strategy.name} on real boards", right)
     name, late, selection = experiment.strategy.name, experiment.late, experiment.selection
     if late.action != "accept":
         raise BadInput("late.action", repr(late.action), f"accept: with {name} nobody is late, results are stale")

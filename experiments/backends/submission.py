@@ -13,7 +13,8 @@ from experiments.backends.processes import POLL_S, Launch, Log, pause, spawn
 from experiments.backends.staging import CONNECTION
 from fedge.errors import RunFailed
 
-FLOWER_SAYS = "Simulation failed with exception: "
+FLOWER_SAYS = re.compile(r"^(ServerApp|Simulation) failed with exception: ")
+"""What Flower 1.41 puts before the reason."""
 STARTED = re.compile(r"started run (\d+)", re.IGNORECASE)
 STOP_WITHIN_S = 15.0
 
@@ -64,7 +65,7 @@ def submit(launch: Launch, log: Log, config_file: Path, options: Sequence[str], 
         raise RunFailed(f"`flwr run` failed (exit {stream.returncode})\n{log.tail()}")
     status, details = _outcome(launch, run_id(log))
     if status != "finished:completed":
-        raise RunFailed(f"the run ended as {status}: {details.removeprefix(FLOWER_SAYS)}\n{log.tail()}")
+        raise RunFailed(f"the run ended as {status}: {FLOWER_SAYS.sub('', details)}\n{log.tail()}")
 
 
 def _outcome(launch: Launch, number: str | None) -> tuple[str, str]:

@@ -5,95 +5,65 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
-from experiments.fleet import inventory
-from experiments.fleet.inventory import Inventory
+from experiments.commands import fleet_choice
+from experiments.commands.fleet_choice import Fleet, Options
+from experiments.fleet.inventory import several
 from experiments.fleet.playbooks import Call, Outcome, play
 from experiments.fleet.progress import Progress, clock, summary
 from fedge.errors import BadInput
 
-PLAYBOOKS = Path(__file__).resolve().parents[2] / "ansible"
-"""The checkout's own."""
-INVENTORY_VARIABLE = "FEDGE_INVENTORY"
 DONE, FAILED = 0, 1
+HOSTS_NAMED = 6
 UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
-@dataclass(frozen=True, slots=True)
-class Fleet:
-    """Which fleet: its inventory, the folder of the playbooks, and a pattern where only some of its hosts are meant."""
-
-    inventory: Path
-    playbooks: Path
-    limit: str | None
-
-
-def fleet_of(inventory: Path | None, playbooks: Path | None, limit: str | None) -> Fleet:
-    """The fleet of the options, with what stands for those that are not given."""
-    folder = (playbooks or PLAYBOOKS).resolve()
-    if not folder.is_dir():
-        right = "the folder ansible/ of fedge's checkout, which is not part of an installed package"
-        raise BadInput("--playbooks", f"{folder}, where nothing is", right)
-    named = os.environ.get(INVENTORY_VARIABLE)
-    return Fleet(inventory or (Path(named) if named else folder / "inventory.yml"), folder, limit)
-
-
-def provision(fleet: Fleet, check: bool) -> int:
+def provision(options: Options, check: bool) -> int:
     """Put everything on the server and the boards, or say what would change; the inventory is checked first."""
-    found = _limited(inventory.read(fleet.inventory, fleet.playbooks), fleet)
-    refuse_problems(found, fleet)
-    return _run("provision", fleet, found, Call(fleet.playbooks, "site.yml", fleet.inventory, fleet.limit, check))
+    fleet = fleet_choice.read_whole(options)
+    return run("provision", fleet, replace(fleet.call("site.yml"), check=check))
 
 
-def simple(name: str, playbook: str, fleet: Fleet) -> int:
+def simple(name: str, playbook: str, options: Options) -> int:
     """Run a playbook that takes nothing beside the fleet."""
-    found = _limited(inventory.read(fleet.inventory, fleet.playbooks), fleet)
-    return _run(name, fleet, found, Call(fleet.playbooks, playbook, fleet.inventory, fleet.limit))
+    fleet = fleet_choice.read(options)
+    return run(name, fleet, fleet.call(playbook))
 
 
-def logs(fleet: Fleet, out: Path, since: str | None) -> int:
-    """Fetch the boards' logs and traces into ``out``, a folder per board, and say what came."""
-    found = _limited(inventory.read(fleet.inventory, fleet.playbooks), fleet)
+def remove(options: Options, agreed: Callable[[str], bool]) -> int:
+    """Take everything away, after a question that names the hosts."""
+    fleet = fleet_choice.read(options)
+    if not agreed(removal_question(fleet)):
+        _say(_console(), "nothing was removed")
+        return FAILED
+    return run("remove", fleet, fleet.call("remove.yml"))
+
+
+def removal_question(fleet: Fleet) -> str:
+    """Who loses what."""
+    server = fleet.inventory.server.name
+    hosts = [name for name in (server, *fleet.boards) if name in fleet.hosts]
+    also = f" On {server} the SuperLink's database goes too; the runs stay, for root alone." if server in hosts else ""
+    return f"Remove fedge from {several(hosts, HOSTS_NAMED)}?{also}"
+
+
+def logs(options: Options, out: Path, since: str | None) -> int:
+    """Fetch the hosts' logs and the boards' traces into ``out``, a folder per host, and say what came."""
     if out.exists() and not out.is_dir():
         raise BadInput("--out", f"{out}, which is a file", "a folder, new or not")
+    fleet = fleet_choice.read(options)
     given = {"collect_to": str(out.resolve()), **({"collect_since": since} if since else {})}
-    call = Call(fleet.playbooks, "collect.yml", fleet.inventory, fleet.limit, variables=given)
-    code = _run("logs", fleet, found, call)
+    code = run("logs", fleet, replace(fleet.call("collect.yml"), variables=given))
     console = _console()
-    for line in came(out, (found.server.name, *found.board_names)):
+    hosts = (name for name in (fleet.inventory.server.name, *fleet.boards) if name in fleet.hosts)
+    for line in came(out, tuple(hosts)):
         _say(console, line)
     return code
-
-
-def asking(name: str, playbook: str, fleet: Fleet) -> tuple[Call, Path]:
-    """A playbook that somebody else plays and shows: the call, and where its log goes."""
-    inventory.require(fleet.inventory, fleet.playbooks)
-    call = Call(fleet.playbooks, playbook, fleet.inventory.resolve(), fleet.limit)
-    return call, log_path(os.environ, name, time.time(), os.getpid())
-
-
-def refuse_problems(found: Inventory, fleet: Fleet) -> None:
-    """Raise ``BadInput`` with all that is wrong with an inventory, before any host is touched."""
-    told = inventory.problems(found, fleet.playbooks, datetime.now(UTC))
-    if len(told) == 1:
-        raise BadInput(told[0].where, told[0].got, told[0].right)
-    if told:
-        listed = "".join(f"\n  {problem}" for problem in told)
-        raise BadInput(str(fleet.inventory), f"{len(told)} things that cannot work", f"mend them first:{listed}")
-
-
-def _limited(found: Inventory, fleet: Fleet) -> Inventory:
-    """The inventory with those boards alone that the limit names."""
-    if fleet.limit is None:
-        return found
-    meant = inventory.hosts(inventory.listing(fleet.inventory, fleet.playbooks, fleet.limit))
-    return replace(found, boards=tuple(board for board in found.boards if board.name in meant))
 
 
 def came(out: Path, hosts: tuple[str, ...]) -> Iterator[str]:
@@ -117,18 +87,17 @@ def log_path(environ: Mapping[str, str], name: str, now_s: float, pid: int) -> P
     return Path(state) / "fedge" / f"{name}-{stamp}-{pid}.log"
 
 
-def _run(name: str, fleet: Fleet, found: Inventory, call: Call) -> int:
+def run(name: str, fleet: Fleet, call: Call) -> int:
     """Play it, show it, and tell the end of it."""
     console, started_s = _console(), time.monotonic()
     log = log_path(os.environ, name, time.time(), os.getpid())
-    call = replace(call, inventory=fleet.inventory.resolve())
     try:
         with Progress(name, console) as progress:
             outcome = play(call, log, progress.tell)
     except KeyboardInterrupt:
         _say(console, f"stopped; what was done until then stays, and the same command goes on from there; log: {log}")
         raise
-    for line in end(outcome, check=call.check, boards=frozenset(found.board_names)):
+    for line in end(outcome, check=call.check, boards=frozenset(fleet.boards)):
         _say(console, line)
     _say(console, f"took {clock(time.monotonic() - started_s)}; all of Ansible's output: {log}")
     return DONE if outcome.code == 0 else FAILED

@@ -10,28 +10,34 @@ from pathlib import Path
 from rich.console import Console
 
 from experiments import checks, launch
-from experiments.commands.fleet_playbook import Fleet
-from experiments.fleet import inventory, remote
-from experiments.fleet.inventory import Inventory
-from experiments.fleet.remote import Server
+from experiments.commands import fleet_choice
+from experiments.commands.fleet_choice import Options
+from experiments.fleet import remote
+from experiments.fleet.bundle import bundle
+from experiments.fleet.inventory import Inventory, several
+from experiments.fleet.ssh import Server, server_of
 from experiments.schema import load_experiment
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, SuperlinkSpec, boards
 from fedge.workloads.data import WHERE as DATA
 
-OTHERS_SHOWN = 5
+CA = "/etc/fedge/tls/ca.crt"
+"""Where provisioning puts the fleet's CA on the server."""
+NAMES_SHOWN = 5
 
 
-def run(config: Path, overrides: Sequence[str], out: Path | None, fleet: Fleet) -> int:
+def run(config: Path, overrides: Sequence[str], out: Path | None, options: Options) -> int:
     """Play an experiment on the fleet; returns the exit code of the run on the server."""
     console = Console(file=sys.stdout)
     experiment = load_experiment(config, [*overrides, f"backend={checks.FLEET}"])
-    found = inventory.read(fleet.inventory, fleet.playbooks)
+    found = fleet_choice.read(options).inventory
     check_boards(experiment, found, config)
     folder = launch.new_folder(experiment, out)
     check_here(experiment, console)
-    server = remote.server_of(found.server)
-    job = remote.send(server, remote.bundle(at_server(experiment, server)), experiment.name)
+    server = server_of(found.server)
+    packed = bundle(at_server(experiment, server))
+    remote.prepare(folder)
+    job = remote.send(server, packed, experiment.name)
     _say(console, f"the experiment is on {server.name} in {job}")
     try:
         code = remote.follow(server, job, _width(), lambda line: _say(console, line))
@@ -48,8 +54,10 @@ def check_boards(experiment: Experiment, found: Inventory, config: Path) -> None
     known = found.board_names
     strange = [board.name for board in boards(experiment) if board.name not in known]
     if strange:
-        right = f"boards of {found.path}: {', '.join(known[:OTHERS_SHOWN])}{', ...' * (len(known) > OTHERS_SHOWN)}"
-        raise BadInput(f"{config}: fleet", f"{', '.join(strange)}, not in the inventory", right)
+        right = (
+            f"boards of {found.path}: {several(list(known), NAMES_SHOWN)}; NAME with `count` means NAME-1, NAME-2 ..."
+        )
+        raise BadInput(f"{config}: fleet", f"{several(strange, NAMES_SHOWN)}, not in the inventory", right)
 
 
 def check_here(experiment: Experiment, console: Console) -> None:
@@ -70,7 +78,7 @@ def check_here(experiment: Experiment, console: Console) -> None:
 
 def at_server(experiment: Experiment, server: Server) -> Experiment:
     """The experiment with the SuperLink as it is on the server, whatever the file says."""
-    changes = {"address": f"127.0.0.1:{server.port}", "root_certificates": remote.CA}
+    changes = {"address": f"127.0.0.1:{server.port}", "root_certificates": CA}
     return experiment.model_copy(update={"superlink": experiment.superlink.model_copy(update=changes)})
 
 

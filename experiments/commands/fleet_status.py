@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -15,10 +17,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from experiments.commands import fleet_choice
+from experiments.commands.fleet_choice import Fleet as Chosen
+from experiments.commands.fleet_choice import Options
+from experiments.commands.fleet_playbook import log_path
+from experiments.commands.outputs import check_output
 from experiments.fleet import inventory
 from experiments.fleet.events import Event, State
 from experiments.fleet.playbooks import Call, Outcome, play
-from experiments.fleet.status import Board, Fleet, Own, Server, Status, duration, judged
+from experiments.fleet.status.clocks import duration
+from experiments.fleet.status.judging import judged
+from experiments.fleet.status.records import Board, Fleet, Own, Server, Status
+from experiments.fleet.waiting import Waiting
 from fedge import __version__, powerd, worker
 from fedge.errors import BadInput, RunFailed
 
@@ -47,24 +57,26 @@ def _offset(board: Board) -> str:
     return f"{'+' if board.offset_s > 0 else '-'}{duration(abs(board.offset_s))}"
 
 
+VERSIONS = ("fedge", "flwr")
 COLUMNS: Sequence[tuple[str, Callable[[Board], str]]] = (
     ("board", lambda board: board.name),
     ("is", _is),
     ("node", lambda board: board.node or ""),
-    ("fedge", lambda board: board.versions.get("fedge", "")),
-    ("flwr", lambda board: board.versions.get("flwr", "")),
+    *((name, lambda board, name=name: board.versions.get(name, "")) for name in VERSIONS),
     ("powerd", lambda board: board.powerd or ""),
     ("worker", lambda board: board.worker or ""),
     ("mode", lambda board: board.preset or ("own" if board.mode else "")),
     ("C", lambda board: _rounded(board.temperature_c)),
     ("free", lambda board: "" if board.free_mb is None else f"{board.free_mb / 1000:.1f}G"),
     ("clock", _offset),
-    ("run", lambda board: board.run or ""),
+    # "NAME (FOLDER, TOKEN)": its file has all of it.
+    ("run", lambda board: (board.run or "").partition(" (")[0]),
 )
 """A column's head, and what stands in it."""
+NAME_WIDTH = 16
+"""Names may be longer; every column has to fit beside them. Chosen by us."""
 
 Play = Callable[[Call, Path, Callable[[State, Event], None]], Outcome]
-Names = Callable[[Call], Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +88,14 @@ class Asked:
     lost: Mapping[str, str] = field(default_factory=dict)
 
 
-def fleet_status(console: Console, call: Call, log: Path, out: Path | None = None) -> bool:
-    """Ask the hosts, print the table and the findings, write the records to ``out``; whether all is well.
-
-    ``call`` names the playbooks' folder, the inventory and the limit. Raises ``BadInput`` and ``RunFailed``.
-    """
-    asked = ask(call, log)
+def fleet_status(options: Options, out: Path | None = None) -> bool:
+    """Ask the hosts, print the table and the findings, write the records to ``out``; whether all is well."""
+    check_output("--json", out, "{")
+    chosen = fleet_choice.read(options)
+    log = log_path(os.environ, "status", time.time(), os.getpid())
+    asked = ask(chosen, log, Console(stderr=True))
     status = judged(asked.fleet, asked.told, here(), asked.lost)
-    show(console, status)
+    show(Console(), status)
     if out is not None:
         write(out, status)
     return status.well
@@ -94,27 +106,34 @@ def here() -> Own:
     return Own(__version__, version("flwr"), powerd.PROTOCOL, worker.PROTOCOL)
 
 
-def listed(call: Call) -> Mapping[str, Any]:
-    """The inventory within the limit, as Ansible lists it."""
-    return inventory.listing(call.inventory, call.folder, call.limit)
-
-
-def ask(call: Call, log: Path, run: Play = play, names: Names = listed) -> Asked:
+def ask(chosen: Chosen, log: Path, console: Console, run: Play = play) -> Asked:
     """Run the playbook and read what it wrote; hosts that could not be reached are no failure of it."""
-    whole = Call(call.folder, PLAYBOOK, call.inventory)
-    fleet = fleet_of(names(call), names(whole), call.inventory)
-    with tempfile.TemporaryDirectory(prefix="fedge-status-") as folder:
-        variables = {**call.variables, "status_to": folder}
-        # What the server says of a board belongs to the board: it is asked whatever the limit is.
-        limit = f"{call.limit},{inventory.SERVER}" if call.limit else None
-        asking = Call(call.folder, PLAYBOOK, call.inventory, limit, variables=variables)
-        outcome = run(asking, log, lambda _state, _event: None)
-        told = dict(read(Path(folder)))
+    server = chosen.inventory.server.name
+    gone: set[str] = set()
+    with tempfile.TemporaryDirectory(prefix="fedge-status-") as temporary:
+        folder = Path(temporary)
+
+        def hear(state: State, _event: Event) -> None:
+            gone.update(state.failed)
+
+        def done() -> frozenset[str]:
+            return frozenset((*gone, *(path.stem for path in folder.glob("*.json"))))
+
+        with Waiting(console, (server, *chosen.boards), done):
+            outcome = run(_asking(chosen, folder), log, hear)
+        told = dict(read(folder))
     lost = {name: event.text for name, event in outcome.state.failed.items()}
     if not told and not lost:
         said = outcome.words or f"Ansible ended with {outcome.code}"
         raise RunFailed(f"no host could be asked: {said}; all of it is in {log}")
-    return Asked(fleet, told, lost)
+    return Asked(Fleet(chosen.inventory.board_names, chosen.boards, server), told, lost)
+
+
+def _asking(chosen: Chosen, folder: Path) -> Call:
+    call = chosen.call(PLAYBOOK)
+    # What the server says of a board belongs to the board: it is asked whatever the limit is.
+    limit = f"{call.limit},{inventory.SERVER}" if call.limit else None
+    return replace(call, limit=limit, variables={"status_to": str(folder)})
 
 
 def read(folder: Path) -> Iterator[tuple[str, Any]]:
@@ -126,21 +145,15 @@ def read(folder: Path) -> Iterator[tuple[str, Any]]:
             yield path.stem, {"facts": {"kind": "failed", "text": "its answer is no JSON"}}
 
 
-def fleet_of(within: Mapping[str, Any], whole: Mapping[str, Any], path: Path) -> Fleet:
-    """The names of the boards and of the server, from the inventory within the limit and from all of it."""
-    found, wanted = inventory.members(whole, path), set(inventory.hosts(within))
-    return Fleet(found.board_names, tuple(name for name in found.board_names if name in wanted), found.server.name)
-
-
 # Shown
 
 
 def show(console: Console, status: Status) -> None:
     """The table of the boards, a line for the server, and what is wrong; boards that are well get no lines below."""
-    used = [(head, cell) for head, cell in COLUMNS if any(cell(board) for board in status.boards)]
+    used = [(head, cell) for head, cell in COLUMNS if _tells(head, cell, status.boards)]
     table = Table(box=None, padding=(0, 1, 0, 0))
     for head, _ in used:
-        table.add_column(head, overflow="ellipsis", no_wrap=True)
+        table.add_column(head, overflow="ellipsis", no_wrap=True, max_width=NAME_WIDTH)
     for board in status.boards:
         style = "" if board.well else "red"
         table.add_row(*(Text(cell(board), style=style) for _, cell in used))
@@ -154,6 +167,12 @@ def show(console: Console, status: Status) -> None:
     _notes(console, [host for host in hosts if host.well])
     unwell = sum(not board.well for board in status.boards)
     console.print(Text(f"\n{len(status.boards)} boards, {unwell} with something wrong"))
+
+
+def _tells(head: str, cell: Callable[[Board], str], boards: Sequence[Board]) -> bool:
+    """Whether a column has anything to say; one version everywhere has not."""
+    said = {cell(board) for board in boards} - {""}
+    return len(said) > (1 if head in VERSIONS else 0)
 
 
 def _server_line(server: Server) -> str:

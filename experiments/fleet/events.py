@@ -22,7 +22,8 @@ RESULTS = {
 """Ansible's events of one host and one task, and the status that they mean."""
 SAYS_NOTHING = ("non-zero return code", "module failure", "module result deserialization failed")
 """Ansible's messages that leave it to the program's own output to say why."""
-PREFIX = re.compile(r"^((task|action) failed: )+", re.IGNORECASE)
+PREFIX = re.compile(r"(^|(?<=: ))((task|action) failed: )+", re.IGNORECASE)
+"""What Ansible puts before a reason, also before one that a task of ours repeats."""
 COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 

@@ -137,7 +137,8 @@ def _certificate(path: Path) -> x509.Certificate:
 def _key(path: Path) -> Key:
     try:
         mode = path.stat().st_mode & 0o777
-        if mode & 0o077:
+        # Windows has no such modes: a folder of the user's own is closed to others there.
+        if os.name == "posix" and mode & 0o077:
             raise BadInput(str(path), f"mode {mode:04o}, which lets others read it", f"chmod 600 {path}")
         key = load_pem_private_key(path.read_bytes(), password=None)
     except FileNotFoundError:
@@ -182,7 +183,8 @@ def _write(path: Path, content: bytes) -> None:
     """A new file, on the disk when this returns; keys are never readable by others, not even for a moment."""
     mode = PRIVATE_FILE if content.startswith(b"-----BEGIN PRIVATE KEY") else PUBLIC_FILE
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-        os.fchmod(file.fileno(), mode)
+        if hasattr(os, "fchmod"):
+            os.fchmod(file.fileno(), mode)
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

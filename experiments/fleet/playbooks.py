@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import os
-import signal
 import sys
 import sysconfig
 import tempfile
-import threading
-import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any, TextIO
 
-from experiments.backends.processes import MARK, marked
+from experiments.backends.processes import MARK
+from experiments.fleet.endings import as_ctrl_c, ending
 from experiments.fleet.events import COLOURS, Event, State, events_of, fold, short
 from fedge.errors import BadInput, RunFailed
 
 EXTRA = "pip install 'fedge[fleet]'"
-END_WITHIN_S = 5.0
-"""How long an interrupted playbook may take to end by itself; chosen by us."""
 HEARD_S = 0.2
 """How often ansible-runner looks whether the playbook has ended; chosen by us."""
 KEPT_LINES = 12
@@ -64,7 +58,7 @@ def play(call: Call, log: Path, tell: Callable[[State, Event], None]) -> Outcome
     mark = uuid.uuid4().hex
     with new_log(log) as out, tempfile.TemporaryDirectory(prefix="fedge-fleet-") as private:
         listener = _Listener(out, tell)
-        with _terminable(), _ending(mark):
+        with as_ctrl_c(), ending(mark):
             ended = runner.run(
                 private_data_dir=private,
                 project_dir=str(call.folder),
@@ -123,6 +117,8 @@ def environment(base: Mapping[str, str], folder: Path) -> dict[str, str]:
 
 def program(name: str) -> str:
     """The path of one of Ansible's programs beside this Python; raises ``BadInput`` where it is not installed."""
+    if sys.platform == "win32":
+        raise BadInput(name, "Windows, where Ansible does not run", "Linux, macOS, or WSL on this machine")
     path = Path(sysconfig.get_path("scripts")) / name
     if not path.is_file():
         raise BadInput(name, f"no such program beside {sys.executable}", f"`{EXTRA}` installs it")
@@ -145,46 +141,3 @@ def new_log(path: Path) -> TextIO:
         return path.open("w", encoding="utf-8")
     except OSError as error:
         raise RunFailed(f"cannot write the log {path} ({error.strerror})") from error
-
-
-@contextlib.contextmanager
-def _terminable() -> Iterator[None]:
-    """SIGTERM and a terminal that closes end a playbook as Ctrl-C does; only the main thread may ask for that."""
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextlib.contextmanager
-def _ending(mark: str) -> Iterator[None]:
-    """End the playbook's processes, each by its id, when the block is left by an exception.
-
-    Ansible's workers have sessions of their own, so that a signal to the group of its first process would miss them.
-    """
-    try:
-        yield
-    except BaseException:
-        end_s = time.monotonic() + END_WITHIN_S
-        _send(signal.SIGTERM, mark)
-        while marked(mark) and time.monotonic() < end_s:
-            time.sleep(0.05)
-        while marked(mark):
-            _send(signal.SIGKILL, mark)
-            time.sleep(0.05)
-        raise
-
-
-def _send(number: signal.Signals, mark: str) -> None:
-    for pid in marked(mark):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)

@@ -47,6 +47,7 @@ class Progress:
         self._state = State()
         self._started_s = now_s()
         self._live: Any = None
+        self._told: dict[str, str] = {}
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
@@ -71,8 +72,13 @@ class Progress:
             return
         if event.status == PLAY:
             self._say(play_lines(before))
-        elif event.status in {FAILED, UNREACHABLE}:
+        elif event.status in {FAILED, UNREACHABLE} and not self._is_known(event):
             self._say([failure_line(event)])
+
+    def _is_known(self, event: Event) -> bool:
+        """Whether a failure only repeats the reason that was told of its host: the playbooks' rescues do."""
+        before, self._told[event.host] = self._told.get(event.host), event.text
+        return bool(before) and str(before) in event.text
 
     def _say(self, lines: list[str]) -> None:
         for line in lines:

@@ -53,7 +53,7 @@ td.n:not(.best)::after { content: ""; }
 .badge.unknown { color: var(--soft); }
 .status.failed, .status.late { color: var(--bad); font-weight: 600; }
 .status.infeasible, .status.throttled, .status.cancelled, .status.budget,
-.status.empty { color: var(--warn); font-weight: 600; }
+.status.empty, .status.late-reply { color: var(--warn); font-weight: 600; }
 .controls { display: flex; flex-wrap: wrap; gap: 8px 14px; align-items: center; font-size: 13.5px; margin: 6px 0; }
 .controls input[type=range] { width: min(420px, 60vw); accent-color: #0072B2; }
 .controls select, .controls button { font: inherit; color: inherit; background: var(--card);

@@ -100,13 +100,13 @@ def last_round(run: Run) -> str:
 
 
 def _client(row: ClientRow, colour: str) -> tuple[Cell, ...]:
-    failed = row.status == "failed"
+    unknown = row.status == "failed" or row.cores is None
     clocks = (row.cores, row.cpu_mhz, row.gpu_mhz, row.mem_mhz)
     return (
         swatch(colour, row.board),
         Cell(f'<span class="status {row.status}">{row.status}</span>'),
         *(figure(UNKNOWN if value is None else f"{value:,.0f}") for value in clocks),
-        figure(UNKNOWN if failed else duration(row.work_s)),
+        figure(UNKNOWN if unknown else duration(row.work_s)),
         figure(number(row.power_w, 3, "W")),
         figure(energy(row.energy_j)),
         figure(UNKNOWN if row.temperature_c is None else f"{row.temperature_c:.0f}"),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -63,6 +65,22 @@ def make(path: Path, run: str, stands_s: float, now_s: float) -> None:
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+@contextmanager
+def kept(path: Path, run: str, stands_s: float, wall_s: Callable[[], float]) -> Iterator[None]:
+    """The board as the run's during the block and for ``stands_s`` after it; an empty ``run`` claims nothing."""
+    if not run:
+        yield
+        return
+    make(path, run, stands_s, wall_s())
+    try:
+        yield
+    finally:
+        try:
+            make(path, run, stands_s, wall_s())
+        except OSError as error:  # the one made before still stands for a while, and the work is done
+            logger.warning("%s cannot be renewed: %s", path, error)
 
 
 def release(path: Path, run: str) -> None:

@@ -88,6 +88,25 @@ def test_boards_that_changed_names_with_each_other_are_not_locked_out() -> None:
     assert len(plan.notes) == 2
 
 
+def test_only_the_boards_own_nodes_that_may_still_come_in_are_unregistered_with_it() -> None:
+    found = [
+        node("nano-1", "first", "online", "1"),
+        node("nano-1", "second", "unregistered", "2"),
+        node("nano-10", "third", "offline", "3"),
+        node("nano-1", "fourth", "registered", "4"),
+    ]
+
+    assert nodes.called(found, "nano-1") == ["1", "4"]
+
+
+@pytest.mark.parametrize("text", ["nano-1", "=ecdsa-sha2-nistp384 AAAA", "nano-1=AAAA"])
+def test_a_board_without_a_name_or_a_key_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        nodes.main(["register", text])
+
+    assert "NAME=KEY with a line of OpenSSH's would be right" in capsys.readouterr().err
+
+
 _NAMES, _KEYS = st.sampled_from("abc"), st.sampled_from("123456")
 _BOARDS = st.dictionaries(_NAMES, _KEYS, max_size=3).filter(lambda keys: len(set(keys.values())) == len(keys))
 _KNOWN = st.lists(
@@ -148,28 +167,34 @@ def _asked(env: dict[str, str], *arguments: str) -> dict[str, object]:
     return answer
 
 
+def _public(key: Path) -> str:
+    return key.with_suffix(".pub").read_text(encoding="utf-8").strip()
+
+
 @pytest.mark.slow
-def test_a_superlink_registers_a_board_and_then_its_new_key_alone(tmp_path: Path) -> None:
+def test_a_superlink_registers_a_board_then_its_new_key_alone_and_forgets_it_in_the_end(tmp_path: Path) -> None:
     from contracts.secured_fleet import new_node_key
 
     key = tmp_path / "nano-1"
     with _superlink(tmp_path) as env:
         new_node_key(key)
-        command = ("register", f"{key}.pub", "--known=nano-1")
+        board = f"Nano-1.lan={_public(key)}"
+        command = ("register", board, "--known=Nano-1.lan")
         said = [_asked(env, *command, "--check"), _asked(env, *command), _asked(env, *command)]
         for path in (key, key.with_suffix(".pub")):
             path.unlink()
         new_node_key(key)
-        said.append(_asked(env, *command))
+        said.append(_asked(env, "register", f"Nano-1.lan={_public(key)}"))
         listed = _asked(env, "list")["nodes"]
+        said += [_asked(env, "unregister", "Nano-1.lan"), _asked(env, "unregister", "Nano-1.lan")]
 
-    assert [answer["changed"] for answer in said] == [True, True, False, True]
+    assert [answer["changed"] for answer in said] == [True, True, False, True, True, False]
     assert isinstance(listed, list)
     assert [(found["name"], found["status"]) for found in listed] == [
-        ("nano-1", "unregistered"),
-        ("nano-1", "registered"),
+        ("Nano-1.lan", "unregistered"),
+        ("Nano-1.lan", "registered"),
     ]
-    assert listed[1]["public_key"] == " ".join(key.with_suffix(".pub").read_text(encoding="utf-8").split()[:2])
+    assert listed[1]["public_key"] == " ".join(_public(key).split()[:2])
 
 
 @pytest.mark.slow

@@ -94,6 +94,39 @@ def test_the_start_puts_uv_there(pack: ModuleType, wheels: Path, tmp_path: Path)
     assert program.stat().st_mode & 0o777 == 0o755
 
 
+def test_what_was_packed_is_taken_again_until_what_it_is_made_of_changes(
+    pack: ModuleType, wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = asked(pack, wheels, tmp_path / "out")
+    first = pack.bootstrap(given)
+    with monkeypatch.context() as patched:
+        patched.setattr(pack, "_write", lambda *_: pytest.fail("packed again"))
+        again = pack.bootstrap(given)
+    with zipfile.ZipFile(next(wheels.glob("uv-*.whl")), "w") as wheel:
+        wheel.writestr("uv-0.12.24.data/scripts/uv", "another program")
+
+    assert again == first
+    assert pack.bootstrap(given) != first
+
+
+def test_a_folders_wheels_are_packed_once_and_two_folders_never_into_one_file(
+    pack: ModuleType, wheels: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "numpy-2.0-py3-none-any.whl").write_bytes(b"a wheel")
+    made = [pack.wheels(folder, tmp_path) for folder in (wheels, other, wheels)]
+
+    assert made[0] == made[2] != made[1]
+    with tarfile.open(made[1]) as packed:
+        assert packed.getnames() == ["numpy-2.0-py3-none-any.whl"]
+
+
+def test_a_folder_without_wheels_is_named(pack: ModuleType, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="got no wheel"):
+        pack.wheels(tmp_path, tmp_path)
+
+
 def test_the_start_carries_a_python_with_its_links(pack: ModuleType, wheels: Path, tmp_path: Path) -> None:
     archive = tmp_path / "cpython.tar.gz"
     with tarfile.open(archive, "w:gz") as made:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import runpy
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import yaml
@@ -354,6 +353,7 @@ def test_the_clients_are_stopped_first_and_the_power_daemon_after_everything_els
 
     assert boards == [
         "fedge-superexec.service",
+        "fedge-ready.service",
         "fedge-supernode.service",
         "fedge-worker.service",
         "fedge-powerd.service",
@@ -376,14 +376,34 @@ def test_the_power_daemon_is_started_only_where_it_owes_something_so_that_a_seco
     assert [task["when"] for task in starts] == ["powerd_owed.stat.exists"]
 
 
-@pytest.mark.parametrize("name", ["up", "down", "collect"])
-def test_every_play_for_hosts_names_the_hosts_that_could_not(name: str) -> None:
-    for play in _yaml(ANSIBLE / f"{name}.yml"):
-        work, last = play["tasks"]
+@pytest.mark.parametrize("name", ["up", "down", "collect", "remove"])
+def test_a_host_that_could_not_keeps_nothing_from_the_others_and_is_named_at_the_end(name: str) -> None:
+    *plays, last = _yaml(ANSIBLE / f"{name}.yml")
+    works = [play for play in plays if play.get("become")]
 
+    assert {play["hosts"] for play in works} == {"boards", "server"}
+    for play in works:
+        (work,) = play["tasks"]
         assert work["block"][0]["ansible.builtin.import_tasks"] == "tasks/reachable.yml"
         assert work["rescue"][0]["ansible.builtin.import_tasks"] == "tasks/why.yml"
-        assert "{{ inventory_hostname }}" in last["ansible.builtin.fail"]["msg"]
+    assert last["hosts"] == "boards:server"
+    assert "{{ inventory_hostname }}" in last["tasks"][0]["ansible.builtin.fail"]["msg"]
+
+
+@pytest.mark.slow
+def test_a_fleet_of_boards_that_all_cannot_be_reached_still_has_its_server_done(
+    tmp_path: Path, elsewhere: dict[str, str]
+) -> None:
+    """Played: Ansible ends with the first play in which every host failed."""
+    dead = "ansible_host=127.0.0.1 ansible_port=9 ansible_ssh_common_args='-o ConnectTimeout=2'"
+    inventory = tmp_path / "inventory"
+    inventory.write_text(f"[boards]\nnano-1 {dead}\nNano-2.lan {dead}\n[server]\nlink {dead}\n", encoding="utf-8")
+    command = [_tool("ansible-playbook"), "-i", str(inventory), "down.yml"]
+    said = subprocess.run(command, cwd=ANSIBLE, env=elsewhere, capture_output=True, text=True, check=False)
+
+    assert said.returncode != 0
+    for host in ("nano-1", "Nano-2.lan", "link"):
+        assert f"{host} is not down: it cannot be reached over ssh" in said.stdout
 
 
 def test_peoples_runs_stay_unless_they_are_asked_for() -> None:
@@ -458,17 +478,45 @@ def test_every_file_that_is_made_says_who_may_read_it() -> None:
                 assert arguments is None or "mode" in arguments, task["name"]
 
 
-class _Node(NamedTuple):
-    node_id: int
-    name: str
-    status: str
+def test_boards_are_registered_after_they_have_their_keys_and_before_their_supernodes_start() -> None:
+    names = [task.get("name") for task in _tasks(_yaml(ANSIBLE / "roles" / "supernode" / "tasks" / "main.yml"))]
+    key, registered, restarted, started = map(
+        names.index, ("Read the public half", "Register the boards", "Restart now what has changed", "Start them")
+    )
+
+    assert key < registered < restarted < started
 
 
-def test_only_the_boards_own_nodes_that_may_still_come_in_are_unregistered() -> None:
-    program = runpy.run_path(str(ANSIBLE / "unregister.py"))
-    nodes = [_Node(1, "nano-1", "online"), _Node(2, "nano-1", "unregistered"), _Node(3, "nano-10", "offline")]
+def test_one_board_alone_is_registered_at_a_server_that_is_not_in_the_play() -> None:
+    tasks = _yaml(ANSIBLE / "roles" / "supernode" / "tasks" / "register.yml")
 
-    assert program["registered"]([*nodes, _Node(4, "nano-1", "registered")], "nano-1") == [1, 4]
+    assert tasks[0]["delegate_to"] == "{{ groups['server'] | first }}"
+    # The modules' Python on the server is known only to the server's own plays.
+    assert "ansible.builtin.raw" in tasks[0]
+    assert tasks[0]["run_once"] is True
+
+
+def test_runs_that_remove_keeps_are_those_that_site_gives_back() -> None:
+    closed = next(task for task in _playbook("remove") if task.get("name") == "Close the folders around them")
+    back = next(task for task in _role_tasks("superlink") if task.get("name") == "Give kept runs back")
+
+    assert closed["ansible.builtin.file"]["owner"] == "root"
+    assert f"superlink_kept.stat.mode == '{closed['ansible.builtin.file']['mode']}'" in back["when"]
+    assert "superlink_kept.stat.uid == 0" in back["when"]
+
+
+@pytest.mark.parametrize("program", ["/usr/lib/fedge-server/flower", "/usr/lib/fedge-server/nodes.py"])
+def test_whoever_gives_the_superlink_commands_starts_what_site_puts_there(program: str) -> None:
+    assert program in _made("superlink")
+    for path in ("tasks/unregister.yml", "roles/supernode/tasks/register.yml", "probe.py"):
+        assert program[1:] in (ANSIBLE / path).read_text(encoding="utf-8")
+
+
+def test_flowers_commands_say_nothing_to_third_parties() -> None:
+    text = (ANSIBLE / "roles" / "superlink" / "templates" / "flower.j2").read_text(encoding="utf-8")
+
+    assert "FLWR_TELEMETRY_ENABLED=0" in text
+    assert "FLWR_DISABLE_UPDATE_CHECK=1" in text
 
 
 def _tool(name: str) -> str:

@@ -287,27 +287,13 @@ def test_until_when_a_certificate_holds(probe: ModuleType) -> None:
     assert probe.ends_s("x", lambda _argv, _limit_s: "notAfter=Nov 21 23:42:01 2027 GMT\n") == 1826840521
 
 
-def test_nodes_without_names_are_listed_where_flower_tells_no_more(probe: ModuleType, tmp_path: Path) -> None:
-    put(tmp_path, "etc/systemd/system/fedge-superlink.service", SUPERLINK_UNIT.format(environment="/env"))
-
-    def run(argv: Sequence[str], _limit_s: float) -> str:
-        if "-c" in argv:
-            raise OSError("python ended with 1: ImportError")
-        return 'Using SuperLink: fleet\n{"success": true, "nodes": [{"node-id": "7", "status": "online"}]}'
-
-    found = probe.nodes(tmp_path, run)
-
-    assert found == [{"node_id": "7", "name": None, "status": "online", "public_key": None}]
-
-
 @pytest.mark.slow
 @pytest.mark.xdist_group("fleet")
 def test_a_real_superlink_names_its_nodes_with_their_keys(probe: ModuleType, tmp_path: Path) -> None:
     pytest.importorskip("flwr", reason="the SuperLink is Flower's")
     from contracts.secured_fleet import new_node_key, secured_fleet
 
-    environment = Path(sys.prefix)
-    put(tmp_path, "etc/systemd/system/fedge-superlink.service", SUPERLINK_UNIT.format(environment=environment))
+    shutil.copy(PROBE.parent / "roles/superlink/files/nodes.py", put(tmp_path, probe.NODES, ""))
     with secured_fleet(tmp_path / "fleet") as fleet:
         key = new_node_key(tmp_path / "node.key")
         fleet.flwr(fleet.control, "supernode", "register", f"{key}.pub", "--name", "nano-1")
@@ -315,16 +301,14 @@ def test_a_real_superlink_names_its_nodes_with_their_keys(probe: ModuleType, tmp
         config = (home / "config.toml").read_text(encoding="utf-8")
         (home / "config.toml").write_text(config.replace("[superlink.fedge]", "[superlink.fleet]"), encoding="utf-8")
 
-        def run(argv: Sequence[str], limit_s: float) -> str:
-            program = argv[next(i for i, word in enumerate(argv) if word.startswith(str(environment))) :]
-            env = [f"FLWR_HOME={home}", "FLWR_TELEMETRY_ENABLED=0", "FLWR_DISABLE_UPDATE_CHECK=1"]
-            found: str = probe.run(["env", *env, *program], limit_s)
-            return found
-
-        nodes, runs = probe.nodes(tmp_path, run), probe.played(tmp_path, run)
+        started = (
+            f'#!/bin/sh\nexport FLWR_HOME={home} PATH={sys.prefix}/bin:$PATH\nFLWR_TELEMETRY_ENABLED=0 exec "$@"\n'
+        )
+        put(tmp_path, probe.FLOWER, started).chmod(0o755)
+        nodes, runs = probe.nodes(tmp_path, probe.run), probe.played(tmp_path, probe.run)
 
     assert [(node["name"], node["status"]) for node in nodes] == [("nano-1", "registered")]
-    assert nodes[0]["public_key"].startswith("-----BEGIN PUBLIC KEY-----")
+    assert nodes[0]["public_key"].startswith("ecdsa-sha2-nistp384 ")
     assert nodes[0]["node_id"].isdigit()
     assert runs == []
 

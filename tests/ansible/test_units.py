@@ -23,6 +23,7 @@ USERS = {
     "fedge-powerd": "root",
     "fedge-worker": "fedge-worker",
     "fedge-supernode": "fedge-node",
+    "fedge-ready": "fedge-app",
     "fedge-superexec": "fedge-app",
     "fedge-superlink": "fedge-link",
 }
@@ -167,6 +168,29 @@ def test_a_message_or_a_run_waits_a_tenth_of_a_second_for_its_process(name: str)
     environment = " ".join(_unit(name)["Service"]["Environment"]).split()
 
     assert "FLWR_SUPEREXEC_TASK_POLL_INTERVAL=0.1" in environment
+
+
+def test_what_waits_for_messages_may_do_what_the_runner_may_and_sees_what_it_sees() -> None:
+    waits, runs = _unit("fedge-ready")["Service"], _unit("fedge-superexec")["Service"]
+    own = {"ExecStart", "Environment", "RuntimeDirectory", "RuntimeDirectoryMode", "KillMode"}
+    environments = [
+        dict(word.split("=", 1) for word in " ".join(unit["Environment"]).split()) for unit in (waits, runs)
+    ]
+
+    assert {key: waits[key] for key in waits if key not in own} == {key: runs[key] for key in runs if key not in own}
+    assert {key for key in environments[1] if environments[0].get(key) != environments[1][key]} == {
+        "PATH",
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL",
+    }
+    assert waits["RuntimeDirectoryMode"] == ["0700"]
+
+
+def test_the_runner_finds_what_stands_in_before_flowers_own_program() -> None:
+    environment = " ".join(_unit("fedge-superexec")["Service"]["Environment"]).split()
+    path = next(word for word in environment if word.startswith("PATH=")).removeprefix("PATH=").split(":")
+
+    assert path[:2] == ["/usr/lib/fedge-node/ready", "/usr/lib/fedge-node/venv/bin"]
+    assert "/usr/lib/fedge-node/ready" not in " ".join(_unit("fedge-ready")["Service"]["Environment"])
 
 
 @pytest.mark.parametrize("name", ["fedge-supernode", "fedge-superexec"])

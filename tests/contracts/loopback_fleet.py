@@ -8,9 +8,9 @@ import signal
 import subprocess
 import sysconfig
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from contracts.desk import Desk, desk
@@ -23,22 +23,29 @@ START_LIMIT_S = 90.0
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """Where the SuperLink listens, the boards, and the processes of their SuperNodes by board name."""
+    """Where the SuperLink listens, the boards, and the processes of their SuperNodes by board name.
+
+    ``runtimes``: where each board's runner of ClientApps asks for work, by board name.
+    """
 
     address: str
     desks: dict[str, Desk]
     nodes: dict[str, subprocess.Popen[bytes]]
+    runtimes: dict[str, str] = field(default_factory=dict)
 
 
 @contextmanager
-def loopback_fleet(kinds: Sequence[str], folder: Path) -> Iterator[Fleet]:
-    """One board of each kind, called board-1, board-2 ..., with a SuperNode each."""
+def loopback_fleet(kinds: Sequence[str], folder: Path, isolation: str = "subprocess") -> Iterator[Fleet]:
+    """One board of each kind, called board-1, board-2 ..., with a SuperNode each.
+
+    With the isolation "process" their runners of ClientApps are the caller's, as on real boards.
+    """
     with ExitStack() as stack:
         port = free_port()
         options = ["--insecure", "--host", "127.0.0.1", "--port", str(port)]
         link = ["flower-superlink", *options, "--disable-runtime-dependency-installation"]
-        stack.enter_context(_flower(link, folder / "superlink", "Uvicorn running on"))
-        desks, nodes = {}, {}
+        stack.enter_context(flower(link, folder / "superlink", "Uvicorn running on"))
+        desks, nodes, runtimes = {}, {}, {}
         for i, kind in enumerate(kinds, start=1):
             name = f"board-{i}"
             place = folder / name
@@ -47,16 +54,23 @@ def loopback_fleet(kinds: Sequence[str], folder: Path) -> Iterator[Fleet]:
             settings = place / "node.yaml"
             settings.write_text(json.dumps(desks[name].settings.model_dump(mode="json")), encoding="utf-8")
             node = ["flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{port}", "--host", "127.0.0.1"]
-            node += ["--port", str(free_port()), "--node-config", f'settings="{settings}"']
-            nodes[name] = stack.enter_context(_flower(node, place / "node", "SuperNode"))
-        yield Fleet(f"127.0.0.1:{port}", desks, nodes)
+            own_port = str(free_port())
+            runtimes[name] = f"127.0.0.1:{own_port}"
+            node += ["--port", own_port, "--isolation", isolation, "--node-config", f'settings="{settings}"']
+            nodes[name] = stack.enter_context(flower(node, place / "node", "SuperNode"))
+        yield Fleet(f"127.0.0.1:{port}", desks, nodes, runtimes)
 
 
 @contextmanager
-def _flower(command: Sequence[str], home: Path, up: str) -> Iterator[subprocess.Popen[bytes]]:
-    """One of Flower's programs with its helpers, once its log says that it is ``up``; all ended with the block."""
+def flower(
+    command: Sequence[str], home: Path, up: str, changes: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """One of Flower's programs with its helpers, once its log says that it is ``up``; all ended with the block.
+
+    ``changes``: to the environment that all of them have.
+    """
     home.mkdir(parents=True)
-    env = private(os.environ, home)
+    env = private(os.environ, home) | dict(changes or {})
     del env[MARK]  # the launcher ends every process that carries its mark
     log = home / "log"
     program = Path(sysconfig.get_path("scripts")) / command[0]

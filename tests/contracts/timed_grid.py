@@ -29,10 +29,19 @@ class Passed:
     there_s: float
 
 
+@dataclasses.dataclass(frozen=True)
+class Up:
+    """What Flower tells of a node that is up."""
+
+    node_id: int
+    last_activated_at: str = ""
+
+
 class TimedGrid:
     """Nodes 11, 12, ... are the boards named; a training takes ``work_s`` of its board, any other message nothing.
 
-    ``holders`` are boards that another run holds, and for how long; Flower itself answers for nodes that are ``lost``.
+    ``holders`` are boards that another run holds, and for how long; Flower itself answers for nodes that are ``lost``,
+    takes no message to those that are ``refused``, and notes when each was ``activated`` last.
     """
 
     def __init__(self, clock: VirtualClock, boards: Sequence[str], work_s: Mapping[str, float]) -> None:
@@ -41,6 +50,8 @@ class TimedGrid:
         self.boards = {11 + i: board for i, board in enumerate(boards)}
         self.holders: dict[str, float] = {}
         self.lost: set[int] = set()
+        self.refused: set[int] = set()
+        self.activated: dict[int, str] = {}
         self.passed: dict[str, Passed] = {}
         self.free_s: dict[int, float] = {}
 
@@ -49,8 +60,8 @@ class TimedGrid:
         """Board, kind and round of every message."""
         return [(each.board, each.ask.kind, each.ask.round) for each in self.passed.values()]
 
-    def get_node_ids(self) -> Iterable[int]:
-        return [node for node in self.boards if node not in self.lost]
+    def get_nodes(self) -> Iterable[Up]:
+        return [Up(node, self.activated.get(node, "")) for node in self.boards if node not in self.lost]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         return [self._push(message) for message in messages]
@@ -59,6 +70,8 @@ class TimedGrid:
         node, now_s = message.metadata.dst_node_id, self.clock.now_s()
         ask = from_json(Ask, str(message.content.config_records["fedge"]["ask"]))
         board = self.boards[node]
+        if node in self.refused:
+            return ""
         work_s = self.work_s.get(board, 0.0) if ask.kind == "train" else 0.0
         there_s = max(now_s, self.free_s.get(node, 0.0)) + START_S + work_s
         self.free_s[node] = there_s

@@ -164,6 +164,16 @@ def test_cancelled_boards_are_marked_and_counted(make_run):
     assert "30 (1 cancelled)" in many
 
 
+def test_a_real_board_that_was_cut_off_without_a_report_is_a_line_with_its_reason(make_run):
+    def cut(row):
+        nothing = {"cores": None, "power_w": None, "work_s": 0.0, "error": "no reply within 43 s"}
+        return dataclasses.replace(row, status="late", **nothing) if row.board == "nano-2" else row
+
+    assert "late: no reply within 43 s" in view_of(make_run(change=cut))
+    many = view_of(make_run("many", fleet=[{"device": "nano", "count": 30}], rounds=1, change=cut))
+    assert "23.0 s" in many
+
+
 def test_the_summary_says_when_savings_are_over_fewer_rounds():
     summary = {"rounds": 3, "compared_rounds": 2, "saving_vs_maxn": 0.2, "oracle_saving_vs_maxn": 0.0}
     assert "20.0 %, – of the oracle's saving, over 2 of 3 rounds" in shown(summary_table(summary))

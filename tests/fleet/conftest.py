@@ -1,4 +1,4 @@
-"""Test fleets for the tests of this folder, made once per file; skipped with the reason where they cannot be had."""
+"""Test fleets for the tests of this folder, made once for all; skipped with the reason where they cannot be had."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fleet.base import CannotHave
 from fleet.hosts import Hosts, fleet_hosts
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def fleet() -> Iterator[Hosts]:
     """The server and four boards, up and bare."""
     begun_s = time.monotonic()
@@ -22,12 +22,12 @@ def fleet() -> Iterator[Hosts]:
         pytest.skip(str(reason))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def provisioned(fleet: Hosts) -> Hosts:
-    """The fleet after site.yml, every board's SuperNode online."""
+    """The fleet after ``fedge fleet provision``, every board's SuperNode online."""
     begun_s = time.monotonic()
-    done = fleet.playbook("site.yml")
+    done = fleet.fedge("provision")
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
-    print(f"\nsite.yml from bare: {time.monotonic() - begun_s:.0f} s")
+    print(f"\nprovisioned from bare: {time.monotonic() - begun_s:.0f} s")
     fleet.wait_online(fleet.boards)
     return fleet

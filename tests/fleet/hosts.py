@@ -39,13 +39,9 @@ PYTHONS = {"nano": "3.6", "tx2": "3.6", "xavier-nx": "3.8", "agx-xavier": "3.8"}
 SERVER, SERVER_AT, BOARDS_FROM = "fedge-server", 1, 11
 INSTALLED = "/opt/fedge"
 """Where fedge is installed on the server: its environment and a copy of the checkout's packages."""
-LISTING = (
-    "cd /var/lib/fedge-link && runuser --user=fedge-link -- env FLWR_HOME=/var/lib/fedge-link/cli"
-    " FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1"
-    f" {INSTALLED}/.venv/bin/python3 /usr/lib/fedge-server/nodes.py list"
-)
+LISTING = "/usr/lib/fedge-server/flower python /usr/lib/fedge-server/nodes.py list"
 """What the playbooks put on the server to list boards: Flower's own command tells no names."""
-CLOCKED = ("fedge-supernode", "fedge-superexec")
+CLOCKED = ("fedge-supernode", "fedge-ready", "fedge-superexec")
 """What lives by the board's clock: they refuse each other where only one of them is off."""
 STATE = "/var/lib/fedge/node"
 FLEETS = 8
@@ -74,6 +70,11 @@ class Host:
     @property
     def root(self) -> Path:
         return self.folder / "root"
+
+    @property
+    def group(self) -> str:
+        """The name of its control group on this machine."""
+        return _group(self.net, self.number)
 
     @property
     def log(self) -> str:
@@ -193,7 +194,6 @@ class Host:
         if seconds:
             found = self.run("ls /usr/lib/*/faketime/libfaketime.so.1").strip()
             lines = ["[Service]", f"Environment=LD_PRELOAD={found}", f"Environment=FAKETIME={seconds:+.0f}"]
-            lines += ["Environment=FAKETIME_DONT_FAKE_MONOTONIC=1"]
             words = " ".join(shlex.quote(line) for line in lines)
             self.run(f"set -e; for f in {folders}; do mkdir -p $f; printf '%s\\n' {words} > $f/clock.conf; done")
         else:
@@ -221,6 +221,21 @@ class Hosts:
         env = {**os.environ, **self.environment}
         return subprocess.run(
             words, cwd=ROOT / "ansible", env=env, capture_output=True, text=True, check=False, timeout=limit_s
+        )
+
+    def fedge(self, *words: str, limit_s: float = 1200.0) -> subprocess.CompletedProcess[str]:
+        """``fedge fleet`` with this fleet's inventory, as a person gives it."""
+        program = Path(sys.prefix) / "bin" / "fedge"
+        env = {**os.environ, **self.environment, "FEDGE_INVENTORY": str(self.inventory), "COLUMNS": "100"}
+        env["XDG_STATE_HOME"] = str(self.folder / "state")
+        return subprocess.run(
+            [str(program), "fleet", *words],
+            cwd=self.folder,
+            env=env,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=limit_s,
         )
 
     def online(self) -> set[str]:
@@ -420,6 +435,11 @@ def _born(pid: int) -> str | None:
     return None
 
 
+def _group(net: Net, number: int) -> str:
+    """The name of a host's control group."""
+    return f"fedge-fleet-{net.number}-{number}"
+
+
 def _cgroups(net: Net, number: int, *, make: bool = False) -> list[Path]:
     """The host's own control groups, so that no systemd sees the processes of another; those there are, or all."""
     found = []
@@ -430,7 +450,7 @@ def _cgroups(net: Net, number: int, *, make: bool = False) -> list[Path]:
         if not kinds and not top.exists():
             top = Path("/sys/fs/cgroup")
         if (top / "cgroup.procs").exists():
-            group = top / own.lstrip("/") / f"fedge-fleet-{net.number}-{number}"
+            group = top / own.lstrip("/") / _group(net, number)
             if make:
                 group.mkdir(exist_ok=True)
             if group.exists():

@@ -73,7 +73,6 @@ def _server(hosts: Hosts) -> dict[str, object]:
         "superlink_certificate": str(keys / "server.crt"),
         "superlink_key": str(keys / "server.key"),
         "superlink_ca_certificate": str(keys / "ca.crt"),
-        "superlink_public_keys": str(hosts.folder / "public"),
         "superlink_packed": str(hosts.folder / "packed"),
     }
 
@@ -82,7 +81,6 @@ def _boards(hosts: Hosts) -> dict[str, object]:
     return {
         "supernode_superlink": f"{SERVER}:{PORT}",
         "supernode_ca_certificate": str(hosts.folder / "keys" / "ca.crt"),
-        "supernode_public_keys": str(hosts.folder / "public"),
         "python_runtime_existing": "/usr/bin/python3",
         "python_runtime_wheelhouse": str(wheelhouse()),
         "python_runtime_packed": str(hosts.folder / "packed"),

@@ -1,8 +1,8 @@
-"""From bare hosts to a run and back, by the documented commands: provision, run, collect, remove."""
+"""From bare hosts to a run, by the documented commands: provision, status, run, logs, down, up."""
 
 from __future__ import annotations
 
-import re
+import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,19 +13,17 @@ import pytest
 pytest.importorskip("flwr", reason="the fleet meets on Flower's SuperLink")
 pytest.importorskip("ansible", reason="the playbooks need ansible-core")
 
-from fleet.hosts import Host, Hosts
+from fleet.hosts import Hosts
 
 from fedge.telemetry.rows import ClientRow
 from fedge.telemetry.store import read_rows
 
 pytestmark = [pytest.mark.fleet, pytest.mark.slow, pytest.mark.xdist_group("hosts")]
 ROUNDS = 5
-RUN_LIMIT_S = 900.0
 EXPERIMENT = f"""
 name: five-rounds
 seed: 1
 rounds: {ROUNDS}
-backend: fleet
 fleet:
   - {{device: nano, name: nano}}
   - {{device: xavier-nx, name: xavier-nx}}
@@ -33,16 +31,8 @@ fleet:
   - {{device: orin-nano, name: orin-nano}}
 workload: {{task: synthetic-cnn, local_epochs: 1}}
 exploration: {{probes: 1, probe_s: 0.1}}
-superlink: {{address: "127.0.0.1:8000", root_certificates: /etc/fedge/tls/ca.crt, connect_timeout_s: 60}}
-reply_timeout_s: 300
 """
-LEFT = (
-    "{ find / -xdev -iname '*fedge*' -not -path '/opt/*' -not -path '/proc/*' -not -path '/sys/*'"
-    " -not -path '/var/lib/nvpmodel/*' -not -path '/root/.ansible/*';"
-    " getent passwd | grep -i fedge; getent group | grep -i fedge;"
-    " systemctl list-unit-files --no-legend 'fedge*'; } || true"
-)
-"""What a removed host still has; below /opt is what was there before, as is the recorded board."""
+UNITS = ("fedge-powerd", "fedge-worker", "fedge-supernode", "fedge-ready", "fedge-superexec")
 
 
 @contextmanager
@@ -52,57 +42,64 @@ def timed(what: str) -> Iterator[None]:
     print(f"\n{what}: {time.monotonic() - begun_s:.0f} s")
 
 
-def changes(recap: str) -> dict[str, int]:
-    """How many tasks changed something, by host, as Ansible's last lines say."""
-    return {name: int(number) for name, number in re.findall(r"^(\S+)\s+: ok=\d+\s+changed=(\d+)", recap, re.MULTILINE)}
-
-
-def run_experiment(server: Host, text: str, name: str) -> Path:
-    """The folder of a run that is started as docs/fleet.md says, on this machine."""
-    (server.root / f"var/lib/fedge-link/{name}.yaml").write_text(text)
-    command = f"fedge run {name}.yaml --out /var/lib/fedge-link/runs/{name}"
-    done = server.ssh(
-        f'cd /var/lib/fedge-link && sudo -u fedge-link env PATH="/opt/fedge/.venv/bin:$PATH" {command}', RUN_LIMIT_S
-    )
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-    return server.root / f"var/lib/fedge-link/runs/{name}"
-
-
-def test_bare_hosts_are_provisioned_by_the_playbook_and_every_board_is_online(provisioned: Hosts) -> None:
+def test_bare_hosts_are_provisioned_by_one_command_and_every_board_is_online(provisioned: Hosts) -> None:
     assert provisioned.online() == set(provisioned.boards)
 
 
 def test_a_second_provisioning_changes_nothing(provisioned: Hosts) -> None:
-    with timed("site.yml again"):
-        done = provisioned.playbook("site.yml")
+    with timed("provisioned again"):
+        done = provisioned.fedge("provision")
 
     assert done.returncode == 0, done.stdout[-4000:]
-    assert changes(done.stdout) == dict.fromkeys([provisioned.server.name, *provisioned.boards], 0), done.stdout
+    assert "nothing had to change" in done.stdout
 
 
-def test_a_run_goes_through_and_every_board_answers_in_every_round(provisioned: Hosts) -> None:
+def test_status_finds_every_board_well(provisioned: Hosts, tmp_path: Path) -> None:
+    told = tmp_path / "status.json"
+    with timed("status"):
+        done = provisioned.fedge("status", "--json", str(told))
+
+    boards = {board["name"]: board for board in json.loads(told.read_text())["boards"]}
+    assert set(boards) == set(provisioned.boards), done.stdout
+    assert {name: board["findings"] for name, board in boards.items()} == {board: [] for board in boards}, done.stdout
+
+
+def test_a_run_goes_through_tls_and_every_board_answers_in_every_round(provisioned: Hosts, tmp_path: Path) -> None:
+    file, folder = tmp_path / "five.yaml", tmp_path / "five"
+    file.write_text(EXPERIMENT)
     with timed(f"{ROUNDS} rounds"):
-        folder = run_experiment(provisioned.server, EXPERIMENT, "five-rounds")
+        done = provisioned.fedge("run", str(file), "--out", str(folder))
 
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     rows = read_rows(folder, ClientRow)
     assert {(row.round, row.board) for row in rows if row.error is None} == {
         (number, board) for number in range(1, ROUNDS + 1) for board in provisioned.boards
     }
+    assert (folder / "report.html").stat().st_size > 100_000
 
 
 def test_the_logs_of_every_board_are_collected(provisioned: Hosts, tmp_path: Path) -> None:
-    with timed("collect.yml"):
-        done = provisioned.playbook("collect.yml", "-e", f"collect_to={tmp_path}")
+    with timed("logs"):
+        done = provisioned.fedge("logs", "--out", str(tmp_path))
 
     assert done.returncode == 0, done.stdout[-4000:]
-    for board in provisioned.boards:
-        for unit in ("fedge-powerd", "fedge-worker", "fedge-supernode", "fedge-superexec"):
-            assert (tmp_path / board / f"{unit}.log").stat().st_size > 100, f"{board}: {unit}"
+    sizes = {
+        (board, unit): (tmp_path / board / f"{unit}.log").stat().st_size
+        for board in provisioned.boards
+        for unit in UNITS
+    }
+    assert min(sizes.values()) > 100, sizes
 
 
-def test_removing_leaves_nothing_of_fedge(provisioned: Hosts) -> None:
-    with timed("remove.yml"):
-        done = provisioned.playbook("remove.yml", "-e", "remove_runs=true")
+def test_what_is_down_comes_up_again(provisioned: Hosts) -> None:
+    with timed("down and up"):
+        down = provisioned.fedge("down")
+        states = {
+            name: host.ssh(f"systemctl is-active {' '.join(UNITS)}").stdout.split()
+            for name, host in provisioned.boards.items()
+        }
+        up = provisioned.fedge("up")
 
-    assert done.returncode == 0, done.stdout[-4000:]
-    assert {host.name: host.run(LEFT) for host in provisioned.all} == {host.name: "" for host in provisioned.all}
+    assert (down.returncode, up.returncode) == (0, 0), down.stdout[-3000:] + up.stdout[-3000:]
+    assert states == {name: ["inactive"] * len(UNITS) for name in provisioned.boards}
+    provisioned.wait_online(provisioned.boards)

@@ -45,9 +45,10 @@ def test_a_run_that_fails_says_farewell_too_and_only_real_boards_are_claimed(
     with pytest.raises(RunFailed, match="no board is left"):
         app.main(object(), context(backend, tmp_path))
 
-    *_, least, claim = Noted.made[0]
+    *_, least, claiming = Noted.made[0]
     assert Noted.farewells == 1
     assert least == (1 if backend == "fleet" else 2)
-    assert (claim is None) == (backend == "sim")
+    assert (claiming is None) == (backend == "sim")
     if backend == "fleet":
-        assert claim.stands_s == 100.0 + app.CLAIM_MARGIN_S
+        assert claiming.timeout_s == 100.0
+        assert claiming.run.startswith(f"experiment ({tmp_path.name}, ")

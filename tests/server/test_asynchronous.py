@@ -57,7 +57,7 @@ class Scripted:
     calls: list[tuple[float, dict[str, Question]]] = field(default_factory=list)
     begun: dict[str, int] = field(default_factory=dict)
 
-    def ask(self, questions: Mapping[str, Question], timeout_s: float) -> Mapping[str, Reply]:
+    def ask(self, questions: Mapping[str, Question], timeout_s: float, enough: object = None) -> Mapping[str, Reply]:
         asks = [question.ask for question in questions.values()]
         if asks and asks[0].kind == "front":
             return {board: Reply(self._front(board)) for board in questions}
@@ -416,7 +416,9 @@ def test_each_board_balances_its_own_time_and_energy() -> None:
 
 def test_a_board_that_told_no_front_is_left_alone_for_the_usual_while() -> None:
     class Partly(Scripted):
-        def ask(self, questions: Mapping[str, Question], timeout_s: float) -> Mapping[str, Reply]:
+        def ask(
+            self, questions: Mapping[str, Question], timeout_s: float, enough: object = None
+        ) -> Mapping[str, Reply]:
             replies = dict(super().ask(questions, timeout_s))
             if any(q.ask.kind == "front" for q in questions.values()):
                 replies["b-1"] = Reply(Answer("b-1", error="not yet"))

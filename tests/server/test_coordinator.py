@@ -58,7 +58,7 @@ class Scripted:
     asked: list[tuple[int, str]] = field(default_factory=list)
     """Round and board of every training."""
 
-    def ask(self, questions: Mapping[str, Question], timeout_s: float) -> Mapping[str, Reply]:
+    def ask(self, questions: Mapping[str, Question], timeout_s: float, enough: object = None) -> Mapping[str, Reply]:
         return {board: self._reply(board, question) for board, question in questions.items()}
 
     def _reply(self, board: str, question: Question) -> Reply:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 from contracts.reports import answer
+from contracts.timed_grid import Up
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from fedge.clock import VirtualClock
@@ -37,9 +38,10 @@ class FakeGrid:
         self.asked: list[tuple[str, Ask]] = []
         self.pulls = 0
 
-    def get_node_ids(self) -> Iterable[int]:
+    def get_nodes(self) -> Iterable[Up]:
         self.late_nodes -= 1
-        return list(self.boards)[:1] if self.late_nodes >= 0 else list(self.boards)
+        up = list(self.boards)[:1] if self.late_nodes >= 0 else list(self.boards)
+        return [Up(node) for node in up]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         ids = []
@@ -141,7 +143,7 @@ def test_nodes_that_never_come_up_end_the_run() -> None:
 
 
 def test_a_board_that_no_node_claims_never_connected() -> None:
-    replies = GridPort(FakeGrid("ab"), "ab", VirtualClock()).ask(questions("ab") | questions("z"), 5.0)
+    replies = GridPort(FakeGrid("ab"), "abz", VirtualClock(), least=1).ask(questions("abz"), 5.0)
 
     assert replies["z"].answer.error == "never connected"
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedge.experiment import LateSpec
-from server.lateness import NEVER, Ending, RealCut, cut_of, judge, real_cut_of
+from server.lateness import NEVER, Ending, RealCut, cut_of, enough, judge, real_cut_of
 
 ENDINGS = st.dictionaries(
     st.sampled_from("abcdefgh"),
@@ -78,20 +78,41 @@ ACTIONS = ("accept", "drop", "discount", "partial")
 
 
 def test_real_boards_are_given_up_when_their_reply_would_not_count_in_this_round() -> None:
-    cuts = {a: real_cut_of(LateSpec(action=a, grace=0.5), 10.0, False) for a in ACTIONS}
+    cuts = {a: real_cut_of(LateSpec(action=a, grace=0.5), 10.0, None) for a in ACTIONS}
 
-    assert cuts == {"accept": NEVER, "drop": RealCut(15.0, 15.0), "discount": RealCut(15.0, None), "partial": NEVER}
+    assert cuts == {
+        "accept": NEVER,
+        "drop": RealCut(15.0, 15.0, None, 15.0),
+        "discount": RealCut(15.0, None, None, 15.0),
+        "partial": NEVER,
+    }
 
 
 def test_with_over_commitment_a_board_that_would_be_awaited_stops_itself_too() -> None:
-    cuts = {a: real_cut_of(LateSpec(action=a, grace=0.5), 10.0, True) for a in ACTIONS}
+    cuts = {a: real_cut_of(LateSpec(action=a, grace=0.5), 10.0, 3) for a in ACTIONS}
 
-    assert cuts["accept"] == cuts["drop"] == RealCut(15.0, 15.0)
-    assert cuts["partial"] == NEVER
+    assert cuts["accept"] == RealCut(15.0, 15.0, 3, None)
+    assert cuts["drop"] == RealCut(15.0, 15.0, 3, 15.0)
+    assert cuts["partial"] == RealCut(None, None, 3, None)
 
 
 def test_without_a_deadline_no_real_board_is_given_up() -> None:
-    assert {real_cut_of(LateSpec(action=a), None, over) for a in ACTIONS for over in (True, False)} == {NEVER}
+    for action in ACTIONS:
+        assert real_cut_of(LateSpec(action=action), None, None) == NEVER
+        assert real_cut_of(LateSpec(action=action), None, 2) == RealCut(wanted=2)
+
+
+@given(ENDINGS, st.sampled_from([None, 3.0, 6.5, 20.0]), st.sampled_from([1, 2, 3]))
+def test_a_round_goes_on_without_the_others_just_when_as_many_as_are_wanted_would_count(
+    endings: dict[str, Ending], cut_s: float | None, wanted: int
+) -> None:
+    good = {board: ending for board, ending in endings.items() if ending.error is None}
+    missing = {board: Ending(math.inf) for board in "xyz"}
+    verdict = judge(good | missing, cut_s, wanted, 7.0)
+    done = sum(status == "done" for status in verdict.status.values())
+
+    assert enough(RealCut(wanted=wanted, counts_s=cut_s), [ending.at_s for ending in good.values()]) == (done == wanted)
+    assert not enough(RealCut(counts_s=cut_s), [ending.at_s for ending in good.values()])
 
 
 CUT_OFF = st.sets(st.sampled_from("abcdefghxyz"), min_size=1)

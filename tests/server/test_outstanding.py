@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterable
+
 import pytest
 from contracts.timed_grid import MODEL, START_S, TimedGrid
+from flwr.app import Message, RecordDict
 
 from fedge.clock import VirtualClock
 from fedge.errors import RunFailed
 from fedge.wire import Ask
-from server.grid_port import HELD_S, Claim, GridPort
+from server.claiming import FIRST_S, Claiming
+from server.grid_port import REFUSED, GridPort
 from server.outstanding import GIVEN_UP, Outstanding, Sent
-from server.port import Question
+from server.port import Question, Reply
+from server.roll_call import HELD_S, Seat
 from server.waiting import START_ALLOWANCE_S
 
-CLAIM = Claim("digits (run-1, abcd)", 660.0)
+RUN = "digits (run-1, abcd)"
 
 
 def questions(number: int, boards: str = "ab", within_s: float | None = None) -> dict[str, Question]:
     return {board: Question(Ask("train", number), MODEL, within_s) for board in boards}
 
 
-def port_of(grid: TimedGrid, boards: str = "ab", claim: Claim | None = CLAIM) -> GridPort:
-    return GridPort(grid, boards, grid.clock, claim=claim, least=1)
+def port_of(grid: TimedGrid, boards: str = "ab", real: bool = True) -> GridPort:
+    return GridPort(grid, boards, grid.clock, claiming=Claiming(RUN) if real else None, least=1)
 
 
 def grid_of(boards: str = "ab", **work_s: float) -> TimedGrid:
@@ -173,16 +178,109 @@ def test_a_board_that_is_lost_while_it_is_overdue_is_told_and_asked_again_when_i
     assert errors(replies) == {"a": None, "b": None}
 
 
+@pytest.mark.parametrize("same_mark", [True, False])
+def test_a_board_whose_node_was_started_anew_has_forgotten_its_message_and_is_asked_again(same_mark: bool) -> None:
+    grid = grid_of(a=5.0, b=1e9)
+    port = port_of(grid)
+    port.ask(questions(1, within_s=10.0), 600.0)
+    grid.work_s["b"], grid.free_s = 5.0, {}
+    grid.activated = {} if same_mark else {12: "2026-01-02T03:04:05+00:00"}
+    replies = port.ask(questions(2, within_s=10.0), 600.0)
+
+    assert errors(replies) == {"a": None, "b": "still at work on round 1" if same_mark else None}
+    assert port.busy() == ({"b": 1} if same_mark else {})
+
+
+def test_a_board_that_is_gone_is_not_asked_and_its_row_says_since_which_round() -> None:
+    grid = grid_of(a=5.0, b=5.0)
+    port = port_of(grid)
+    port.ask(questions(1), 600.0)
+    grid.lost = {12}
+    gone = [port.ask(questions(number), 600.0)["b"].answer.error for number in (2, 3)]
+    grid.lost = set()
+    back = port.ask(questions(4), 600.0)
+
+    cure = "; `fedge fleet status --limit b` says what is wrong"
+    assert gone == [f"connection lost since round 2{cure}"] * 2
+    assert [number for board, kind, number in grid.asked if (board, kind) == ("b", "train")] == [1, 4]
+    assert errors(back) == {"a": None, "b": None}
+
+
+def done(count: int) -> Callable[[Collection[Reply]], bool]:
+    return lambda replies: sum(reply.trained is not None for reply in replies) >= count
+
+
+def test_the_round_goes_on_as_soon_as_enough_replies_are_in_and_the_others_stay_busy() -> None:
+    grid = grid_of("abc", a=20.0, b=30.0, c=500.0)
+    port = port_of(grid, "abc")
+    began_s = grid.clock.now_s()
+    replies = port.ask(questions(1, "abc"), 600.0, done(2))
+
+    assert errors(replies) == {"a": None, "b": None, "c": "cancelled after 32 s: enough other boards were done"}
+    assert replies["c"].answer.cut
+    assert grid.clock.now_s() - began_s == pytest.approx(2 * START_S + 30.0, abs=0.2)
+    assert port.busy() == {"c": 1}
+    grid.clock.sleep_s(500.0)
+    (late,) = port.arrived()
+    assert (late.board, late.spare) == ("c", True)
+
+
+def test_replies_that_are_not_enough_are_waited_for_until_the_time_is_up() -> None:
+    grid = grid_of(a=20.0, b=500.0)
+    replies = port_of(grid).ask(questions(1, within_s=30.0), 600.0, done(2))
+
+    assert (replies["b"].answer.error or "").startswith("no reply within 90 s")
+
+
+@pytest.mark.parametrize("all_of_it", [True, False])
+def test_a_message_that_the_superlink_does_not_take_is_told_at_once(
+    monkeypatch: pytest.MonkeyPatch, all_of_it: bool
+) -> None:
+    grid = grid_of(a=5.0, b=5.0)
+    port = port_of(grid)
+    port.ask(questions(1), 600.0)
+    if all_of_it:
+        monkeypatch.setattr(grid, "push_messages", lambda _: [])
+    grid.refused = {12}
+    began_s = grid.clock.now_s()
+    replies = port.ask(questions(2), 600.0)
+
+    assert errors(replies) == {"a": REFUSED if all_of_it else None, "b": REFUSED}
+    assert grid.clock.now_s() - began_s < 10.0
+    assert port.busy() == {}
+
+
+def test_a_second_reply_to_a_message_and_one_to_a_message_never_sent_change_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    grid = grid_of(a=5.0, b=5.0)
+    pull = grid.pull_messages
+
+    def doubled(ids: Iterable[str]) -> list[Message]:
+        came = [*pull(ids), *pull(ids)]
+        strange = Message(RecordDict(), reply_to=grid.passed["m0"].message)
+        strange.metadata.__dict__["_reply_to_message_id"] = "never sent"
+        return [strange, *came]
+
+    monkeypatch.setattr(grid, "pull_messages", doubled)
+    port = port_of(grid)
+    replies = port.ask(questions(1), 600.0)
+
+    assert errors(replies) == {"a": None, "b": None}
+    assert port.arrived() == []
+    assert port.busy() == {}
+
+
 def test_every_question_is_asked_in_the_name_of_the_run() -> None:
     grid = grid_of()
     port_of(grid).ask(questions(1), 600.0)
 
-    assert {(each.ask.run, each.ask.claim_s) for each in grid.passed.values()} == {(CLAIM.run, CLAIM.stands_s)}
+    assert {(each.ask.run, each.ask.claim_s) for each in grid.passed.values()} == {(RUN, FIRST_S)}
 
 
 def test_emulated_boards_hear_of_no_run_and_no_farewell() -> None:
     grid = grid_of()
-    port = port_of(grid, claim=None)
+    port = port_of(grid, real=False)
     port.ask(questions(1), 600.0)
     port.farewell()
 
@@ -244,10 +342,11 @@ def test_boards_that_stay_silent_may_be_at_work_for_another_run() -> None:
 
 
 def test_of_several_messages_of_a_board_the_newest_round_is_told() -> None:
-    sent = {str(i): Sent(11, "a", Question(Ask("train", i)), 0.0, 10.0 * i) for i in (1, 2, 3)}
+    seat = Seat(11, "")
+    sent = {str(i): Sent(seat, "a", Question(Ask("train", i)), 0.0, 10.0 * i) for i in (1, 2, 3)}
     outstanding = Outstanding(sent)
 
-    assert outstanding.busy({"a": 11}) == {"a": 3}
-    assert outstanding.busy({"a": 12}) == {}
+    assert outstanding.busy({"a": seat}) == {"a": 3}
+    assert outstanding.busy({"a": Seat(12, "")}) == {}
     outstanding.forget(20.0)
     assert list(outstanding.sent) == ["3"]

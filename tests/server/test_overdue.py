@@ -17,8 +17,9 @@ from fedge.telemetry.store import MemoryTables
 from fedge.types import NamedArrays, TrainResult
 from fedge.wire import Answer, Ask, BoardState
 from server.checkpoint import History, Progress
+from server.claiming import Claiming
 from server.coordinator import Coordinator
-from server.grid_port import Claim, GridPort
+from server.grid_port import GridPort
 from server.overdue import LATE_REPLY, caught_up
 from server.port import Late, Question, Reply
 
@@ -68,7 +69,7 @@ class Run:
     ) -> None:
         self.grid = TimedGrid(VirtualClock(), BOARDS, {"nano-1": 10.0, "nano-2": slow_s})
         self.tables = MemoryTables()
-        port = GridPort(self.grid, BOARDS, self.grid.clock, least=1, claim=Claim("digits", 660.0))
+        port = GridPort(self.grid, BOARDS, self.grid.clock, least=1, claiming=Claiming("digits", timeout_s))
         spec = experiment(action, rounds, timeout_s, selection)
         self.coordinator = Coordinator(spec, port, Task(), self.tables, overdue=port)
 
@@ -171,6 +172,22 @@ def test_with_over_commitment_the_boards_that_are_not_needed_are_cancelled() -> 
     assert run.statuses("nano-1") == [(1, "done")]
     assert run.statuses("nano-2") == [(1, "cancelled")]
     assert run.rows(RoundRow)[0].round_s == pytest.approx(CUT_S)
+
+
+@pytest.mark.parametrize("action", ["accept", "drop", "discount", "partial"])
+def test_with_over_commitment_nobody_waits_for_the_others_and_their_replies_join_no_round(action: str) -> None:
+    over = SelectionSpec(name="round-robin", count=1, over_commit=2.0)
+    run = Run(action, 60.0, rounds=6, selection=over)
+    run.play()
+
+    assert {row.round_s for row in run.rows(RoundRow)} == {CUT_S}
+    assert {status for _, status in run.statuses("nano-1")} == {"done"}
+    assert {status for _, status in run.statuses("nano-2")} == {"cancelled"}
+    assert {row.stale for row in run.rows(RoundRow)} == {0}
+    assert run.grid.clock.now_s() < 6 * 20.0
+    told = [event.message for event in run.rows(EventRow) if event.kind == LATE_REPLY]
+    assert all("thrown away" in message for message in told)
+    assert len(told) >= 1
 
 
 def test_two_runs_meet_and_the_second_is_refused_with_the_boards_and_the_run_that_holds_them() -> None:

@@ -61,7 +61,7 @@ class Halfway:
     def __init__(self) -> None:
         self.pulls: set[float] = set()
 
-    def ask(self, questions: Mapping[str, Question], timeout_s: float) -> Mapping[str, Reply]:
+    def ask(self, questions: Mapping[str, Question], timeout_s: float, enough: object = None) -> Mapping[str, Reply]:
         return {board: self._reply(board, question) for board, question in questions.items()}
 
     def _reply(self, board: str, question: Question) -> Reply:

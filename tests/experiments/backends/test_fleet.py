@@ -58,7 +58,8 @@ def test_real_boards_train_together_and_a_board_that_is_missing_is_a_row(tmp_pat
     worked = {row.board for row in rows if row.error is None}
     assert worked == {"board-1", "board-2"}
     missing = [event for event in read_rows(tmp_path / "run", EventRow) if event.board == "board-3"]
-    assert [(event.kind, event.message) for event in missing][:1] == [("failed", "never connected")]
+    told = "never connected; `fedge fleet status --limit board-3` says what is wrong"
+    assert [(event.kind, event.message) for event in missing][:1] == [("failed", told)]
     assert left == found
 
 

@@ -109,8 +109,9 @@ def test_a_run_that_completed_returns_and_its_config_travelled_as_toml(programs:
     assert not _survivors(run)
 
 
-def test_a_run_that_failed_says_why_and_where_its_log_is(programs: Programs) -> None:
-    details = "Simulation failed with exception: no boards"
+@pytest.mark.parametrize("program", ["Simulation", "ServerApp"])
+def test_a_run_that_failed_says_why_and_where_its_log_is(programs: Programs, program: str) -> None:
+    details = f"{program} failed with exception: no boards"
     run = programs(UP, f'echo "the last line"; {ENDED.format("finished:failed", details)}')
     with pytest.raises(RunFailed, match=r"finished:failed: no boards\n.*serverapp\.log ends with:\n  the last line"):
         superlink.simulate(run / "app", run, {}, 3)

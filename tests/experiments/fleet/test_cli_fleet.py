@@ -15,7 +15,8 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from experiments.cli import app
-from experiments.commands import fleet_playbook
+from experiments.commands import fleet_choice, fleet_playbook
+from experiments.commands.fleet_choice import Options
 from experiments.fleet.events import State
 from experiments.fleet.keys import make
 from experiments.fleet.playbooks import Call, Outcome
@@ -192,6 +193,7 @@ def test_a_limit_leaves_the_other_boards_alone(playbooks: Path) -> None:
     assert [(playbooks / name).exists() for name in ("nano-1", "tx2-1")] == [False, True]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "playbook"),
     [(["up"], "up"), (["down"], "down"), (["upgrade"], "upgrade"), (["down", "--remove", "--yes"], "remove")],
@@ -213,20 +215,19 @@ def test_each_command_plays_its_playbook(
     assert played[0].inventory == playbooks / "inventory.yml"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("well", "code"), [(True, 0), (False, 1)])
 def test_status_is_an_exit_code_too(playbooks: Path, monkeypatch: pytest.MonkeyPatch, well: bool, code: int) -> None:
-    asked: list[tuple[Call, Path | None]] = []
+    asked: list[tuple[Options, Path | None]] = []
 
-    def answer(_console: object, call: Call, _log: Path, out: Path | None) -> bool:
-        asked.append((call, out))
+    def answer(options: Options, out: Path | None) -> bool:
+        asked.append((options, out))
         return well
 
     monkeypatch.setattr("experiments.commands.fleet_status.fleet_status", answer)
     result = fedge("status", "--playbooks", playbooks, "--json", "s.json", "--limit", "nano-1")
 
     assert result.exit_code == code
-    assert [(call.playbook, call.limit, out) for call, out in asked] == [("status.yml", "nano-1", Path("s.json"))]
+    assert [(options.limit, out) for options, out in asked] == [("nano-1", Path("s.json"))]
 
 
 @pytest.mark.slow
@@ -254,7 +255,7 @@ def test_the_inventory_is_named_by_an_option_a_variable_or_the_playbooks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def found(inventory: Path | None) -> Path:
-        return fleet_playbook.fleet_of(inventory, tmp_path, None).inventory
+        return fleet_choice.options_of(inventory, tmp_path, None).inventory
 
     monkeypatch.delenv("FEDGE_INVENTORY", raising=False)
     beside = found(None)
@@ -267,7 +268,7 @@ def test_the_inventory_is_named_by_an_option_a_variable_or_the_playbooks(
 
 def test_playbooks_that_are_not_there_are_named(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="checkout"):
-        fleet_playbook.fleet_of(None, tmp_path / "none", None)
+        fleet_choice.options_of(None, tmp_path / "none", None)
 
 
 @pytest.mark.parametrize(("amount", "text"), [(17, "17 bytes"), (1234, "1.23 kB"), (5.6e9, "5.6 GB")])

@@ -36,6 +36,7 @@ def test_a_result_becomes_its_status_with_role_and_task() -> None:
 
 def test_a_failure_says_why_in_one_line() -> None:
     assert one("runner_on_failed", res={"msg": "Task failed: Action failed: no\nroom"}).text == "no room"
+    assert one("runner_on_failed", res={"msg": "no answer: Task failed: no route"}).text == "no answer: no route"
     assert one("runner_on_failed", res={"msg": "non-zero return code", "stderr": "boom"}).text.endswith("code: boom")
     assert one("runner_on_failed", res={"results": [{}, {"failed": True, "msg": "second"}]}).text == "second"
 

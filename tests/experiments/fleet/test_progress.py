@@ -45,6 +45,17 @@ def test_without_a_terminal_a_line_tells_each_host_s_end_of_a_play_and_each_fail
     ]
 
 
+def test_a_reason_that_a_later_task_repeats_is_told_once() -> None:
+    out, state = io.StringIO(), State()
+    with Progress("up", Console(file=out, width=100), lambda: 0.0) as progress:
+        for task, text in (("Knock", "no route"), ("Say so", "it cannot be reached: no route"), ("Look", "no room")):
+            event = Event(FAILED, "nano-1", "The boards", task=task, text=text)
+            state = fold(state, event)
+            progress.tell(state, event)
+
+    assert [line.rpartition(": ")[2] for line in out.getvalue().splitlines()] == ["no route", "no room"]
+
+
 def test_a_terminal_has_a_row_per_host() -> None:
     text = shown(terminal=True)
 

@@ -22,9 +22,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from experiments.fleet import remote
+from experiments.fleet import remote, ssh
+from experiments.fleet.bundle import EXPERIMENT, bundle
 from experiments.fleet.inventory import Member
-from experiments.fleet.remote import Server
+from experiments.fleet.ssh import Server
 from experiments.schema import load_experiment
 from fedge.errors import BadInput, RunFailed
 
@@ -121,9 +122,9 @@ def _member(there: Path, **more: object) -> Member:
 @pytest.fixture(params=["sshd", "shell"])
 def server(request: pytest.FixtureRequest, there: Path, monkeypatch: pytest.MonkeyPatch) -> Server:
     if request.param == "sshd":
-        return remote.server_of(request.getfixturevalue("sshd"))
+        return ssh.server_of(request.getfixturevalue("sshd"))
     monkeypatch.setenv("PATH", f"{there}/bin:{os.environ['PATH']}")
-    return remote.server_of(_member(there, ansible_connection="local"))
+    return ssh.server_of(_member(there, ansible_connection="local"))
 
 
 def _free_port() -> int:
@@ -148,7 +149,7 @@ def experiment(folder: Path, rounds: int = 1, **more: object) -> bytes:
     folder.mkdir(parents=True, exist_ok=True)
     record = {"backend": "fleet", "rounds": rounds, "fleet": [{"device": "nano"}], **more}
     (folder / "exp.yaml").write_text(yaml.safe_dump(record), encoding="utf-8")
-    return remote.bundle(load_experiment(folder / "exp.yaml"))
+    return bundle(load_experiment(folder / "exp.yaml"))
 
 
 def silent(_line: str) -> None:
@@ -226,7 +227,7 @@ def test_ctrl_c_here_interrupts_the_run_there_and_waits_for_its_end(server: Serv
 
 
 def test_a_connection_that_is_lost_ends_the_run_and_says_how_to_go_on(sshd: Member, tmp_path: Path) -> None:
-    server = remote.server_of(sshd)
+    server = ssh.server_of(sshd)
     job = remote.send(server, experiment(tmp_path, rounds=77), "exp")
     lost = once((Path(job) / "run" / "where").is_file, lambda: [os.kill(pid, signal.SIGKILL) for pid in _our("ssh")])
     with pytest.raises(RunFailed, match=f"resume {job}/run"), lost:
@@ -245,13 +246,13 @@ def test_a_run_without_a_folder_fetches_nothing(server: Server, tmp_path: Path) 
 def test_a_server_that_lets_nobody_in_is_told_with_what_to_try(sshd: Member, tmp_path: Path) -> None:
     (tmp_path / "authorized").write_text("", encoding="utf-8")
     with pytest.raises(RunFailed, match=r"hub: .*Permission denied.*by hand"):
-        remote.send(remote.server_of(sshd), b"", "exp")
+        remote.send(ssh.server_of(sshd), b"", "exp")
 
 
 def test_a_server_that_is_not_who_it_was_is_refused(sshd: Member, tmp_path: Path) -> None:
     (tmp_path / "known").write_text("", encoding="utf-8")
     with pytest.raises(RunFailed, match="Host key verification failed"):
-        remote.send(remote.server_of(sshd), b"", "exp")
+        remote.send(ssh.server_of(sshd), b"", "exp")
 
 
 def test_an_account_that_may_not_become_the_superlink_s_is_told_what_to_change(server: Server) -> None:
@@ -264,6 +265,27 @@ def test_a_server_without_fedge_is_told_to_provision(server: Server) -> None:
         remote.send(replace(server, environment="/not/there"), b"", "exp")
 
 
+def test_a_server_whose_environment_lacks_fedge_says_so_without_a_traceback(
+    server: Server, there: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    job = remote.send(server, experiment(tmp_path), "exp")
+    (there / "venv/bin/fedge").unlink()
+
+    assert remote.follow(server, job, {}, silent) == 1
+    said = capfd.readouterr().err
+    assert "fedge fleet provision" in said
+    assert "Traceback" not in said
+
+
+def test_a_folder_that_cannot_be_made_is_told_before_anything_is_sent(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    with pytest.raises(BadInput, match="--out"):
+        remote.prepare(tmp_path / "file" / "run")
+    remote.prepare(tmp_path / "runs" / "run")
+
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
 def test_a_bundle_has_every_file_that_the_experiment_names_under_its_own_name(tmp_path: Path) -> None:
     for folder, name in (("a", "first.py"), ("b", "second.py"), ("c", "task.py")):
         (tmp_path / folder).mkdir()
@@ -271,7 +293,7 @@ def test_a_bundle_has_every_file_that_the_experiment_names_under_its_own_name(tm
     packed = experiment(tmp_path, plugins=["a/first.py", "b/second.py"], workload={"task": "c/task.py"})
     with tarfile.open(fileobj=io.BytesIO(packed)) as tar:
         tar.extractall(tmp_path / "there", filter="data")
-    arrived = load_experiment(tmp_path / "there" / remote.EXPERIMENT)
+    arrived = load_experiment(tmp_path / "there" / EXPERIMENT)
 
     assert [Path(path).name for path in arrived.plugins] == ["first.py", "second.py"]
     assert [Path(path).read_text(encoding="utf-8") for path in (*arrived.plugins, arrived.workload.task)] == [
@@ -279,31 +301,3 @@ def test_a_bundle_has_every_file_that_the_experiment_names_under_its_own_name(tm
         "b",
         "c",
     ]
-
-
-def test_the_way_is_what_the_inventory_says() -> None:
-    member = Member(
-        "hub",
-        {
-            "ansible_host": "10.0.0.1",
-            "ansible_port": 2222,
-            "ansible_user": "admin",
-            "ansible_ssh_common_args": "-J 'jump host'",
-        },
-    )
-    way = remote.way_to(member)
-
-    assert way[-2:] == ("--", "10.0.0.1")
-    assert way[-8:-2] == ("-p", "2222", "-l", "admin", "-J", "jump host")
-    assert "BatchMode=yes" in way
-
-
-def test_words_with_spaces_and_quotes_arrive_as_they_are(there: Path) -> None:
-    text = remote.Server("hub", ("sh", "-c")).command("echo", "it's; $HOME")[-1]
-
-    assert text.endswith("""'it'"'"'s; $HOME'""")
-
-
-def test_what_only_ansible_could_fill_in_is_refused() -> None:
-    with pytest.raises(BadInput, match="ansible_host of hub"):
-        remote.server_of(Member("hub", {"ansible_host": "{{ address }}"}))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import json
+import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,11 +16,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+from experiments.commands import fleet_choice
 from experiments.commands import fleet_status as command
+from experiments.commands.fleet_choice import Options
 from experiments.fleet.events import COLOURS, PLAY, UNREACHABLE, Event, State, fold
+from experiments.fleet.inventory import Inventory, Member
 from experiments.fleet.playbooks import Call, Outcome
-from experiments.fleet.status import Fleet, Own, Status, duration, judged, last_try, telling
-from fedge.errors import BadInput, RunFailed
+from experiments.fleet.status.case import SERVICES
+from experiments.fleet.status.clocks import duration
+from experiments.fleet.status.judging import judged
+from experiments.fleet.status.records import Fleet, Own, Status
+from experiments.fleet.status.refusals import last_try
+from experiments.fleet.status.services import telling
+from fedge.errors import RunFailed
 
 OWN = Own("0.1.0", "1.41.0", 1, 1)
 FLEET = Fleet(("nano-1", "nano-2"), ("nano-1", "nano-2"), "srv")
@@ -103,9 +112,7 @@ def board(name: str = "nano-1") -> dict[str, Any]:
         "python": "3.11.7",
         "model": "NVIDIA Jetson Nano Developer Kit",
         "client": {"powerd_protocol": 1, "worker_protocol": 1, "flwr": "1.41.0"},
-        "services": {
-            unit: dict(service) for unit in ("fedge-powerd", "fedge-worker", "fedge-supernode", "fedge-superexec")
-        },
+        "services": {unit: dict(service) for unit in SERVICES},
         "superlink": "fleet.lan:9443",
         "way": {"ok": True},
         "public_key": SSH if name == "nano-1" else None,
@@ -236,7 +243,7 @@ CASES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "another fedge": (at("fedge", value="0.0.9"), ("note: has fedge 0.0.9, this control node 0.1.0",)),
     "wrong group on the power socket": (
         at("powerd", value={"error": "denied", "text": "no right to /run/fedge/powerd.sock, which is root:root 0660"}),
-        ("wrong: fedge-app may not ask the power daemon", "root:root 0660", "provision --limit nano-1"),
+        ("wrong: fedge-app may not ask the power daemon", "root:root 0660", "down --limit nano-1, then fedge fleet up"),
     ),
     "wrong group on the worker's socket": (
         at("worker", value={"error": "denied", "text": "no right to it"}),
@@ -523,13 +530,16 @@ def test_a_table_of_a_hundred_boards_is_as_wide_as_a_screen_and_tells_of_those_t
 # Asking
 
 
-def inventory(call: Call) -> dict[str, Any]:
-    hosts = [call.limit] if call.limit else ["nano-1", "nano-2", "srv"]
-    groups: dict[str, Any] = {
-        "boards": {"children": ["jetpack4"]},
-        "jetpack4": {"hosts": [one for one in hosts if one != "srv"]},
-    }
-    return groups | {"server": {"hosts": [one for one in hosts if one == "srv"]}}
+def chosen(folder: Path, *limited: str) -> fleet_choice.Fleet:
+    """The fleet, or these of it."""
+    boards = tuple(Member(name, {}) for name in FLEET.boards)
+    hosts = frozenset(limited or (*FLEET.boards, "srv"))
+    options = Options(folder / "i.yml", folder, ",".join(limited) or None)
+    return fleet_choice.Fleet(options, Inventory(options.inventory, Member("srv", {}), boards), hosts)
+
+
+def nobody() -> Console:
+    return Console(file=io.StringIO())
 
 
 def playing(hosts: dict[str, Any], *events: Event) -> Callable[..., Outcome]:
@@ -552,7 +562,7 @@ def test_hosts_are_asked_by_the_playbook_and_the_lost_keep_their_reason(tmp_path
     del hosts["nano-2"]
     lost = Event(UNREACHABLE, "nano-2", text="Connection refused")
 
-    asked = command.ask(Call(tmp_path, "", tmp_path / "i.yml"), tmp_path / "log", playing(hosts, lost), inventory)
+    asked = command.ask(chosen(tmp_path), tmp_path / "log", nobody(), playing(hosts, lost))
 
     assert asked.fleet == FLEET
     assert set(asked.told) == {"nano-1", "srv"}
@@ -560,7 +570,6 @@ def test_hosts_are_asked_by_the_playbook_and_the_lost_keep_their_reason(tmp_path
 
 
 def test_with_a_limit_those_boards_are_judged_by_what_the_server_says_too(tmp_path: Path) -> None:
-    call = Call(tmp_path, "", tmp_path / "i.yml", limit="nano-1")
     hosts = answers()
     del hosts["nano-2"]
     limits: list[str | None] = []
@@ -569,7 +578,7 @@ def test_with_a_limit_those_boards_are_judged_by_what_the_server_says_too(tmp_pa
         limits.append(asking.limit)
         return playing(hosts)(asking, log, tell)
 
-    asked = command.ask(call, tmp_path / "log", run, inventory)
+    asked = command.ask(chosen(tmp_path, "nano-1"), tmp_path / "log", nobody(), run)
 
     assert limits == ["nano-1,server"]
     assert asked.fleet == Fleet(("nano-1", "nano-2"), ("nano-1",), "srv")
@@ -581,12 +590,26 @@ def test_a_playbook_that_reaches_nobody_is_a_failure_with_the_reason(tmp_path: P
         return Outcome(1, State(), "the inventory is empty")
 
     with pytest.raises(RunFailed, match="the inventory is empty"):
-        command.ask(Call(tmp_path, "", tmp_path / "i.yml"), tmp_path / "log", run, inventory)
+        command.ask(chosen(tmp_path), tmp_path / "log", nobody(), run)
 
 
-def test_an_inventory_without_boards_is_the_users_mistake() -> None:
-    with pytest.raises(BadInput, match="boards"):
-        command.fleet_of({}, {"server": {"hosts": ["srv"]}}, Path("i.yml"))
+def test_while_hosts_are_asked_a_terminal_shows_who_is_waited_for(tmp_path: Path) -> None:
+    out, lost = io.StringIO(), Event(UNREACHABLE, "nano-2", text="Connection refused")
+    seen: list[str] = []
+
+    def run(call: Call, log: Path, tell: Callable[[State, Event], None]) -> Outcome:
+        tell(fold(State(), lost), lost)
+        outcome = playing({"srv": told(server())}, lost)(call, log, tell)
+        end_s = time.monotonic() + 10
+        while "waiting for nano-1" not in out.getvalue() and time.monotonic() < end_s:
+            time.sleep(0.02)
+        seen.append(out.getvalue())
+        return outcome
+
+    command.ask(chosen(tmp_path), tmp_path / "log", Console(file=out, force_terminal=True, width=100), run)
+
+    assert "2 of 3 hosts have answered" in seen[0]
+    assert "waiting for nano-1" in seen[0]
 
 
 def test_the_records_are_written_whole(tmp_path: Path) -> None:

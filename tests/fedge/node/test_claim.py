@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedge.node.claim import Claim, left_s, make, read, refusal, release
+from fedge.node.claim import Claim, kept, left_s, make, read, refusal, release
 
 TIMES = st.floats(0.0, 4e9)
 LENGTHS = st.floats(1.0, 1e5)
@@ -78,3 +79,23 @@ def test_the_refusal_names_the_board_the_run_and_what_to_do() -> None:
     said = refusal("nano-1", Claim("digits (run-1, abcd)", 0.0, 60.0), 41.6)
 
     assert said == 'nano-1 works for run "digits (run-1, abcd)" (for 42 s more); wait, or stop that run'
+
+
+def test_work_is_kept_for_its_run_also_when_it_fails_and_the_claim_counts_from_its_end(tmp_path: Path) -> None:
+    path, times = tmp_path / "claim.json", iter([1000.0, 1500.0])
+
+    def fails() -> None:
+        with kept(path, "mine", 60.0, lambda: next(times)):
+            assert read(path) == Claim("mine", 1060.0, 60.0)
+            raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError, match="no"):
+        fails()
+    assert read(path) == Claim("mine", 1560.0, 60.0)
+
+
+def test_a_question_in_nobodys_name_claims_nothing(tmp_path: Path) -> None:
+    with kept(tmp_path / "claim.json", "", 60.0, lambda: 1000.0):
+        pass
+
+    assert list(tmp_path.iterdir()) == []

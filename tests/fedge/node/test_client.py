@@ -24,7 +24,7 @@ from contracts.desk import Desk, desk
 from fedge.devices.here import Here, Place, board_here
 from fedge.errors import BadInput, SensorLost
 from fedge.experiment import Experiment, boards
-from fedge.node import client, samples
+from fedge.node import client, post, samples
 from fedge.node.training import STRETCH_LIMIT_S
 from fedge.powerd.client import Client as Power
 from fedge.seeds import derived_seed, generator
@@ -140,7 +140,7 @@ def test_a_killed_worker_costs_its_round_alone_and_the_cause_is_told(
     ask = Ask("train", round=3, policy="balanced", goal=Goal("balanced", 50, deadline_s=600.0))
     worker = (DiesAtWork if moment == "within a request" else DiesAfterwards)(board)
     with monkeypatch.context() as patched:
-        patched.setattr(client, "Client", lambda path, limit_s: worker)
+        patched.setattr(post, "Client", lambda path, limit_s: worker)
         answer, trained = client.answer(long, board.settings, ask, TASK.initial_arrays(3))
     noticed_s = time.monotonic() - worker.killed_s
 
@@ -202,7 +202,7 @@ def test_a_temperature_that_is_lost_after_the_work_costs_no_round(board: Desk, m
         with board_here(place) as here:
             yield dataclasses.replace(here, sensor=Lost())
 
-    monkeypatch.setattr(client, "board_here", blind)
+    monkeypatch.setattr(post, "board_here", blind)
     answer = asked(board, Ask("train", round=5, policy="balanced", goal=Goal("balanced", 50, deadline_s=60.0)))
 
     assert answer.error is None
@@ -225,7 +225,7 @@ def test_a_worker_that_does_not_come_to_an_end_ends_its_round_and_the_board_is_f
         allowed.append(limit_s)
         return Endless(path, 1.0)
 
-    monkeypatch.setattr(client, "Client", made)
+    monkeypatch.setattr(post, "Client", made)
     ask = Ask("train", round=6, policy="balanced", goal=Goal("balanced", 50, deadline_s=600.0))
     answer, _ = client.answer(long, board.settings, ask, TASK.initial_arrays(3))
     with closing(Worker(board.settings.worker_socket)) as worker:
@@ -270,7 +270,7 @@ def test_a_worker_that_is_in_the_middle_of_a_long_request_is_stopped_too(
         def train(self, begin: Any = None, arrays: Any = None, share: Any = None, steps: int = 0, **more: Any) -> Any:
             return super().train(begin, arrays, share, ENDLESS_STEPS if steps else 0, **more)
 
-    monkeypatch.setattr(client, "Client", Long)
+    monkeypatch.setattr(post, "Client", Long)
     goal = Goal("balanced", 50, deadline_s=600.0)
     ask = Ask("train", round=9, start_s=40.0, policy="balanced", goal=goal, cancel_s=CUT_S)
     answer, trained = client.answer(long, board.settings, ask, TASK.initial_arrays(3))
@@ -369,12 +369,12 @@ def test_a_task_that_a_worker_cannot_load_is_refused_by_name(board: Desk) -> Non
 
 def test_a_task_file_of_the_run_is_found_where_the_run_was_unpacked(tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "linear.py").write_text("def model(shape): ...\n", encoding="utf-8")
-    monkeypatch.setattr(client, "__file__", str(tmp_path / "fedge" / "node" / "client.py"))
+    monkeypatch.setattr(post, "__file__", str(tmp_path / "fedge" / "node" / "post.py"))
     own = EXPERIMENT.model_copy(
         update={"workload": EXPERIMENT.workload.model_copy(update={"task": "/home/mary/linear.py"})}
     )
 
-    assert client.task_of(own)["source"] == "def model(shape): ...\n"
+    assert post.task_of(own)["source"] == "def model(shape): ...\n"
 
 
 def test_a_task_file_that_did_not_come_along_is_named(monkeypatch, tmp_path: Path) -> None:
@@ -383,4 +383,4 @@ def test_a_task_file_that_did_not_come_along_is_named(monkeypatch, tmp_path: Pat
     )
 
     with pytest.raises(BadInput, match=r"/home/mary/linear.py, which is neither here"):
-        client.task_of(own)
+        post.task_of(own)

@@ -1,14 +1,14 @@
-"""Lists the boards that a SuperLink knows, and registers the inventory's; runs as the SuperLink's own account."""
-# ruff: noqa: INP001 - a program that the role brings
+"""Lists the boards that a SuperLink knows, registers and unregisters them; runs as the SuperLink's own account."""
+# ruff: noqa: INP001 - a program that the role brings; "flower" beside it starts it
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 CONNECTION = "fleet"
@@ -64,11 +64,16 @@ def _note(board: str, owner: Node) -> str:
     return ""
 
 
+def called(nodes: Iterable[Node], name: str) -> list[str]:
+    """The ids of the nodes of that name that may still come in."""
+    return [node.node_id for node in nodes if node.name == name and node.status != GONE]
+
+
 def main(arguments: Sequence[str]) -> int:
     """One JSON object as the last line; exit code 1 with a sentence when the SuperLink does not answer."""
     asked = _parser().parse_args(arguments)
     try:
-        answer = _list() if asked.what == "list" else _register(asked)
+        answer = asked.does(asked)
     except Exception as error:  # noqa: BLE001 - the edge of the process
         print(f"the SuperLink: {type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201
         return 1
@@ -76,33 +81,37 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _list() -> dict[str, Any]:
-    client = _client()
-    try:
+def _list(_asked: argparse.Namespace) -> dict[str, Any]:
+    with closing(_client()) as client:
         return {"nodes": [asdict(node) for node in _nodes(client)]}
-    finally:
-        client.close()
 
 
 def _register(asked: argparse.Namespace) -> dict[str, Any]:
     """Register first: a board that cannot be registered keeps what it had."""
-    from flwr.cli.supernode.register import try_load_public_key
-    from flwr.proto.control_pb2 import RegisterNodeRequest, UnregisterNodeRequest
+    from flwr.proto.control_pb2 import RegisterNodeRequest
 
-    keys = {path.stem: _bare(path.read_text(encoding="utf-8")) for path in asked.keys}
-    client = _client()
-    try:
+    keys = dict(asked.boards)
+    with closing(_client()) as client:
         todo = plan(_nodes(client), keys, {*asked.known, *keys})
-        for path in asked.keys:
-            if path.stem in todo.register and not asked.check:
-                key = try_load_public_key(path)
-                client.RegisterNode(RegisterNodeRequest(public_key=key, name=path.stem))
-        for node_id in todo.unregister:
-            if not asked.check:
-                client.UnregisterNode(UnregisterNodeRequest(node_id=int(node_id)))
-    finally:
-        client.close()
+        if not asked.check:
+            for board in todo.register:
+                client.RegisterNode(RegisterNodeRequest(public_key=_pem(keys[board]), name=board))
+            _lock_out(client, todo.unregister)
     return {**asdict(todo), "changed": bool(todo.register or todo.unregister)}
+
+
+def _unregister(asked: argparse.Namespace) -> dict[str, Any]:
+    with closing(_client()) as client:
+        ids = called(_nodes(client), asked.name)
+        _lock_out(client, ids)
+    return {"unregister": ids, "changed": bool(ids)}
+
+
+def _lock_out(client: Any, ids: Iterable[str]) -> None:
+    from flwr.proto.control_pb2 import UnregisterNodeRequest
+
+    for node_id in ids:
+        client.UnregisterNode(UnregisterNodeRequest(node_id=int(node_id)))
 
 
 def _client() -> Any:
@@ -128,19 +137,38 @@ def _open_ssh(pem: bytes) -> str | None:
     return load_pem_public_key(pem).public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
 
 
-def _bare(line: str) -> str:
-    """A public key's line without its comment."""
-    return " ".join(line.split()[:2])
+def _pem(line: str) -> bytes:
+    """A public key as the SuperLink keeps it; raises ``ValueError`` for one that Flower's boards cannot have."""
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
+
+    key = load_ssh_public_key(line.encode())
+    if not isinstance(key, EllipticCurvePublicKey):
+        raise ValueError(f"got the key {line[:24]!r}...; one of ssh-keygen -t ecdsa would be right")  # noqa: TRY004 - no wrong type: a wrong key
+    return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+
+def _board(text: str) -> tuple[str, str]:
+    """``NAME=KEY``, the key in OpenSSH's form; its comment is left out."""
+    name, _, line = text.partition("=")
+    key = " ".join(line.split()[:2])
+    if not name or " " not in key:
+        raise argparse.ArgumentTypeError(f"got {text!r}; NAME=KEY with a line of OpenSSH's would be right")
+    return name, key
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
-    kinds = parser.add_subparsers(dest="what", required=True)
-    kinds.add_parser("list", help="the boards as JSON")
-    register = kinds.add_parser("register", help="the boards whose public keys are given, under their files' names")
-    register.add_argument("keys", nargs="*", type=Path, metavar="BOARD.pub")
+    kinds = parser.add_subparsers(required=True)
+    kinds.add_parser("list", help="the boards as JSON").set_defaults(does=_list)
+    register = kinds.add_parser("register", help="boards with their public keys, each name with that key alone")
+    register.set_defaults(does=_register)
+    register.add_argument("boards", nargs="*", type=_board, metavar="BOARD=KEY")
     register.add_argument("--known", action="append", default=[], metavar="BOARD", help="in the inventory")
     register.add_argument("--check", action="store_true", help="only say what would be done")
+    unregister = kinds.add_parser("unregister", help="a board that has lost its key")
+    unregister.set_defaults(does=_unregister)
+    unregister.add_argument("name", metavar="BOARD")
     return parser
 
 

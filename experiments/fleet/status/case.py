@@ -1,0 +1,69 @@
+"""A board that answered, with everything that it is judged by; and the limits, chosen by us."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from experiments.fleet.status.clocks import Clock
+from experiments.fleet.status.facts import Facts, mapping, text
+from experiments.fleet.status.nodes import Node, Nodes, key_of
+from experiments.fleet.status.records import Own
+
+SERVICES = ("fedge-powerd", "fedge-worker", "fedge-supernode", "fedge-ready", "fedge-superexec")
+SUPERNODE = "fedge-supernode"
+
+# Chosen by us. Flower itself takes a board that is up to 5 s ahead and 300 s behind.
+AHEAD_S, BEHIND_S = 2.0, 60.0
+HOT_C = 90.0
+LEAST_FREE_MB = 500
+RESTARTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Common:
+    """What all boards are judged by; ``twins`` are for each board the others that have its name or its key."""
+
+    own: Own
+    nodes: Nodes | None
+    server_clock: Clock | None
+    server_flwr: str | None
+    twins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A board that answered: its facts, its node at the SuperLink, its clock against the server's."""
+
+    name: str
+    facts: Facts
+    common: Common
+    node: Node | None
+    clock: Clock | None
+
+    def part(self, name: str) -> Facts:
+        return mapping(self.facts.get(name))
+
+    def service(self, name: str) -> Facts:
+        return mapping(self.part("services").get(name))
+
+    @property
+    def online(self) -> bool:
+        return self.node is not None and self.node.status == "online"
+
+    @property
+    def key(self) -> bytes | None:
+        return key_of(text(self.facts.get("public_key")))
+
+    @property
+    def superlink(self) -> str:
+        """``host:port`` that its SuperNode dials."""
+        return text(self.facts.get("superlink")) or "the SuperLink"
+
+    @property
+    def superlink_host(self) -> str:
+        return self.superlink.rpartition(":")[0]
+
+    def cure(self, verb: str, *more: str) -> str:
+        """The command of ours that mends this board, and ``more`` hosts with it."""
+        return f"fedge fleet {verb} --limit {','.join((*more, self.name))}"

@@ -1,0 +1,133 @@
+"""A board's share of a run: its front before any round, and its part of a round, which it ends by itself in time."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from collections.abc import Sequence
+
+from fedge import rounds
+from fedge.costs.profiles import priors_for
+from fedge.costs.workloads import work_of
+from fedge.devices import catalogue
+from fedge.errors import WorkerFailed
+from fedge.explorers import explorer_for
+from fedge.fleetsim.boards import references_of
+from fedge.modes import grid
+from fedge.node.noting import Noting
+from fedge.node.post import Post
+from fedge.node.training import WorkerTraining
+from fedge.node.watchdog import TrainingUntil, Watchdog, watched
+from fedge.physics.knowledge import Knowledge
+from fedge.policies import policy_for, waiting_mode
+from fedge.predictors import predictor_for
+from fedge.seeds import derived_seed
+from fedge.types import Goal, Measurement, Modes, NamedArrays, TrainOptions, TrainResult
+from fedge.wire import Answer, Ask
+
+logger = logging.getLogger(__name__)
+
+SPARE_S = 3.0
+"""A board stops by itself between two stretches of minibatches when its time is over; so much later the worker is told
+to stop within one, and nothing but the earlier measurements is left. Chosen by us."""
+
+
+def front(post: Post, ask: Ask) -> tuple[Answer, None]:
+    """What the board offers before any round, and how many samples it has."""
+    with post.here.board.held():
+        player = _player(post, ask)
+        own = ask.state.measurements
+        shared = rounds.believed(player, own, ask.shared)
+        steps = post.steps + rounds.warm_up_steps(own)
+        _, offered = rounds.offer(player, own, shared, steps, post.link(ask))
+    return Answer(post.board.name, front=offered, samples=post.samples), None
+
+
+def trained(post: Post, ask: Ask, arrays: NamedArrays) -> tuple[Answer, TrainResult | None]:
+    """The board's share of a round, or as much of it as there was time for; raises ``WorkerFailed`` and the like."""
+    work, link = post.experiment.workload, post.link(ask)
+    goal = dataclasses.replace(ask.goal or Goal(ask.policy, post.steps), steps=post.steps)
+    seed = derived_seed(post.experiment.seed, post.board.name, ask.round, "train")
+    options = TrainOptions(post.steps, work.batch_size, work.learning_rate, work.momentum, ask.proximal_mu)
+    dog, training = Watchdog(), None
+    started_s = time.monotonic()
+    device = Noting(post.here.board, lambda: _left_s(ask, started_s))
+    try:
+        barks_s = None if ask.cancel_s is None else ask.cancel_s + SPARE_S
+        with watched(post.worker.cancel, barks_s, dog), post.here.board.held():
+            player = dataclasses.replace(_player(post, ask), device=device)
+            training = WorkerTraining(post.worker, arrays, None, seed, options)
+            until = TrainingUntil(training, dog)
+            played = rounds.play(player, goal, ask.state.measurements, link, until, ask.shared)
+    except WorkerFailed as error:
+        if not dog.over:
+            raise
+        logger.info("%s was cancelled in round %s: %s", post.board.name, ask.round, error)
+        done = 0 if training is None else training.done
+        return _cut(post, ask, device.measured, done, time.monotonic() - started_s), None
+    report = rounds.report_of(
+        played,
+        player,
+        ask.round,
+        link,
+        asked_steps=post.steps,
+        samples=post.samples,
+        temperature_c=post.here.hottest_c(),
+    )
+    whole = ask.cancel_s is None or report.steps == report.asked_steps
+    told = None if whole else _too_late(report.steps, post, time.monotonic() - started_s)
+    state = rounds.state_after(ask, played, report)
+    return Answer(post.board.name, played.front, report, state, error=told, cut=not whole), played.trained
+
+
+def _left_s(ask: Ask, started_s: float) -> float | None:
+    """Seconds until the reply is of no use any more."""
+    return None if ask.cancel_s is None else max(0.0, ask.cancel_s - (time.monotonic() - started_s))
+
+
+def _too_late(done: int, post: Post, after_s: float) -> str:
+    told = f"{done} of {post.steps} minibatches done when the round's time was over"
+    return f"cancelled after {after_s:.0f} s: {told}"
+
+
+def _cut(post: Post, ask: Ask, measured: Sequence[Measurement], done: int, after_s: float) -> Answer:
+    """The answer of a board that was stopped within a minibatch: no report, but what it had measured before."""
+    state = dataclasses.replace(
+        ask.state,
+        measurements=(*ask.state.measurements, *measured),
+        temperature_c=post.here.hottest_c(),
+        rested_at_s=ask.start_s + after_s,
+    )
+    return Answer(post.board.name, state=state, error=_too_late(done, post, after_s), cut=True)
+
+
+def _player(post: Post, ask: Ask) -> rounds.Player:
+    experiment, spec = post.experiment, post.here.board.spec
+    workload = work_of(post.board.entry, experiment.workload)
+    candidates = _candidates(post)
+    specs = catalogue.load_catalogue()
+    priors = tuple(prior.coefficients for prior in priors_for(post.here.catalogued, workload.name, specs))
+    references = references_of(post.board, experiment.workload)
+    knowledge = Knowledge(spec.maxn, priors, references, post.here.board.idle_w(spec.maxn))
+    return rounds.Player(
+        post.board.name,
+        post.here.board,
+        predictor_for(experiment.predictor, knowledge),
+        policy_for(ask.policy),
+        workload,
+        candidates,
+        spec.maxn,
+        waiting_mode(ask.policy, spec, candidates),
+        experiment.exploration,
+        lambda modes: explorer_for(rounds.EXPLORER, modes, knowledge),
+        ask.state.allowed_s,
+        ask.policy == rounds.WATTS,
+    )
+
+
+def _candidates(post: Post) -> Modes:
+    """The board's own modes among which it chooses, its presets among them."""
+    spec = post.here.board.spec
+    everything = grid(spec)
+    return Modes(everything.knobs[rounds.choosable_with(everything, spec.presets.values())])

@@ -1,0 +1,128 @@
+"""A long run on a test fleet that goes on in the background while its boards are troubled."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from fleet.hosts import Host, Hosts
+
+from fedge.telemetry.rows import ClientRow
+from fedge.telemetry.store import read_rows
+
+NAME = "faulty"
+REPLY_TIMEOUT_S = 60
+ROUND_LIMIT_S = 300.0
+EXPERIMENT = f"""
+name: {NAME}
+seed: 1
+rounds: 200
+backend: fleet
+fleet:
+  - {{device: nano, name: nano}}
+  - {{device: xavier-nx, name: xavier-nx}}
+  - {{device: agx-orin-64gb, name: agx-orin}}
+  - {{device: orin-nano, name: orin-nano}}
+workload: {{task: synthetic-cnn, local_epochs: 0.2}}
+exploration: {{probes: 1, probe_s: 0.1}}
+superlink: {{address: "127.0.0.1:8000", root_certificates: /etc/fedge/tls/ca.crt, connect_timeout_s: 60}}
+reply_timeout_s: {REPLY_TIMEOUT_S}
+"""
+HOME, ENVIRONMENT = "/var/lib/fedge-link", "/opt/fedge/.venv"
+DUTY_S, PERIOD_S = 0.05, 0.5
+"""A trainer that may work for this much of every period is ten times as slow."""
+
+
+@dataclass(frozen=True, slots=True)
+class FaultyRun:
+    """The run on the server of ``fleet``; its rows are read as they come."""
+
+    fleet: Hosts
+    folder: Path
+
+    def rows(self) -> list[ClientRow]:
+        """All rows until now."""
+        with suppress(OSError, ValueError):
+            return list(read_rows(self.folder, ClientRow))
+        return []
+
+    def next_row(self, board: str, fits: Callable[[ClientRow], bool]) -> ClientRow:
+        """The first row of ``board`` in a round that ends from now on and that ``fits``; fails when none comes."""
+        begun, end_s = self.played, time.monotonic() + ROUND_LIMIT_S
+        while time.monotonic() < end_s:
+            found = [row for row in self.rows() if row.board == board and row.round > begun and fits(row)]
+            if found:
+                return found[0]
+            time.sleep(1.0)
+        said = self.fleet.server.run(f"tail -n 20 {HOME}/{NAME}.log")
+        raise AssertionError(f"no such row of {board} within {ROUND_LIMIT_S:.0f} s after round {begun}:\n{said}")
+
+    @property
+    def played(self) -> int:
+        """Rounds whose rows are there."""
+        return max((row.round for row in self.rows()), default=0)
+
+
+@contextmanager
+def faulty_run(fleet: Hosts) -> Iterator[FaultyRun]:
+    """The run from its first round on; interrupted with the block."""
+    (fleet.server.root / HOME.lstrip("/") / f"{NAME}.yaml").write_text(EXPERIMENT)
+    path = f"{HOME}/runs/{NAME}"
+    command = f"fedge run {NAME}.yaml --out {path} > {NAME}.log 2>&1 < /dev/null"
+    fleet.server.run(
+        f"cd {HOME} && sudo -u fedge-link env HOME={HOME} PATH={ENVIRONMENT}/bin:$PATH setsid sh -c '{command} &'"
+    )
+    run = FaultyRun(fleet, fleet.server.root / path.lstrip("/"))
+    try:
+        run.next_row("nano-1", lambda row: row.error is None)
+        yield run
+    finally:
+        fleet.server.ssh(
+            f"pkill -INT -f 'fedge run {NAME}.yaml';"
+            f" for i in $(seq 60); do pgrep -f 'fedge run {NAME}.yaml' || break; sleep 0.5; done"
+        )
+
+
+@contextmanager
+def slowed(host: Host) -> Iterator[None]:
+    """The board's trainer at a tenth of its speed, as a board that throttles badly: stopped and let go on in turn."""
+    over = threading.Event()
+
+    def brake() -> None:
+        while not over.is_set():
+            trainers = _trainers(host)
+            _tell(trainers, signal.SIGSTOP)
+            over.wait(PERIOD_S - DUTY_S)
+            _tell(trainers, signal.SIGCONT)
+            over.wait(DUTY_S)
+
+    thread = threading.Thread(target=brake, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _trainers(host: Host) -> list[int]:
+    """The host's trainers by this machine's process ids: the control group that they are in is the host's own."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            inside = host.group in (folder / "cgroup").read_text()
+            if inside and b"fedge.worker.service" in (folder / "cmdline").read_bytes():
+                found.append(int(folder.name))
+    return found
+
+
+def _tell(processes: list[int], number: signal.Signals) -> None:
+    for process in processes:
+        with suppress(ProcessLookupError):
+            os.kill(process, number)

@@ -1,0 +1,97 @@
+"""Boards that break in the middle of a run: it goes on, their rows say what happened, and they are used again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr", reason="the fleet meets on Flower's SuperLink")
+pytest.importorskip("ansible", reason="the playbooks need ansible-core")
+
+from fleet.faulty_run import FaultyRun, faulty_run, slowed
+from fleet.hosts import Hosts
+from fleet.told import until_told
+
+pytestmark = [pytest.mark.fleet, pytest.mark.slow, pytest.mark.xdist_group("hosts")]
+GONE = ("the board was lost", "no reply within", "connection lost")
+"""What a row says of a board that the server cannot reach: Flower's word after a minute, or the server's own before."""
+
+
+@pytest.fixture(scope="module")
+def run(provisioned: Hosts) -> Iterator[FaultyRun]:
+    with faulty_run(provisioned) as found:
+        yield found
+
+
+def done_again(run: FaultyRun, board: str) -> None:
+    assert run.next_row(board, lambda row: row.error is None).status == "done"
+
+
+def test_a_board_whose_power_is_cut_is_a_row_and_works_again_after_its_start(run: FaultyRun) -> None:
+    board = run.fleet.boards["nano-1"]
+    board.kill()
+    row = run.next_row("nano-1", lambda row: row.error is not None)
+    board.start()
+
+    assert any(words in (row.error or "") for words in GONE), row.error
+    done_again(run, "nano-1")
+
+
+def test_a_board_that_is_rebooted_works_again(run: FaultyRun) -> None:
+    board = run.fleet.boards["orin-nano-1"]
+    board.stop()
+    board.start()
+
+    done_again(run, "orin-nano-1")
+
+
+def test_a_board_that_is_cut_off_is_a_row_and_works_again_when_its_cable_is_back(run: FaultyRun) -> None:
+    board = run.fleet.boards["agx-orin-1"]
+    board.cut()
+    row = run.next_row("agx-orin-1", lambda row: row.error is not None)
+    board.mend()
+
+    assert any(words in (row.error or "") for words in GONE), row.error
+    done_again(run, "agx-orin-1")
+
+
+def test_a_full_disk_is_named_with_its_folder_and_the_board_works_again_when_there_is_room(run: FaultyRun) -> None:
+    board = run.fleet.boards["xavier-nx-1"]
+    board.fill_disk()
+    row = run.next_row("xavier-nx-1", lambda row: row.error is not None)
+    board.empty_disk()
+
+    assert row.error == "no space left on xavier-nx-1 (/var/lib/fedge/node): free some"
+    done_again(run, "xavier-nx-1")
+
+
+def test_a_board_that_is_ten_times_as_slow_is_waited_for_and_its_row_shows_it(run: FaultyRun) -> None:
+    usual_s = max(row.work_s for row in run.rows() if row.board == "orin-nano-1" and row.error is None)
+    with slowed(run.fleet.boards["orin-nano-1"]):
+        row = run.next_row("orin-nano-1", lambda row: row.error is None and row.work_s > 2 * usual_s)
+
+    assert row.status == "done"
+
+
+def test_a_clock_ten_minutes_off_keeps_a_board_out_and_status_names_the_clock(run: FaultyRun, tmp_path: Path) -> None:
+    board = run.fleet.boards["xavier-nx-1"]
+    board.clock_off(600)
+    row = run.next_row("xavier-nx-1", lambda row: row.error is not None)
+    words = "with a clock more than 5 s ahead or 5 min behind"
+    told = until_told(run.fleet, tmp_path, {"xavier-nx-1": words})
+    board.clock_off(0)
+
+    assert row.status == "failed"
+    assert words in told["xavier-nx-1"], told
+    done_again(run, "xavier-nx-1")
+
+
+def test_nothing_that_was_received_is_lost(run: FaultyRun) -> None:
+    rows = run.rows()
+
+    assert {row.round for row in rows} == set(range(1, run.played + 1))
+    assert set(Counter((row.round, row.board) for row in rows).values()) == {1}
+    assert [row for row in rows if row.error is None and row.work_j <= 0] == []

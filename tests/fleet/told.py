@@ -1,0 +1,33 @@
+"""What ``fedge fleet status`` says of a test fleet, read from its JSON."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from fleet.hosts import Hosts
+
+SAY_LIMIT_S = 120.0
+
+
+def findings_of(fleet: Hosts, folder: Path) -> dict[str, str]:
+    """What is wrong with each board, in one text; "" where nothing is."""
+    file = folder / "status.json"
+    file.unlink(missing_ok=True)
+    done = fleet.fedge("status", "--json", str(file))
+    if not file.exists():
+        raise RuntimeError(f"no status: {done.stdout[-3000:]}{done.stderr[-3000:]}")
+    boards = json.loads(file.read_text(encoding="utf-8"))["boards"]
+    return {board["name"]: "; ".join(finding["what"] for finding in board["findings"]) for board in boards}
+
+
+def until_told(fleet: Hosts, folder: Path, words: Mapping[str, str], limit_s: float = SAY_LIMIT_S) -> dict[str, str]:
+    """The findings once every board of ``words`` is told of in these, or as they are when the time is up."""
+    end_s = time.monotonic() + limit_s
+    while True:
+        told = findings_of(fleet, folder)
+        if all(said in told[board] for board, said in words.items()) or time.monotonic() > end_s:
+            return told
+        time.sleep(2.0)
