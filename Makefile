@@ -17,7 +17,8 @@ export FLWR_TELEMETRY_ENABLED ?= 0
 export FLWR_DISABLE_UPDATE_CHECK ?= 1
 
 PYTEST := $(BIN)/python -m pytest
-RUN_TESTS := $(PYTEST) -n $(JOBS) --dist loadgroup
+# The fleet of test hosts needs root and minutes: it has a command of its own.
+RUN_TESTS := $(PYTEST) -n $(JOBS) --dist loadgroup --ignore tests/fleet
 
 .PHONY: help setup quickstart test test-fast test-vendor test-fleet check lint types layers format bench clean
 
@@ -39,7 +40,7 @@ $(STAMP): requirements.lock pyproject.toml
 quickstart: setup ## Emulate a small fleet for a few rounds and write the report
 	@$(BIN)/fedge run experiments/configs/quickstart.yaml
 
-test: setup ## All tests that this machine can run
+test: setup ## All tests that this machine can run, but for those of test-fleet
 	@$(RUN_TESTS)
 
 test-fast: setup ## The tests that need no other process and no long computation
@@ -49,7 +50,7 @@ test-vendor: setup ## The boards' part under the Pythons that boards come with
 	@.ci/test-vendor
 
 test-fleet: setup ## A fleet of test hosts, provisioned for real (root, systemd-nspawn; minutes)
-	@$(PYTEST) -s -p no:cacheprovider tests/fleet
+	@$(PYTEST) -s -rs -p no:cacheprovider $(or $(FLEET_TESTS),tests/fleet)
 
 check: lint types layers ## Lint, format, types and layers
 

@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -400,17 +400,24 @@ def out_of_reach(experiment: Experiment) -> tuple[Board, ...]:
     return tuple(board for board in boards(experiment) if least[board.name.rpartition("-")[0]] > limit_w)
 
 
-def labels(experiment: Experiment) -> dict[str, dict[str, Any]]:
-    """Per fleet entry, by what its boards are called: how its truth and its predictor's prior came about."""
+ITSELF = {"label": "measured", "source": "the board itself"}
+FOLDER = {"label": "estimated", "source": "a recorded folder, no board"}
+"""Where the figures of a real board come from."""
+
+
+def labels(experiment: Experiment, recorded: Collection[str] = ()) -> dict[str, dict[str, Any]]:
+    """Per fleet entry, by what its boards are called: how its truth and its predictor's prior came about.
+
+    ``recorded`` are the real boards that stood for one: their files are a folder, so nothing was measured.
+    """
     told = {
         name: _label(board, kind_of(board, experiment.workload), references_of(board, experiment.workload))
         for name, board in reversed(_entries(experiment).items())
     }
     if experiment.backend != FLEET:
         return told
-    return {
-        name: label | {"truth": {"label": "measured", "source": "the board itself"}} for name, label in told.items()
-    }
+    folders = {name.rpartition("-")[0] for name in recorded}
+    return {name: label | {"truth": FOLDER if name in folders else ITSELF} for name, label in told.items()}
 
 
 def _label(board: Board, kind: Kind, references: Sequence[ProfileTable]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from experiments.summary import ended_by_budget, summarise
 from fedge.errors import BadInput, RunFailed
 from fedge.experiment import Experiment
 from fedge.telemetry import run_folder
-from fedge.telemetry.rows import ClientRow, EventRow, RoundRow
+from fedge.telemetry.rows import RECORDED, ClientRow, EventRow, RoundRow
 from fedge.telemetry.store import read_rows
 
 Refresh = Callable[[], None]
@@ -72,7 +72,7 @@ def go_on(experiment: Experiment, folder: Path, refresh: Refresh) -> dict[str, A
     if ended and not rounds:
         raise RunFailed(f"no round was played: {ended}; raise policy.budget_j in {run_folder.RUN_YAML}")
     summary = summarise(experiment, rounds, read_rows(folder, ClientRow), earlier_s, events)
-    summary["labels"] = checks.labels(experiment)
+    summary["labels"] = checks.labels(experiment, {row.board for row in events if row.kind == RECORDED and row.board})
     run_folder.write_json(folder / run_folder.SUMMARY, summary)
     from experiments.report.page import write_report
 

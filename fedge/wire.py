@@ -66,6 +66,8 @@ class Answer:
     """Whether ``error`` is that its time was over too early; ``report`` and ``state`` are of the part that it did."""
     held_s: float | None = None
     """With ``error``: for how many seconds more the board is kept for another run."""
+    recorded: bool = False
+    """With its first front: whether the board is a recorded folder, of which nothing is measured."""
 
 
 class Unreadable(FedgeError):

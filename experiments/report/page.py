@@ -91,8 +91,11 @@ def _head(run: Run) -> str:
 def _emulated(run: Run) -> str:
     work = run.experiment.workload
     if run.experiment.backend == "fleet":
+        truths = {label.get("truth", {}).get("label") for label in run.labels.values()}
+        some = "Told by boards that are recorded folders in part, of which nothing is measured"
+        how = "Measured by the boards themselves" if truths <= {"measured"} else some
         return (
-            "<b>Measured by the boards themselves:</b> the time, power and temperature of their work. <b>Emulated:</b> "
+            f"<b>{how}:</b> the time, power and temperature of their work. <b>Emulated:</b> "
             "their network, as the experiment's <code>link</code> describes it, and what they draw while they wait, "
             f"from their power at rest. <b>Really trained:</b> {escape(work.task)}, by every board on its own samples; "
             f"to the predictors it is {escape(work.cost)}, batch {work.batch_size}."

@@ -31,6 +31,7 @@ class Post:
     here: Here
     worker: Client
     samples: int
+    recorded: bool = False
 
     @property
     def steps(self) -> int:
@@ -51,7 +52,7 @@ def post_of(experiment: Experiment, settings: NodeSettings) -> Iterator[Post]:
     source = source_of(experiment, board.index, settings.state_dir / "data", settings.data_folder)
     samples = load(settings.worker_socket, task, source)
     with closing(Client(settings.worker_socket, STRETCH_LIMIT_S)) as worker, board_here(settings.place) as here:
-        yield Post(experiment, board, here, worker, samples)
+        yield Post(experiment, board, here, worker, samples, recorded=settings.root != "/")
 
 
 def _entry(experiment: Experiment, name: str) -> Board:

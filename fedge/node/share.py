@@ -41,7 +41,7 @@ def front(post: Post, ask: Ask) -> tuple[Answer, None]:
         shared = rounds.believed(player, own, ask.shared)
         steps = post.steps + rounds.warm_up_steps(own)
         _, offered = rounds.offer(player, own, shared, steps, post.link(ask))
-    return Answer(post.board.name, front=offered, samples=post.samples), None
+    return Answer(post.board.name, front=offered, samples=post.samples, recorded=post.recorded), None
 
 
 def trained(post: Post, ask: Ask, arrays: NamedArrays) -> tuple[Answer, TrainResult | None]:

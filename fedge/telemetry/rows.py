@@ -124,6 +124,10 @@ class ClientRow:
     """The share of its battery left at the round's end; None on mains."""
 
 
+RECORDED = "recorded"
+"""The kind of event that tells of a real board which is a recorded folder: its figures were written there."""
+
+
 @dataclass(frozen=True, slots=True)
 class EventRow:
     """Something worth telling that is not a number of a round."""

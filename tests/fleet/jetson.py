@@ -21,6 +21,8 @@ POWERD_PYTHON = f"{PLACE}/bin/powerd-python"
 FILES = "/var/lib/nvpmodel"
 """The recorded board lies below it: the one folder besides its own that the power daemon's unit may write."""
 NVPMODEL, OWN = "usr/sbin/nvpmodel", "var/lib/fedge-powerd"
+PYTHONS_VARIABLE = "FLEET_PYTHONS"
+"""Which of ``PINS`` boards have as their own, where making both takes too long; 3.11 stands in for the others."""
 PINS = {
     "3.6": ["typing-extensions==4.1.1", "dataclasses==0.8", "torch==1.10.2", "numpy==1.19.5"],
     "3.8": ["torch==1.12.1", "numpy<1.25"],
@@ -49,7 +51,7 @@ class BoardPython:
 def board_python(version: str) -> BoardPython:
     """The board's own Python with torch; 3.11 is this project's own, and stands in for one that is not here."""
     base = _interpreter(version)
-    if version == "3.11" or base is None:
+    if version == "3.11" or base is None or version not in os.environ.get(PYTHONS_VARIABLE, version).split():
         return project_python()
     short = version.replace(".", "")
     folders = [ROOT / ".venv-vendor" / f"v{short}", cache() / "pythons" / f"v{short}"]

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import yaml
 
 pytest.importorskip("flwr", reason="the fleet meets on Flower's SuperLink")
 pytest.importorskip("ansible", reason="the playbooks need ansible-core")
@@ -20,18 +21,14 @@ from fedge.telemetry.store import read_rows
 
 pytestmark = [pytest.mark.fleet, pytest.mark.slow, pytest.mark.xdist_group("hosts")]
 ROUNDS = 5
-EXPERIMENT = f"""
-name: five-rounds
-seed: 1
-rounds: {ROUNDS}
-fleet:
-  - {{device: nano, name: nano}}
-  - {{device: xavier-nx, name: xavier-nx}}
-  - {{device: agx-orin-64gb, name: agx-orin}}
-  - {{device: orin-nano, name: orin-nano}}
-workload: {{task: synthetic-cnn, local_epochs: 1}}
-exploration: {{probes: 1, probe_s: 0.1}}
-"""
+DEVICES = {"nano-1": "nano", "xavier-nx-1": "xavier-nx", "agx-orin-1": "agx-orin-64gb", "orin-nano-1": "orin-nano"}
+EXPERIMENT = {
+    "name": "five-rounds",
+    "seed": 1,
+    "rounds": ROUNDS,
+    "workload": {"task": "synthetic-cnn", "local_epochs": 1},
+    "exploration": {"probes": 1, "probe_s": 0.1},
+}
 UNITS = ("fedge-powerd", "fedge-worker", "fedge-supernode", "fedge-ready", "fedge-superexec")
 
 
@@ -66,7 +63,8 @@ def test_status_finds_every_board_well(provisioned: Hosts, tmp_path: Path) -> No
 
 def test_a_run_goes_through_tls_and_every_board_answers_in_every_round(provisioned: Hosts, tmp_path: Path) -> None:
     file, folder = tmp_path / "five.yaml", tmp_path / "five"
-    file.write_text(EXPERIMENT)
+    entries = [{"device": DEVICES[name], "name": name.removesuffix("-1")} for name in provisioned.boards]
+    file.write_text(yaml.safe_dump(EXPERIMENT | {"fleet": entries}), encoding="utf-8")
     with timed(f"{ROUNDS} rounds"):
         done = provisioned.fedge("run", str(file), "--out", str(folder))
 

@@ -20,7 +20,12 @@ def findings_of(fleet: Hosts, folder: Path) -> dict[str, str]:
     if not file.exists():
         raise RuntimeError(f"no status: {done.stdout[-3000:]}{done.stderr[-3000:]}")
     boards = json.loads(file.read_text(encoding="utf-8"))["boards"]
-    return {board["name"]: "; ".join(finding["what"] for finding in board["findings"]) for board in boards}
+    return {board["name"]: "; ".join(each["what"] for each in board["findings"] if _wrong(each)) for board in boards}
+
+
+def _wrong(finding: Mapping[str, str]) -> bool:
+    """Whether it keeps the board from its work; that a service was started anew some times does not."""
+    return finding["severity"] == "wrong"
 
 
 def until_told(fleet: Hosts, folder: Path, words: Mapping[str, str], limit_s: float = SAY_LIMIT_S) -> dict[str, str]:

@@ -51,7 +51,7 @@ def test_real_boards_train_together_and_a_board_that_is_missing_is_a_row(tmp_pat
 
         left = {name: _limits(desk.settings.power_socket) for name, desk in fleet.desks.items()}
     assert done.returncode == 0, done.stderr + done.stdout
-    assert "boards: 3 measured" in done.stdout
+    assert "boards: 3 estimated" in done.stdout
     rounds, rows = read_rows(tmp_path / "run", RoundRow), read_rows(tmp_path / "run", ClientRow)
     assert len(rounds) == 1
     assert rounds[-1].accuracy > 0.5

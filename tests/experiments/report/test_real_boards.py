@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 
+from experiments import checks
 from experiments.report.page import _emulated
 from fedge.experiment import Experiment
 
@@ -15,6 +16,7 @@ class Told:
     """What the sentence is made from."""
 
     experiment: Experiment
+    labels: dict[str, dict[str, dict[str, str]]] = field(default_factory=dict)
 
 
 @pytest.mark.parametrize(
@@ -24,3 +26,11 @@ def test_the_page_says_what_is_measured(backend: str, begins: str) -> None:
     experiment = Experiment.model_validate({"fleet": [{"device": "nano"}], "backend": backend})
 
     assert _emulated(Told(experiment)).startswith(begins)
+
+
+def test_a_recorded_folder_in_place_of_a_board_is_told() -> None:
+    experiment = Experiment.model_validate({"fleet": [{"device": "nano"}], "backend": "fleet"})
+    labels = checks.labels(experiment, {"nano-1"})
+
+    assert labels["nano"]["truth"]["label"] == "estimated"
+    assert "nothing is measured" in _emulated(Told(experiment, labels))
