@@ -19,6 +19,7 @@ from experiments.fleet.ssh import Server, server_of
 from experiments.schema import load_experiment
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, SuperlinkSpec, boards
+from fedge.worker.networks import TASKS
 from fedge.workloads.data import WHERE as DATA
 
 CA = "/etc/fedge/tls/ca.crt"
@@ -74,6 +75,13 @@ def check_here(experiment: Experiment, console: Console) -> None:
             raise
         _say(console, "note: the data is not on this machine; the server checks it, and what depends on it")
     strategies.check(here)
+    network = TASKS.get(experiment.workload.task)
+    if network is not None and network.dataset == "digits":
+        _say(
+            console,
+            f"note: {experiment.workload.task} reads scikit-learn's digits, which provisioned boards do not have",
+        )
+        _say(console, "      (boards with a data_folder of their own train on that); synthetic-cnn needs nothing")
 
 
 def at_server(experiment: Experiment, server: Server) -> Experiment:

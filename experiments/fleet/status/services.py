@@ -51,8 +51,7 @@ def of_server(services: Facts, server: str) -> Iterator[Finding]:
         if error(has) is not None:
             yield _unasked(unit, has)
         elif state == "absent":
-            cure = "docs/fleet.md says how to put it there" if unit == "nginx" else ""
-            yield wrong(f"{unit} is absent, so {effect}", cure or f"fedge fleet provision --limit {server}")
+            yield wrong(f"{unit} is absent, so {effect}", f"fedge fleet provision --limit {server}")
         elif state not in (None, "active"):
             yield wrong(f"{unit} is {state}, so {effect}{_said(has)}", f"fedge fleet up --limit {server}")
 
