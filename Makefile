@@ -17,8 +17,8 @@ export FLWR_TELEMETRY_ENABLED ?= 0
 export FLWR_DISABLE_UPDATE_CHECK ?= 1
 
 PYTEST := $(BIN)/python -m pytest
-# The fleet of test hosts needs root and minutes: it has a command of its own.
-RUN_TESTS := $(PYTEST) -n $(JOBS) --dist loadgroup --ignore tests/fleet
+# What starts Ansible or whole test hosts takes many minutes and, for the hosts, root: it has a command of its own.
+RUN_TESTS := $(PYTEST) -n $(JOBS) --dist loadgroup
 
 .PHONY: help setup quickstart test test-fast test-vendor test-fleet check lint types layers format bench clean
 
@@ -41,7 +41,7 @@ quickstart: setup ## Emulate a small fleet for a few rounds and write the report
 	@$(BIN)/fedge run experiments/configs/quickstart.yaml
 
 test: setup ## All tests that this machine can run, but for those of test-fleet
-	@$(RUN_TESTS)
+	@$(RUN_TESTS) -m "not fleet"
 
 test-fast: setup ## The tests that need no other process and no long computation
 	@$(RUN_TESTS) -m "not slow and not fleet"
@@ -49,8 +49,8 @@ test-fast: setup ## The tests that need no other process and no long computation
 test-vendor: setup ## The boards' part under the Pythons that boards come with
 	@.ci/test-vendor
 
-test-fleet: setup ## A fleet of test hosts, provisioned for real (root, systemd-nspawn; minutes)
-	@$(PYTEST) -s -rs -p no:cacheprovider $(or $(FLEET_TESTS),tests/fleet)
+test-fleet: setup ## Playbooks, and a fleet of test hosts provisioned for real (root, systemd-nspawn; half an hour)
+	@$(PYTEST) -s -rs -p no:cacheprovider -m fleet $(or $(FLEET_TESTS),tests)
 
 check: lint types layers ## Lint, format, types and layers
 

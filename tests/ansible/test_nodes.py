@@ -171,6 +171,7 @@ def _public(key: Path) -> str:
     return key.with_suffix(".pub").read_text(encoding="utf-8").strip()
 
 
+@pytest.mark.fleet
 @pytest.mark.slow
 def test_a_superlink_registers_a_board_then_its_new_key_alone_and_forgets_it_in_the_end(tmp_path: Path) -> None:
     from contracts.secured_fleet import new_node_key
@@ -197,6 +198,7 @@ def test_a_superlink_registers_a_board_then_its_new_key_alone_and_forgets_it_in_
     assert listed[1]["public_key"] == " ".join(_public(key).split()[:2])
 
 
+@pytest.mark.fleet
 @pytest.mark.slow
 def test_a_superlink_that_does_not_answer_is_told_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(

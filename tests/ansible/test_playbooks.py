@@ -390,6 +390,7 @@ def test_a_host_that_could_not_keeps_nothing_from_the_others_and_is_named_at_the
     assert "{{ inventory_hostname }}" in last["tasks"][0]["ansible.builtin.fail"]["msg"]
 
 
+@pytest.mark.fleet
 @pytest.mark.slow
 def test_a_fleet_of_boards_that_all_cannot_be_reached_still_has_its_server_done(
     tmp_path: Path, elsewhere: dict[str, str]
@@ -534,6 +535,7 @@ def elsewhere(tmp_path: Path) -> dict[str, str]:
     return dict(os.environ) | {"ANSIBLE_HOME": str(tmp_path), "HOME": str(tmp_path), "ANSIBLE_NOCOLOR": "1"}
 
 
+@pytest.mark.fleet
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PLAYBOOKS)
 def test_ansible_accepts_a_playbook(name: str, elsewhere: dict[str, str]) -> None:
@@ -543,6 +545,7 @@ def test_ansible_accepts_a_playbook(name: str, elsewhere: dict[str, str]) -> Non
     assert said.returncode == 0, said.stdout + said.stderr
 
 
+@pytest.mark.fleet
 @pytest.mark.slow
 def test_the_linter_finds_nothing_at_its_strictest(tmp_path: Path, elsewhere: dict[str, str]) -> None:
     copy = tmp_path / "ansible"

@@ -287,6 +287,7 @@ def test_until_when_a_certificate_holds(probe: ModuleType) -> None:
     assert probe.ends_s("x", lambda _argv, _limit_s: "notAfter=Nov 21 23:42:01 2027 GMT\n") == 1826840521
 
 
+@pytest.mark.fleet
 @pytest.mark.slow
 @pytest.mark.xdist_group("fleet")
 def test_a_real_superlink_names_its_nodes_with_their_keys(probe: ModuleType, tmp_path: Path) -> None:

@@ -317,6 +317,7 @@ print(json.dumps([missing, sorted(new)]))
 """
 
 
+@pytest.mark.fleet
 @pytest.mark.slow
 @pytest.mark.xdist_group("desk")
 def test_a_real_boards_answer_imports_nothing_from_outside_fedge_that_is_not_there_already(tmp_path: Path) -> None:
@@ -410,6 +411,7 @@ def _begun(folder: Path) -> int:
     return len(_lines(folder / "runners" / "board-1-ready" / "log", "begins"))
 
 
+@pytest.mark.fleet
 @pytest.mark.slow
 @pytest.mark.xdist_group("fleet")
 def test_messages_of_a_real_fleet_go_through_forked_processes_each_with_the_code_of_its_own_app(tmp_path: Path) -> None:
@@ -445,6 +447,7 @@ def _run_fedge(experiment: Path, out: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=400)
 
 
+@pytest.mark.fleet
 @pytest.mark.slow
 def test_flowers_own_program_starts_beside_the_environments_python_where_nobody_waits(tmp_path: Path) -> None:
     pytest.importorskip("flwr", reason="the program is Flower's")

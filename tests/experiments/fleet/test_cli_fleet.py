@@ -151,6 +151,7 @@ def test_the_command_line_starts_without_ansible_rich_and_flower() -> None:
     assert done.stdout.split() == []
 
 
+@pytest.mark.fleet
 @pytest.mark.slow
 def test_provision_says_what_would_change_then_changes_it_then_nothing(playbooks: Path) -> None:
     check, first, second = (fedge("provision", *more, "--playbooks", playbooks) for more in (["--check"], [], []))
@@ -164,6 +165,7 @@ def test_provision_says_what_would_change_then_changes_it_then_nothing(playbooks
     assert len(list((playbooks.parent / "state" / "fedge").iterdir())) == 3
 
 
+@pytest.mark.fleet
 @pytest.mark.slow
 def test_provision_names_all_that_is_wrong_before_it_touches_a_board(playbooks: Path) -> None:
     write_inventory(playbooks, superlink_key="/secure/server.key", superlink_ca_certificate="/not/there")
@@ -174,6 +176,7 @@ def test_provision_names_all_that_is_wrong_before_it_touches_a_board(playbooks: 
     assert not (playbooks / "nano-1").exists()
 
 
+@pytest.mark.fleet
 @pytest.mark.slow
 def test_a_failed_board_makes_exit_code_1_and_is_told_with_what_to_do(playbooks: Path) -> None:
     (playbooks / "nano-1").mkdir()
@@ -185,6 +188,7 @@ def test_a_failed_board_makes_exit_code_1_and_is_told_with_what_to_do(playbooks:
     assert "what to do: " in result.stdout
 
 
+@pytest.mark.fleet
 @pytest.mark.slow
 def test_a_limit_leaves_the_other_boards_alone(playbooks: Path) -> None:
     result = fedge("down", "--playbooks", playbooks, "--limit", "tx2-1")
@@ -193,6 +197,7 @@ def test_a_limit_leaves_the_other_boards_alone(playbooks: Path) -> None:
     assert [(playbooks / name).exists() for name in ("nano-1", "tx2-1")] == [False, True]
 
 
+@pytest.mark.fleet
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "playbook"),
@@ -230,6 +235,7 @@ def test_status_is_an_exit_code_too(playbooks: Path, monkeypatch: pytest.MonkeyP
     assert [(options.limit, out) for options, out in asked] == [("nano-1", Path("s.json"))]
 
 
+@pytest.mark.fleet
 @pytest.mark.slow
 def test_logs_say_what_came(playbooks: Path) -> None:
     out = playbooks.parent / "collected"
@@ -239,6 +245,7 @@ def test_logs_say_what_came(playbooks: Path) -> None:
     assert (out / "tx2-1" / "a.log").read_text(encoding="utf-8") == "since 2 hours ago"
 
 
+@pytest.mark.fleet
 @pytest.mark.slow
 def test_removal_needs_a_yes(playbooks: Path) -> None:
     refused = fedge("down", "--remove", "--playbooks", playbooks)
@@ -316,6 +323,7 @@ class TestRun:
         (folder / "exp.yaml").write_text(yaml.safe_dump(record), encoding="utf-8")
         return folder / "exp.yaml"
 
+    @pytest.mark.fleet
     @pytest.mark.slow
     def test_the_run_s_folder_comes_here_with_the_experiment_as_it_was_played(
         self, playbooks: Path, there: Path
@@ -330,6 +338,7 @@ class TestRun:
         assert played["superlink"]["root_certificates"] == "/etc/fedge/tls/ca.crt"
         assert f"run folder: {playbooks.parent / 'mine'}" in result.stdout
 
+    @pytest.mark.fleet
     @pytest.mark.slow
     def test_the_exit_code_is_the_run_s(self, playbooks: Path, there: Path) -> None:
         self.serve(there, code=1)
@@ -338,6 +347,7 @@ class TestRun:
         assert result.exit_code == 1
         assert (playbooks.parent / "mine").is_dir()
 
+    @pytest.mark.fleet
     @pytest.mark.slow
     @pytest.mark.parametrize(
         ("more", "word"),

@@ -31,6 +31,7 @@ def test_no_inventory_says_what_to_copy(tmp_path: Path) -> None:
         inventory.read(tmp_path / "inventory.yml", tmp_path)
 
 
+@pytest.mark.fleet
 @pytest.mark.slow
 class TestRead:
     """With Ansible's own program."""

@@ -20,7 +20,7 @@ from experiments.fleet.events import CHANGED, FAILED, HIDDEN, OK, SKIPPED, START
 from experiments.fleet.playbooks import Call, Outcome, play
 from fedge.errors import BadInput
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.fleet, pytest.mark.slow]
 INVENTORY = f"""
 all: {{vars: {{ansible_python_interpreter: {sys.executable}}}}}
 server: {{hosts: {{srv: {{ansible_connection: local}}}}}}

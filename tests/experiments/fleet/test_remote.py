@@ -29,7 +29,7 @@ from experiments.fleet.ssh import Server
 from experiments.schema import load_experiment
 from fedge.errors import BadInput, RunFailed
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.fleet, pytest.mark.slow]
 FEDGE = """#!{python}
 import pathlib, sys, time
 import yaml

@@ -624,6 +624,7 @@ def test_the_records_are_written_whole(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["status.json"]
 
 
+@pytest.mark.fleet
 @pytest.mark.slow
 @pytest.mark.xdist_group("fleet")
 def test_what_flowers_supernode_logs_today_is_understood(tmp_path: Path) -> None:
