@@ -41,6 +41,7 @@ def run(fleet: Fleet, tmp_path: Path, rounds: int, count: int) -> subprocess.Com
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=400)
 
 
+@pytest.mark.fleet
 @pytest.mark.slow
 @pytest.mark.xdist_group("fleet")
 def test_real_boards_train_together_and_a_board_that_is_missing_is_a_row(tmp_path: Path) -> None:
@@ -101,6 +102,7 @@ def test_what_only_emulated_boards_can_have_is_refused(changes, message: str) ->
         check(experiment)
 
 
+@pytest.mark.fleet
 @pytest.mark.slow
 @pytest.mark.xdist_group("fleet")
 def test_a_superlink_that_is_not_there_is_told_without_a_traceback(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from fedge.telemetry.rows import ClientRow
 from fedge.telemetry.store import read_rows
 
 ROOT = Path(__file__).resolve().parents[3]
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("fleet")]
+pytestmark = [pytest.mark.fleet, pytest.mark.slow, pytest.mark.xdist_group("fleet")]
 YAML = """
 name: secured
 seed: 1
