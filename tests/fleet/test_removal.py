@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.fleet, pytest.mark.slow, pytest.mark.xdist_group("host
 KEPT = "/var/lib/fedge-link/runs"
 LEFT = (
     "{ find / -xdev -iname '*fedge*' -not -path '/opt/*' -not -path '/proc/*' -not -path '/sys/*'"
-    f" -not -path '/var/lib/nvpmodel/*' -not -path '/root/.ansible/*' -not -path '{KEPT}*';"
+    f" -not -path '/var/lib/nvpmodel/*' -not -path '*/.ansible/*' -not -path '{KEPT}*';"
     " getent passwd | grep -i fedge; getent group | grep -i fedge;"
     " systemctl list-unit-files --no-legend 'fedge*'; } || true"
 )
