@@ -192,6 +192,42 @@ class Energy:
         return self.energy_j / (self.end_s - self.start_s)
 
 
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A board's sensors over time, stretch by stretch: element i of every column belongs to stretch i.
+
+    Stretches are in order and do not overlap; there may be gaps between them. ``power_w`` is the mean over the stretch,
+    so that the sum of ``power_w * span_s`` is the energy, whatever was averaged before. None where nobody knows.
+    """
+
+    start_s: tuple[float, ...] = ()
+    """On the clock of whoever holds the trace: the fleet's in a run's rows, unix time on the live channel."""
+    span_s: tuple[float, ...] = ()
+    power_w: tuple[float, ...] = ()
+    temperature_c: tuple[float | None, ...] = ()
+    """The hottest sensor."""
+    cpu_mhz: tuple[float | None, ...] = ()
+    gpu_mhz: tuple[float | None, ...] = ()
+    mem_mhz: tuple[float | None, ...] = ()
+    cpu_load: tuple[float | None, ...] = ()
+    """Loads are from 0 to 1."""
+    gpu_load: tuple[float | None, ...] = ()
+    mem_load: tuple[float | None, ...] = ()
+    rails_w: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
+    """By rail, as the board names it; they need not add up to ``power_w``."""
+
+    def __len__(self) -> int:
+        return len(self.start_s)
+
+    @property
+    def energy_j(self) -> float:
+        """The sum of ``power_w * span_s``."""
+        return sum(power * span for power, span in zip(self.power_w, self.span_s, strict=True))
+
+
+NOTHING_SEEN = Trace()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ProfileTable:
     """A measured table at one batch size: modes (n), seconds per step (n,), module watts (n,), and where it came from.

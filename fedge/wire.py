@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from fedge.errors import FedgeError
-from fedge.types import Front, Goal, Measurement, RoundReport
+from fedge.types import NOTHING_SEEN, Front, Goal, Measurement, RoundReport, Trace
 
 R = TypeVar("R")
 
@@ -68,6 +68,8 @@ class Answer:
     """With ``error``: for how many seconds more the board is kept for another run."""
     recorded: bool = False
     """With its first front: whether the board is a recorded folder, of which nothing is measured."""
+    trace: Trace = NOTHING_SEEN
+    """What its sensors said, down-sampled; ``start_s`` counts from the round's start."""
 
 
 class Unreadable(FedgeError):

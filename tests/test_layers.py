@@ -74,7 +74,15 @@ HOMES: dict[str, tuple[str, ...]] = {
     "sklearn": ("fedge.workloads", "fedge.predictors.forest", "experiments"),
     "torchvision": ("fedge.workloads", "fedge.worker"),
     "pyarrow": ("fedge.telemetry", "fedge.profiles", "experiments"),
+    "duckdb": ("fedge.telemetry",),
+    "pandas": ("fedge.telemetry",),
     "plotly": ("server", "experiments"),
+    "prometheus_client": ("server",),
+    "fastapi": ("server",),
+    "starlette": ("server",),
+    "uvicorn": ("server",),
+    "tensorboard": ("server.exporters",),
+    "mlflow": ("server.exporters",),
     "cryptography": ("experiments",),
     "ansible_runner": ("experiments",),
     "jtop": ("fedge.devices.sensing.jtop",),
@@ -83,7 +91,20 @@ HOMES: dict[str, tuple[str, ...]] = {
 }
 """The only parts that may import a library, at the top of a file or inside a function."""
 
-HEAVY = ("torch", "torchvision", "flwr", "ray", "pyarrow", "plotly", "scipy", "sklearn")
+HEAVY = (
+    "torch",
+    "torchvision",
+    "flwr",
+    "ray",
+    "pyarrow",
+    "plotly",
+    "scipy",
+    "sklearn",
+    "duckdb",
+    "pandas",
+    "fastapi",
+    "uvicorn",
+)
 LONGEST_FUNCTION_LINES = 50
 
 

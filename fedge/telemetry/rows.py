@@ -6,8 +6,10 @@ Seconds are on the fleet's clock (virtual on emulated fleets), counted from the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
+
+from fedge.types import Trace
 
 Status = Literal["done", "late", "failed", "cancelled"]
 """``late``: not done when the round ended; ``cancelled``: stopped because enough others were done."""
@@ -137,3 +139,34 @@ class EventRow:
     board: str | None
     kind: str
     message: str
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRow:
+    """One stretch of a board's trace: ``power_w`` is its mean power, ``power_w * span_s`` its energy."""
+
+    at_s: float
+    """When the stretch began."""
+    span_s: float
+    round: int
+    """0 outside of rounds."""
+    board: str
+    power_w: float
+    temperature_c: float | None = None
+    cpu_mhz: float | None = None
+    gpu_mhz: float | None = None
+    mem_mhz: float | None = None
+    cpu_load: float | None = None
+    gpu_load: float | None = None
+    mem_load: float | None = None
+    rails_w: dict[str, float] = field(default_factory=dict)
+    """Watts by rail."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """A board's trace in one round, ``start_s`` on the fleet's clock: becomes a ``SampleRow`` for every stretch."""
+
+    round: int
+    board: str
+    trace: Trace
