@@ -1,4 +1,4 @@
-"""Makes on the control node what hosts are sent: the project, uv and a Python, the server's proxy and firewall."""
+"""Makes on the control node what hosts are sent: the project, a Python, certificates, proxy and firewall."""
 # ruff: noqa: INP001 - a program beside the playbooks
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 import tarfile
 import zipfile
 from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -21,7 +22,7 @@ from experiments.fleet.loopback import rules  # noqa: E402 - the project of this
 from experiments.fleet.proxy import CONTROL_PORT, EVERYWHERE, FLEET_PORT, SUPERLINK_PORT, Proxy, configuration  # noqa: E402
 from fedge.errors import BadInput  # noqa: E402
 
-TEXTS = ("proxy", "firewall")
+TEXTS = ("proxy", "firewall", "certificate")
 CLIENT = ("fedge", "clients", "experiments", "server")
 """The whole project; boards need ``experiments`` for the command line alone, a run brings ``fedge`` and ``clients``."""
 KINDS = {".py", ".yaml", ".json", ".html", ".css", ".js", ".typed"}
@@ -49,13 +50,27 @@ def _made(asked: argparse.Namespace) -> object:
             "fleet_port": asked.port,
             "control_port": asked.management_port,
         }
-        return configuration(Proxy(asked.keys, addresses=addresses, management=networks, **ports))
+        return configuration(
+            Proxy(asked.keys, addresses=addresses, management=networks, telemetry=asked.telemetry, **ports)
+        )
+    if asked.what == "certificate":
+        return certificate(asked, sys.stdin.read()).decode()
     if asked.what == "firewall":
         return rules(asked.account, asked.superlink_port)
     asked.out.mkdir(parents=True, exist_ok=True)
     if asked.what == "wheels":
         return wheels(asked.folder, asked.out)
     return client(asked.out) if asked.what == "client" else bootstrap(asked)
+
+
+def certificate(asked: argparse.Namespace, request: str) -> bytes:
+    """A board's certificate as PEM, for the request that the board made; raises ``BadInput``."""
+    from experiments.fleet.certificates import BOARD_DAYS, certificate_text, make_board, parse_request
+    from experiments.fleet.keys import read_signer
+
+    ca = read_signer(asked.ca, asked.ca_key)
+    made = make_board(ca, parse_request(request), asked.board, datetime.now(UTC), asked.days or BOARD_DAYS)
+    return certificate_text(made)
 
 
 def client(out: Path) -> Path:
@@ -197,9 +212,17 @@ def _parser() -> argparse.ArgumentParser:
     for name in ("--uv", "--wheels", "--python"):
         start.add_argument(name, type=Path)
     for name in TEXTS:
-        kinds.add_parser(name).add_argument("--superlink-port", type=int, default=SUPERLINK_PORT)
+        kinds.add_parser(name)
+    for name in ("proxy", "firewall"):
+        kinds.choices[name].add_argument("--superlink-port", type=int, default=SUPERLINK_PORT)
+    signed = kinds.choices["certificate"]
+    signed.add_argument("board", help="its name; the request comes on standard input")
+    signed.add_argument("--ca", type=Path, required=True)
+    signed.add_argument("--ca-key", type=Path, required=True)
+    signed.add_argument("--days", type=int)
     kinds.choices["firewall"].add_argument("--account", action="append", default=[])
     before = kinds.choices["proxy"]
+    before.add_argument("--telemetry", type=Path, help="the socket that takes what boards tell of themselves")
     before.add_argument("--keys", type=Path, default=Path("/etc/fedge/tls"))
     before.add_argument("--port", type=int, default=FLEET_PORT)
     before.add_argument("--management-port", type=int, default=CONTROL_PORT)

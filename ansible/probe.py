@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import functools
 import grp
+import http.client
 import json
 import os
 import platform
@@ -27,6 +28,9 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 BOARD_SERVICES = ("fedge-powerd", "fedge-worker", "fedge-supernode", "fedge-ready", "fedge-superexec")
 SERVER_SERVICES = ("fedge-superlink", "nginx")
+BOARD_EXTRAS, SERVER_EXTRAS = ("fedge-telemetry",), ("fedge-board",)
+"""Services that an inventory may do without: asked where their units are."""
+BOARD_PAGE = "etc/fedge/board.yaml"
 APP_USER = "fedge-app"
 POWERD_SOCKET = "/run/fedge/powerd.sock"
 WORKER_SOCKET = "/run/fedge-worker/worker.sock"
@@ -42,6 +46,7 @@ LONGEST_LINE = 300
 LOG_LINES = 20
 LONGEST_FILE = 1 << 16
 LONGEST_REPLY = 1 << 20
+LONGEST_PAGE = 1 << 23
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 SECRET = re.compile(r"(?i)(password|passwd|token|secret|authorization|api[-_]?key)(\"?\s*[=:]\s*)\S.*")
@@ -106,10 +111,10 @@ def text_of(path: Path) -> str:
         return file.read(LONGEST_FILE).decode("utf-8", "replace")
 
 
-def setting(root: Path, name: str) -> Optional[str]:
-    """A plain ``name: value`` of the board's settings; no YAML, which Python does not bring."""
+def setting(root: Path, name: str, file: str = "etc/fedge/node.yaml") -> Optional[str]:
+    """A plain ``name: value`` of the host's settings; no YAML, which Python does not bring."""
     try:
-        found = re.search(rf"(?m)^['\"]?{name}['\"]?\s*:\s*(.+?)\s*$", text_of(root / "etc/fedge/node.yaml"))
+        found = re.search(rf"(?m)^['\"]?{name}['\"]?\s*:\s*(.+?)\s*$", text_of(root / file))
     except OSError:
         return None
     value = found.group(1).strip("'\"") if found else ""
@@ -190,6 +195,11 @@ def service(name: str, runs: Run) -> Fields:
     log = [] if absent else part(lambda: log_of(name, runs))
     found["log"] = log if isinstance(log, list) else [f"(no log: {log['text']})"]
     return found
+
+
+def installed_units(root: Path, names: Sequence[str]) -> List[str]:
+    """Those of the services whose units are there."""
+    return [name for name in names if (root / "etc/systemd/system" / f"{name}.service").is_file()]
 
 
 def log_of(name: str, runs: Run) -> List[str]:
@@ -406,6 +416,21 @@ def ends_s(path: str, runs: Run) -> int:
     return int(datetime.strptime(text.replace(" GMT", " +0000"), "%b %d %H:%M:%S %Y %z").timestamp())
 
 
+def ages_s(root: Path) -> Fields:
+    """How long ago each board last told of itself, as the board service says; boards that never did are not there."""
+    link = http.client.HTTPConnection("127.0.0.1", int(setting(root, "port", BOARD_PAGE) or 0), timeout=REACH_S)
+    try:
+        link.request("GET", "/metrics")
+        answer = link.getresponse()
+        said = answer.read(LONGEST_PAGE).decode("utf-8", "replace")
+    finally:
+        link.close()
+    if answer.status != 200:
+        raise OSError(f"the board service answers {answer.status}")
+    found = re.findall(r'(?m)^fedge_board_sample_age_seconds\{board="([A-Za-z0-9._-]+)",[^\n]*\} ([0-9.e+-]+)$', said)
+    return {board: round(float(age), 1) for board, age in found}
+
+
 # All of it
 
 
@@ -418,7 +443,7 @@ def board(root: Path, runs: Run, user: Optional[str], now_s: Callable[[], float]
         lambda: powerd(sockets[0], speaks.get("powerd_protocol", 1)),
         lambda: worker(sockets[1], speaks.get("worker_protocol", 1)),
     )
-    state = setting(root, "state_dir") or STATE
+    state, extras = setting(root, "state_dir") or STATE, installed_units(root, BOARD_EXTRAS)
     return {
         "kind": "board",
         "at_s": now_s(),
@@ -427,7 +452,7 @@ def board(root: Path, runs: Run, user: Optional[str], now_s: Callable[[], float]
         "python": platform.python_version(),
         "model": optional(lambda: cut(text_of(root / "proc/device-tree/model").replace("\0", ""))),
         "client": speaks,
-        "services": services(BOARD_SERVICES, runs),
+        "services": services([*BOARD_SERVICES, *extras], runs),
         "superlink": address,
         "way": part(lambda: as_user(None, lambda: reach(address), 2 * REACH_S)) if isinstance(address, str) else None,
         "public_key": optional(lambda: public_key(root / "etc/fedge/keys/node.pub")),
@@ -435,20 +460,22 @@ def board(root: Path, runs: Run, user: Optional[str], now_s: Callable[[], float]
         "worker": part(lambda: as_user(user, asks[1], 2 * SOCKET_S)),
         "disk_free_mb": part(lambda: disks(root, ("/", "/var/lib/fedge"))),
         "claim": part(lambda: claim(root, state, now_s())),
+        "certificate": part(lambda: ends_s(str(root / "etc/fedge/tell/board.crt"), runs)) if extras else None,
     }
 
 
 def server(root: Path, runs: Run, now_s: Callable[[], float]) -> Fields:
     """The server's facts."""
-    tls = root / "etc/fedge/tls"
+    tls, extras = root / "etc/fedge/tls", installed_units(root, SERVER_EXTRAS)
     return {
         "kind": "server",
         "at_s": now_s(),
         "fedge": optional(lambda: installed(environment(root), "fedge")),
         "flwr": optional(lambda: installed(environment(root), "flwr")),
-        "services": services(SERVER_SERVICES, runs),
+        "services": services([*SERVER_SERVICES, *extras], runs),
         "nodes": part(lambda: nodes(root, runs)),
         "runs": part(lambda: played(root, runs)),
+        "ages_s": part(lambda: ages_s(root)) if extras else None,
         "disk_free_mb": part(lambda: disks(root, ("/", "/var/lib/fedge-link"))),
         "certificates": {
             name: part(functools.partial(ends_s, str(tls / name), runs)) for name in ("server.crt", "ca.crt")

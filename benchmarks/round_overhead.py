@@ -253,8 +253,8 @@ def _run_fedge(asked: argparse.Namespace, folder: Path, address: str, block: int
 
 def _training_s(run: Path) -> dict[int, list[float]]:
     """By round, each board's seconds of minibatches, as metered."""
+    from fedge.telemetry.reading import read_rows
     from fedge.telemetry.rows import ClientRow
-    from fedge.telemetry.store import read_rows
 
     found: dict[int, list[float]] = {}
     for row in read_rows(run, ClientRow):

@@ -36,7 +36,8 @@ def _reply(message: Message, context: Context) -> Message:
     ask = from_json(Ask, str(message.content.config_records["fedge"]["ask"]))
     records = message.content.array_records
     arrays = {name: array.numpy() for name, array in records["arrays"].items()} if "arrays" in records else None
-    answer, trained = _answer(experiment, context.node_config, ask, arrays)
+    folder = str(context.run_config.get("folder", ""))
+    answer, trained = _answer(experiment, context.node_config, ask, arrays, Path(folder) if folder else None)
     content = RecordDict({"fedge": ConfigRecord({"answer": to_json(answer)})})
     if trained is not None and not answer.cut:
         content["arrays"] = ArrayRecord({name: Array(value) for name, value in trained.arrays.items()})
@@ -45,11 +46,11 @@ def _reply(message: Message, context: Context) -> Message:
 
 
 def _answer(
-    experiment: Experiment, node: Mapping[str, object], ask: Ask, arrays: NamedArrays | None
+    experiment: Experiment, node: Mapping[str, object], ask: Ask, arrays: NamedArrays | None, folder: Path | None
 ) -> tuple[Answer, TrainResult | None]:
-    """Of the emulated board of this place in the fleet, or, on a real board, of that itself."""
+    """Of the emulated board of this place in the fleet, in the run's folder, or, on a real board, of that itself."""
     if EMULATED in node:
-        return fleetsim.answer(experiment, int(str(node[EMULATED])), ask, arrays)
+        return fleetsim.answer(experiment, int(str(node[EMULATED])), ask, arrays, folder)
     from fedge.node import client as on_board
     from fedge.node.settings import SETTINGS, read_settings
 

@@ -35,6 +35,8 @@ app.add_typer(predict, name="predict")
 app.add_typer(study, name="study")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
+RayDashboard = Annotated[bool, typer.Option("--ray-dashboard", help="Show the boards on Ray's own dashboard.")]
+RayPort = Annotated[int | None, typer.Option("--ray-dashboard-port", min=1024, max=65535, help="Its port.")]
 
 
 @app.command()
@@ -46,6 +48,9 @@ def run(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a field; may be repeated.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The run folder; runs/<name>-<time> by default.")] = None,
+    *,
+    ray_dashboard: RayDashboard = False,
+    ray_dashboard_port: RayPort = None,
     as_json: AsJson = False,
 ) -> None:
     """Run an experiment and write its run folder."""
@@ -53,18 +58,20 @@ def run(
 
     given = {"backend": backend, "seed": seed}
     extra = [f"{key}={value}" for key, value in given.items() if value is not None]
-    command(config, [*(override or []), *extra], out, as_json)
+    command(config, [*(override or []), *extra], out, as_json, _ray_port(ray_dashboard, ray_dashboard_port))
 
 
 @app.command()
 def resume(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run that stopped.")],
+    ray_dashboard: RayDashboard = False,
+    ray_dashboard_port: RayPort = None,
     as_json: AsJson = False,
 ) -> None:
     """Go on with a run from its last checkpoint."""
     from experiments.commands.run import resume as command
 
-    command(folder, as_json)
+    command(folder, as_json, _ray_port(ray_dashboard, ray_dashboard_port))
 
 
 @app.command()
@@ -76,6 +83,63 @@ def report(
     from experiments.commands.report import report as command
 
     command(runs, out)
+
+
+@app.command()
+def export(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")],
+    to: Annotated[str, typer.Option(metavar="NAME", help="tensorboard, mlflow, or your own module:Class.")],
+    option: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="An option of the exporter; may be repeated.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The folder to write into; in the run's by default.")] = None,
+) -> None:
+    """Tell TensorBoard, MLflow or a program of yours every round of a run."""
+    from experiments.commands.export import export as command
+
+    command(run, to, option or [], out)
+
+
+@app.command()
+def query(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run, finished or not.")],
+    sql: Annotated[str, typer.Argument(help="One SELECT over rounds, clients, events and samples.")],
+    form: Annotated[str, typer.Option("--format", help="table, csv or json.")] = "table",
+    out: Annotated[Path | None, typer.Option(help="A new file; the terminal by default.")] = None,
+) -> None:
+    """Ask a run's tables in SQL; nothing but these can be read, and nothing written."""
+    from experiments.commands.query import query as command
+
+    command(run, sql, form, out)
+
+
+@app.command()
+def board(
+    shown: Annotated[
+        str | None,
+        typer.Argument(metavar="RUN_OR_ADDRESS", help="A run folder, also one to come, or another page's http://..."),
+    ] = None,
+    *,
+    host: Annotated[str, typer.Option(help="Where to listen; beyond this machine it needs a token.")] = "127.0.0.1",
+    port: Annotated[
+        int | None, typer.Option(min=1, max=65_535, help="The first free one from 8400 by default.")
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Holds the token that readers need; made if it is not there.")
+    ] = None,
+    relay_token_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Holds the token of the page at ADDRESS.")
+    ] = None,
+    serve: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Be the service of a real fleet, with these settings.")
+    ] = None,
+    open_it: Annotated[bool, typer.Option("--open", help="Open it in the browser of this machine.")] = False,
+) -> None:
+    """Show a run, going on or finished, or a real fleet as a live web page."""
+    from experiments.commands.board import Asked
+    from experiments.commands.board import board as command
+
+    command(Asked(shown, serve, host, port, token_file, relay_token_file, open_it))
 
 
 @devices.command("list")
@@ -144,6 +208,11 @@ def version() -> None:
 
 cli_board.register(app)
 cli_power.register(app, devices)
+
+
+def _ray_port(wanted: bool, port: int | None) -> int | None:
+    """The port of Ray's dashboard; 0 for any that is free, None without the dashboard."""
+    return port or 0 if wanted or port else None
 
 
 def _console() -> Any:

@@ -17,8 +17,8 @@ from experiments.summary import ended_by_budget, summarise
 from fedge.errors import BadInput, RunFailed
 from fedge.experiment import Experiment
 from fedge.telemetry import run_folder
+from fedge.telemetry.reading import read_rows
 from fedge.telemetry.rows import RECORDED, ClientRow, EventRow, RoundRow
-from fedge.telemetry.store import read_rows
 
 Refresh = Callable[[], None]
 
@@ -43,6 +43,10 @@ def check(experiment: Experiment) -> None:
     from experiments.backends import strategies
 
     strategies.check(experiment)
+    if experiment.exporters:
+        from experiments.backends import export
+
+        export.check(experiment)
     if experiment.backend == checks.FLEET:
         from experiments.fleet import superlink
 
@@ -77,6 +81,10 @@ def go_on(experiment: Experiment, folder: Path, refresh: Refresh) -> dict[str, A
     from experiments.report.page import write_report
 
     write_report([folder], folder / run_folder.REPORT)
+    if experiment.exporters:
+        from experiments.backends import export
+
+        export.hand_over(experiment, folder)
     return summary
 
 

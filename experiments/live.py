@@ -17,8 +17,8 @@ from rich.text import Text
 
 from experiments.report.quantities import UNKNOWN, duration, energies, energy, mean, number, percent, ratio
 from fedge.experiment import Experiment, boards
+from fedge.telemetry.reading import read_rows, stamp
 from fedge.telemetry.rows import ClientRow, RoundRow
-from fedge.telemetry.store import FILES, read_rows
 
 MARKS = {"late": " [red]late[/red]", "cancelled": " [yellow]cancelled[/yellow]"}
 MAX_ROWS = 20
@@ -43,7 +43,7 @@ class LiveView:
         self._now_s = now_s
         self._started_s = now_s()
         self._live: Live | None = None
-        self._stamp: int | None = None
+        self._stamp: tuple[tuple[str, int, int], ...] = ()
         self._rounds: list[RoundRow] = []
         self._clients: list[ClientRow] = []
         self._told = 0
@@ -74,11 +74,10 @@ class LiveView:
 
     def _read(self) -> bool:
         """Read the tables if there is a new round; the round's row is written after those of its clients."""
-        path = self._folder / FILES[RoundRow]
-        stamp = path.stat().st_mtime_ns if path.exists() else None
-        if stamp == self._stamp:
+        seen = stamp(self._folder, RoundRow)
+        if seen == self._stamp:
             return False
-        self._stamp = stamp
+        self._stamp = seen
         self._rounds = read_rows(self._folder, RoundRow)
         self._clients = _clients_of(self._folder, self._rounds[-1].round) if self._rounds else []
         return True
@@ -97,12 +96,7 @@ class LiveView:
 
 def _clients_of(folder: Path, number_: int) -> list[ClientRow]:
     """One round's rows only: a long run of a large fleet has many."""
-    import pyarrow.parquet as pq
-
-    path = folder / FILES[ClientRow]
-    if not path.exists():
-        return []
-    return [ClientRow(**row) for row in pq.read_table(path, filters=[("round", "=", number_)]).to_pylist()]
+    return [row for row in read_rows(folder, ClientRow, since_round=number_) if row.round == number_]
 
 
 def _line(row: RoundRow, rounds: int, spent_j: float) -> Text:

@@ -16,6 +16,8 @@ from fedge.experiment import Experiment, FleetEntry
 
 SHORT_FORMS = ("policy", "strategy", "selection")
 """Keys that take a bare name instead of a mapping with ``name``."""
+SHORT_ENTRIES = {"fleet": "device", "exporters": "name"}
+"""Keys of lists whose entries may be a bare name, and what that name is in the mapping that it stands for."""
 LONGEST_VALUE = 60
 """Characters of a wrong value that a message repeats."""
 _RIGHT = {
@@ -101,8 +103,9 @@ def apply_override(raw: dict[str, Any], override: str) -> None:
 def _child(node: Any, name: str, where: str) -> Any:
     if isinstance(node, list):
         place = _position(node, name, where)
-        if isinstance(node[place], str) and where.startswith("--set fleet."):
-            node[place] = {"device": node[place]}
+        key = where.removeprefix("--set ").partition(".")[0]
+        if isinstance(node[place], str) and key in SHORT_ENTRIES:
+            node[place] = {SHORT_ENTRIES[key]: node[place]}
         return node[place]
     if not isinstance(node, dict):
         raise BadInput(where, type(node).__name__, "a mapping or a list to go into")
@@ -134,9 +137,10 @@ def resolve(raw: Mapping[str, Any], path: Path) -> Experiment:
     for key in SHORT_FORMS:
         if isinstance(filled.get(key), str):
             filled[key] = {"name": filled[key]}
-    fleet = filled.get("fleet")
-    if isinstance(fleet, list):
-        filled["fleet"] = [{"device": entry} if isinstance(entry, str) else entry for entry in fleet]
+    for key, name in SHORT_ENTRIES.items():
+        entries = filled.get(key)
+        if isinstance(entries, list):
+            filled[key] = [{name: entry} if isinstance(entry, str) else entry for entry in entries]
     try:
         experiment = Experiment.model_validate(filled)
     except ValidationError as error:

@@ -170,6 +170,13 @@ class SuperlinkSpec(_Record):
     """How long the server waits for the whole fleet before the first round; then it goes on with those that came."""
 
 
+class ExporterSpec(_Record):
+    """Where a run's rows go besides its store: an exporter's name (or ``module:Class``) and its own options."""
+
+    name: str
+    options: dict[str, float | int | str | bool] = Field(default_factory=dict)
+
+
 class Experiment(_Record):
     """One experiment, fully resolved; the same seed gives the same rows on every backend."""
 
@@ -192,6 +199,7 @@ class Experiment(_Record):
     late: LateSpec = LateSpec()
     reply_timeout_s: Positive = 600.0
     """Real seconds that the server waits for a round's replies before it counts the missing ones as failed."""
+    exporters: tuple[ExporterSpec, ...] = ()
     plugins: tuple[str, ...] = ()
     """Paths of the user's own Python modules that ``module:name`` entries refer to."""
 

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from fedge.experiment import LateSpec
 from fedge.fleetsim import battery
 from fedge.fleetsim.battery import Charge
-from fedge.telemetry.rows import ClientRow, EventRow, RoundRow
+from fedge.telemetry.rows import ClientRow, EventRow, RoundRow, Traced
 from fedge.wire import Answer
 from server.accounting import Opening, Settled, settle
 from server.board_rows import spent_by, spent_columns
 from server.resting import payable_j
+from server.tracing import told_by
 
 UNCOMPARED = (
     *("maxn_work_s", "maxn_work_j", "oracle_work_s", "oracle_work_j"),
@@ -44,11 +45,12 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Booked:
-    """A task's row, what in it is worth telling, and the battery at its end."""
+    """A task's row, what in it is worth telling, the battery at its end, and the trace of the row's whole time."""
 
     row: ClientRow
     events: tuple[EventRow, ...]
     charge: Charge | None = None
+    traces: tuple[Traced, ...] = ()
 
 
 def ends_s(start: Start, answer: Answer, retry_s: float) -> float:
@@ -72,7 +74,7 @@ def landed(version: int, start: Start, answer: Answer, end_s: float) -> Booked:
         share = None if charge is None else charge.share
         row = dataclasses.replace(row, end_s=end_s, wait_s=length_s, energy_j=energy_j, charge=share)
         events = (EventRow(end_s, version, row.board, "failed", row.error or ""),)
-    return Booked(_from(row, start), events, charge)
+    return _booked(row, events, charge, start, answer)
 
 
 def cancelled(version: int, start: Start, answer: Answer, at_s: float) -> Booked:
@@ -97,7 +99,7 @@ def cancelled(version: int, start: Start, answer: Answer, at_s: float) -> Booked
         **spent_columns(answer.report, spent),
         **dict.fromkeys(UNCOMPARED),  # type: ignore[arg-type]
     )
-    return Booked(_from(cut, start), (), charge)
+    return _booked(cut, (), charge, start, answer)
 
 
 def model_row(
@@ -146,6 +148,13 @@ def _settled(version: int, start: Start, answer: Answer) -> Settled:
         charges={} if start.charge is None else {board: start.charge},
     )
     return settle(opening, {board: answer}, LateSpec())
+
+
+def _booked(
+    row: ClientRow, events: tuple[EventRow, ...], charge: Charge | None, start: Start, answer: Answer
+) -> Booked:
+    told = told_by(row, answer, (start.waited_s, start.waited_j))
+    return Booked(_from(row, start), (*events, *told.events), charge, told.traces)
 
 
 def _from(row: ClientRow, start: Start) -> ClientRow:

@@ -111,7 +111,7 @@ class AsyncCoordinator:
         course.failed.append(course.rows[-1].board)
         names = self.reach.names
         if set(course.failed) >= set(names) or len(course.failed) >= FAILURES * len(names):
-            self.tables.append((*course.rows, *course.events))
+            self.tables.append((*course.rows, *course.events, *course.traces))
             reasons = [f"{row.board}: {row.error}" for row in course.rows if row.error]
             raise RunFailed(f"model {course.version + 1}: no board gives a result; {'; '.join(reasons[-3:])}")
 
@@ -189,7 +189,7 @@ class AsyncCoordinator:
         """A new model from the buffer, with the rows of all tasks that ended since the last one."""
         version = course.version + 1
         resting_j = course.close() if version == self.experiment.rounds else 0.0
-        self.tables.append((*course.rows, *course.events))
+        self.tables.append((*course.rows, *course.events, *course.traces))
         results = [_result(pending, course.version) for pending in course.waiting]
         with strategy_errors(self.experiment, version):
             arrays = merge(self.strategy, version, course.arrays, results, self.task.buffers)

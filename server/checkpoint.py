@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,13 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedge.errors import BadInput
-from fedge.types import Front, NamedArrays, TrainResult
+from fedge.telemetry.tracing import COLUMNS
+from fedge.types import NOTHING_SEEN, Front, NamedArrays, Trace, TrainResult
 from fedge.wire import Answer, BoardState, from_json, to_json
 
 logger = logging.getLogger(__name__)
 
 KEPT = 2
-_MODEL, _STRATEGY, _PENDING = "model/", "strategy/", "pending/"
+_MODEL, _STRATEGY, _PENDING, _TRACE = "model/", "strategy/", "pending/", "trace/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,7 @@ def save(folder: Path, progress: Progress) -> Path:
     for place, pending in enumerate(progress.pending):
         arrays = pending.trained.arrays
         tensors |= {f"{_PENDING}{place}/{name}": np.asarray(value, order="C") for name, value in arrays.items()}
+        tensors[f"{_TRACE}{place}"] = matrix_of(pending.answer.trace)
     save_file(tensors, part, metadata=_metadata(progress))
     with part.open("rb") as handle:
         os.fsync(handle.fileno())
@@ -135,22 +139,37 @@ def _metadata(progress: Progress) -> dict[str, str]:
 
 
 def _about(pending: Pending) -> dict[str, Any]:
-    """A result under way, without its arrays."""
+    """A result under way, without its arrays and its trace: the header that this goes into has to stay small."""
     return {
         "round": pending.round,
         "start_s": pending.start_s,
         "end_s": pending.end_s,
-        "answer": to_json(pending.answer),
+        "answer": to_json(dataclasses.replace(pending.answer, trace=NOTHING_SEEN)),
+        "rails": list(pending.answer.trace.rails_w),
         "order": list(pending.trained.arrays),
         "loss": pending.trained.loss,
         "accuracy": pending.trained.accuracy,
     }
 
 
+def matrix_of(trace: Trace) -> NDArray[np.float64]:
+    """A trace as float64 of shape (columns and rails, stretches); NaN where nobody knows."""
+    rows = (*(getattr(trace, name) for name in COLUMNS), *trace.rails_w.values())
+    return np.array([[np.nan if value is None else value for value in row] for row in rows], dtype=np.float64)
+
+
+def trace_from(matrix: NDArray[np.generic], rails: Sequence[str]) -> Trace:
+    """The trace behind ``matrix_of``."""
+    rows = [tuple(None if math.isnan(value) else value for value in row) for row in matrix.tolist()]
+    columns: dict[str, Any] = dict(zip(COLUMNS, rows, strict=False))
+    return Trace(**columns, rails_w=dict(zip(rails, rows[len(COLUMNS) :], strict=True)))
+
+
 def _pending(place: int, about: Mapping[str, Any], tensors: Mapping[str, NDArray[np.generic]]) -> Pending:
     arrays = {name: tensors[f"{_PENDING}{place}/{name}"] for name in about["order"]}
     trained = TrainResult(arrays, about["loss"], about["accuracy"])
-    answer = from_json(Answer, about["answer"])
+    trace = trace_from(tensors[f"{_TRACE}{place}"], about["rails"]) if f"{_TRACE}{place}" in tensors else NOTHING_SEEN
+    answer = dataclasses.replace(from_json(Answer, about["answer"]), trace=trace)
     return Pending(about["round"], about["start_s"], about["end_s"], answer, trained)
 
 

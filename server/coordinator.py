@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from server import checkpoint
 from server.accounting import Around, Opening, Settled, round_row, settle
 from server.aggregation import Aggregator, strategy_of
 from server.asking import Asking, Task
-from server.checkpoint import Progress
+from server.checkpoint import Pending, Progress
 from server.lateness import NEVER, RealCut, real_cut_of, stop_of
 from server.merging import Merging, strategy_errors
 from server.opening import Tables, opened
@@ -30,6 +30,7 @@ from server.reach import Reach, reach_of
 from server.remembering import arrived, heard, remembered
 from server.resting import awake, rest
 from server.selecting import SELECTION, Chosen, choose
+from server.tracing import told_of, untraced
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,7 +98,8 @@ class Coordinator:
         ready = dataclasses.replace(ready, progress=self._with_late(ready.progress, aggregator))
         answers = {name: reply.answer for name, reply in replies.items()}
         settled = settle(_opening(ready, reach), answers, self.experiment.late)
-        self.tables.append((*_told(ready), *settled.clients, *settled.events))
+        traced = told_of(settled.clients, answers)
+        self.tables.append((*_told(ready), *settled.clients, *settled.events, *traced.events, *traced.traces))
         others_at_work = bool(self.overdue.busy())
         merging = Merging(self.experiment, aggregator)
         merged = merging.merged(task, settled, replies, ready.progress.pending, others_at_work)
@@ -113,7 +115,7 @@ class Coordinator:
             selection=ready.chosen.selected.memory,
             spent_j=ready.progress.spent_j + settled.energy_j,
             last_j=settled.energy_j,
-            pending=merged.pending,
+            pending=_untraced(merged.pending),
         )
 
     def _ready(self, before: Progress, reach: Reach) -> Ready:
@@ -202,6 +204,11 @@ def _known_after(ready: Ready, reach: Reach, settled: Settled, answers: Mapping[
     told = remembered(ready.progress, settled, answers)
     told = _caught_up(told, ready.progress.clock_s, settled.end_s)
     return rest(reach, told, (name for name in reach.names if name not in answers), settled.end_s)
+
+
+def _untraced(pending: Iterable[Pending]) -> tuple[Pending, ...]:
+    """Results that are still to join, without their traces: those of the whole task are in the store already."""
+    return tuple(dataclasses.replace(one, answer=untraced(one.answer)) for one in pending)
 
 
 def _expected_j(progress: Progress, plan: FleetPlan) -> float:

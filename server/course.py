@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fedge.experiment import Board
 from fedge.fleetsim import battery
 from fedge.fleetsim.battery import Charge
-from fedge.telemetry.rows import ClientRow, EventRow
+from fedge.telemetry.rows import ClientRow, EventRow, Traced
 from fedge.types import Client, Front, NamedArrays
 from fedge.wire import BoardState
 from server.async_books import Booked, Start, cancelled, landed
@@ -54,6 +54,8 @@ class Course:
     """Why the selector chose nobody while no task was under way, since it last chose somebody."""
     rows: list[ClientRow] = field(default_factory=list)
     events: list[EventRow] = field(default_factory=list)
+    traces: list[Traced] = field(default_factory=list)
+    """Those of ``rows``."""
 
     @property
     def next_s(self) -> float:
@@ -116,7 +118,7 @@ class Course:
         """A new model is there; the next one's buffer and rows are empty."""
         self.version, self.arrays, self.opened_s = self.version + 1, arrays, self.clock_s
         self.spent_j += spent_j
-        self.waiting, self.rows, self.events = [], [], []
+        self.waiting, self.rows, self.events, self.traces = [], [], [], []
 
     def progress(self, memory: Mapping[str, NDArray[np.generic]]) -> Progress:
         """The run as a checkpoint keeps it, when a model is new."""
@@ -174,6 +176,7 @@ class Course:
         row = booked.row
         self.rows.append(row)
         self.events.extend(booked.events)
+        self.traces.extend(booked.traces)
         charge_j = None if booked.charge is None else booked.charge.left_j
         known = self.histories[row.board]
         self.histories[row.board] = dataclasses.replace(known, free_at_s=row.end_s, charge_j=charge_j)

@@ -13,14 +13,18 @@ from fedge.errors import BadInput
 from fedge.experiment import Experiment
 from fedge.fleetsim.client import task_of
 from fedge.selection import selector_for
+from fedge.telemetry.reading import read_rows
 from fedge.telemetry.rows import ClientRow, RoundRow
-from fedge.telemetry.run_folder import CHECKPOINTS, MODEL, write_text
-from fedge.telemetry.store import FILES, RunTables, read_rows
+from fedge.telemetry.run_folder import CHECKPOINTS, MODEL, STORE, write_text
+from fedge.telemetry.schema import BY_ROW
+from fedge.telemetry.store import RunTables
 from fedge.types import NamedArrays
 from server import checkpoint
 from server.aggregation import strategy_of
 from server.asynchronous import AsyncCoordinator
 from server.coordinator import Coordinator
+from server.exporters.making import makers_of
+from server.exporters.telling import Telling
 from server.opening import Tables
 from server.port import NOTHING_OVERDUE, ClientPort, Overdue
 from server.reach import reach_of
@@ -44,8 +48,11 @@ def play(
     tables = RunTables(folder)
     tables.forget_after(progress.round if progress else -1)
     _check_rows(folder, progress.round if progress else 0)
-    coordinator = coordinator_of(experiment, port, tables, folder / CHECKPOINTS, on_round, overdue)
-    save_model(folder / MODEL, coordinator.run(progress).arrays)
+    with Telling(tables, makers_of(experiment, folder)) as telling:
+        coordinator = coordinator_of(experiment, port, telling, folder / CHECKPOINTS, on_round, overdue)
+        arrays = coordinator.run(progress).arrays
+    tables.close()
+    save_model(folder / MODEL, arrays)
 
 
 def claim_of(experiment: Experiment, folder: Path) -> str:
@@ -77,13 +84,13 @@ def _check_rows(folder: Path, rounds: int) -> None:
     """Raise ``BadInput`` when rows of rounds that were played are gone: the run could not be told any more."""
     expected = set(range(1, rounds + 1))
     told = {
-        FILES[RoundRow]: {row.round for row in read_rows(folder, RoundRow)},
-        FILES[ClientRow]: {row.round for row in read_rows(folder, ClientRow)},
+        BY_ROW[RoundRow].name: {row.round for row in read_rows(folder, RoundRow)},
+        BY_ROW[ClientRow].name: {row.round for row in read_rows(folder, ClientRow)},
     }
     for name, seen in told.items():
         if expected - seen:
             right = f"the rows of the {rounds} rounds played; start the run anew"
-            raise BadInput(str(folder / name), f"no row of round {min(expected - seen)}", right)
+            raise BadInput(str(folder / STORE / name), f"no row of round {min(expected - seen)}", right)
 
 
 def save_model(path: Path, arrays: NamedArrays) -> None:

@@ -5,15 +5,22 @@ from __future__ import annotations
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from fedge.telemetry.rows import ClientRow, EventRow, RoundRow
-from fedge.telemetry.store import read_rows
+from fedge.telemetry.reading import read_rows
+from fedge.telemetry.rows import ClientRow, EventRow, RoundRow, SampleRow
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("flower")]
 QUICK = ["--set", "rounds=3", "--set", "workload.local_epochs=1"]
+FEDBUFF = ("rounds=5", "strategy.name=FedBuff", "strategy.options.buffer_size=2", "strategy.options.concurrency=5")
+KINDS: dict[str, tuple[str, ...]] = {
+    "rounds": (),
+    "asynchronous": tuple(part for option in FEDBUFF for part in ("--set", option)),
+}
+"""What differs from ``QUICK`` in the runs that are held against each other."""
 
 
 def fedge(root: Path, backend: str, out: Path, cwd: Path, *more: str) -> subprocess.CompletedProcess[str]:
@@ -37,44 +44,60 @@ def environment(root: Path) -> dict[str, str]:
 
 
 def rows(folder: Path) -> list:
-    return [row for kind in (RoundRow, ClientRow, EventRow) for row in read_rows(folder, kind)]
+    return [row for kind in (RoundRow, ClientRow, EventRow, SampleRow) for row in read_rows(folder, kind)]
 
 
-def test_local_and_sim_write_the_same_rows_also_beside_a_folder_called_clients(
-    tmp_path: Path, project_root: Path
-) -> None:
-    poisoned = tmp_path / "elsewhere"
+@dataclass(frozen=True, slots=True)
+class Played:
+    """One experiment on both backends; the sim run went on beside another one."""
+
+    local: Path
+    sim: Path
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory, project_root: Path) -> dict[str, Played]:
+    """A run of rounds and an asynchronous one, both simulated at once, one beside a folder called clients."""
+    folder = tmp_path_factory.mktemp("backends")
+    poisoned = folder / "elsewhere"
     (poisoned / "clients").mkdir(parents=True)
     (poisoned / "clients" / "__init__.py").write_text("raise SystemExit('the wrong clients')\n")
     (poisoned / "clients" / "app.py").write_text("raise SystemExit('the wrong app')\n")
+    runs = {name: Played(folder / f"{name} local", folder / f"a {name} sim run") for name in KINDS}
 
-    local = fedge(project_root, "local", tmp_path / "local", tmp_path)
-    sim = fedge(project_root, "sim", tmp_path / "a sim run", poisoned)
-
-    assert (local.returncode, sim.returncode) == (0, 0), local.stderr + sim.stdout + sim.stderr
-    assert len(read_rows(tmp_path / "local", ClientRow)) == 3 * 8
-    assert rows(tmp_path / "local") == rows(tmp_path / "a sim run")
-    for name in ("run.yaml", "summary.json", "model.safetensors", "report.html"):
-        assert (tmp_path / "a sim run" / name).stat().st_size > 0
-    local_model, sim_model = ((tmp_path / run / "model.safetensors").read_bytes() for run in ("local", "a sim run"))
-    assert local_model == sim_model
-
-
-def test_two_runs_at_once_do_not_disturb_each_other(tmp_path: Path, project_root: Path) -> None:
-    def run(seed: int) -> subprocess.CompletedProcess[str]:
-        return fedge(project_root, "sim", tmp_path / f"seed-{seed}", tmp_path, "--seed", str(seed), "--set", "rounds=1")
+    def simulated(name: str) -> subprocess.CompletedProcess[str]:
+        return fedge(project_root, "sim", runs[name].sim, poisoned, *KINDS[name])
 
     with ThreadPoolExecutor(2) as pool:
-        done = list(pool.map(run, (1, 2)))
+        done = list(pool.map(simulated, KINDS))
+    done += [fedge(project_root, "local", runs[name].local, folder, *more) for name, more in KINDS.items()]
+    for process in done:
+        assert process.returncode == 0, process.stdout + process.stderr
+    return runs
 
-    assert [process.returncode for process in done] == [0, 0], [process.stderr for process in done]
-    assert all(len(read_rows(tmp_path / f"seed-{seed}", ClientRow)) == 8 for seed in (1, 2))
-    assert rows(tmp_path / "seed-1") != rows(tmp_path / "seed-2")
+
+@pytest.mark.parametrize("name", KINDS)
+def test_local_and_sim_write_the_same_rows_and_model_also_with_two_runs_at_once(
+    played: dict[str, Played], name: str
+) -> None:
+    local, sim = played[name].local, played[name].sim
+    assert rows(local) == rows(sim)
+    for written in ("run.yaml", "summary.json", "model.safetensors", "report.html"):
+        assert (sim / written).stat().st_size > 0
+    assert (local / "model.safetensors").read_bytes() == (sim / "model.safetensors").read_bytes()
+
+
+def test_every_board_of_every_round_has_a_row_and_a_trace_and_every_model_a_row(played: dict[str, Played]) -> None:
+    assert len(read_rows(played["rounds"].sim, ClientRow)) == 3 * 8
+    assert len(read_rows(played["asynchronous"].sim, RoundRow)) == 5
+    for runs in played.values():
+        assert {sample.board for sample in read_rows(runs.sim, SampleRow)} >= {"nano-1", "agx-orin-64gb-2"}
 
 
 def test_another_seed_is_another_run(tmp_path: Path, project_root: Path) -> None:
+    small = ("--set", "rounds=1", "--set", "fleet=[nano, xavier-nx]")
     for name, seed in (("one", "1"), ("again", "1"), ("two", "2")):
-        done = fedge(project_root, "local", tmp_path / name, tmp_path, "--seed", seed, "--set", "rounds=1")
+        done = fedge(project_root, "local", tmp_path / name, tmp_path, "--seed", seed, *small)
         assert done.returncode == 0, done.stderr
 
     assert rows(tmp_path / "one") == rows(tmp_path / "again") != rows(tmp_path / "two")

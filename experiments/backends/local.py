@@ -17,10 +17,10 @@ def run_local(experiment: Experiment, folder: Path, on_round: Callable[[], None]
     """Play the experiment in ``folder``; raises ``RunFailed`` when it cannot go on."""
     # Flower's strategies report every aggregation on the terminal, which is the launcher's.
     logging.getLogger("flwr").setLevel(logging.ERROR)
-    port = LocalPort({board.name: partial(_respond, experiment, board) for board in boards(experiment)})
+    port = LocalPort({board.name: partial(_respond, experiment, folder, board) for board in boards(experiment)})
     play(experiment, port, folder, lambda _: on_round())
 
 
-def _respond(experiment: Experiment, board: Board, question: Question) -> Reply:
-    answer, trained = client.answer(experiment, board.index, question.ask, question.arrays)
+def _respond(experiment: Experiment, folder: Path, board: Board, question: Question) -> Reply:
+    answer, trained = client.answer(experiment, board.index, question.ask, question.arrays, folder)
     return Reply(answer, trained)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 from collections import Counter
@@ -28,23 +29,39 @@ BUDGET = "raise policy.budget_j"
 """In what the launcher says when not even the first round fits the energy budget."""
 
 
-def run(config: Path, overrides: Sequence[str], out: Path | None, as_json: bool) -> None:
-    """Start a new run of an experiment file."""
+def run(config: Path, overrides: Sequence[str], out: Path | None, as_json: bool, ray_port: int | None = None) -> None:
+    """Start a new run of an experiment file; ``ray_port``: see ``_shown_on_ray``."""
     console = Console(stderr=as_json)
     experiment = load_experiment(config, overrides)
     folder = launch.new_folder(experiment, out)
     with _naming(config):
         launch.check(experiment)
         _warn(experiment, console)
-    _play(launch.start, experiment, folder, console, as_json)
+    with _shown_on_ray(experiment, folder, ray_port, console) as mirrored:
+        _play(launch.start, mirrored, folder, console, as_json)
 
 
-def resume(folder: Path, as_json: bool) -> None:
+def resume(folder: Path, as_json: bool, ray_port: int | None = None) -> None:
     """Go on with a run from its last checkpoint; a finished run only has its report written anew."""
-    experiment = launch.saved(folder)
+    experiment, console = launch.saved(folder), Console(stderr=as_json)
     with _naming(folder / run_folder.RUN_YAML):
         launch.check(experiment)
-    _play(launch.go_on, experiment, folder.resolve(), Console(stderr=as_json), as_json)
+    with _shown_on_ray(experiment, folder.resolve(), ray_port, console) as mirrored:
+        _play(launch.go_on, mirrored, folder.resolve(), console, as_json)
+
+
+@contextmanager
+def _shown_on_ray(experiment: Experiment, folder: Path, port: int | None, console: Console) -> Iterator[Experiment]:
+    """The experiment, shown on Ray's dashboard at ``port``; 0 takes any that is free, None means no dashboard."""
+    if port is None:
+        yield experiment
+        return
+    from experiments.backends import ray_dashboard
+
+    ray_dashboard.check(experiment, port or None, os.environ)
+    with ray_dashboard.shown(experiment, folder, port or None) as dashboard:
+        console.print(str(dashboard), soft_wrap=True, highlight=False, markup=False)
+        yield ray_dashboard.mirrored(experiment, os.environ)
 
 
 def _warn(experiment: Experiment, console: Console) -> None:

@@ -1,4 +1,4 @@
-"""The fleet's certificates as values: a CA that vouches for one server, and what a server's certificate says."""
+"""The fleet's certificates as values: a CA that vouches for one server and for the boards that tell of themselves."""
 
 from __future__ import annotations
 
@@ -23,8 +23,12 @@ CA_DAYS = 3650
 """Chosen by us: a CA outlives the boards that trust it; a new one has to be copied to every board."""
 SERVER_DAYS = 365
 """Chosen by us: a lost key is worth a year at most."""
+BOARD_DAYS = 90
+"""Chosen by us: a board's certificate lets it send figures of itself, no more; provisioning renews it."""
 EARLY = timedelta(hours=1)
 """Chosen by us: certificates hold from so long before they were made, for boards whose clock is a little behind."""
+BOARD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+"""A board's name as a certificate can hold it: X.509 ends a common name after 64 letters."""
 LABEL = re.compile(r"(?!-)[a-z0-9-]{1,63}(?<!-)", re.IGNORECASE)
 
 Key = ec.EllipticCurvePrivateKey
@@ -75,7 +79,7 @@ def make_ca(key: Key, now: datetime, days: int) -> Signer:
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"fedge fleet CA {serial % 16**8:08x}")])
     usage = _usage(signs_certificates=True)
     builder = (
-        _builder(name, name, key, now, now + timedelta(days=days))
+        _builder(name, name, key.public_key(), now, now + timedelta(days=days))
         .serial_number(serial)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
@@ -94,13 +98,58 @@ def make_server(ca: Signer, key: Key, hosts: Sequence[str], now: datetime, days:
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedge SuperLink")])
     authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(ca.key.public_key())
     builder = (
-        _builder(subject, ca.certificate.subject, key, now, until)
+        _builder(subject, ca.certificate.subject, key.public_key(), now, until)
         .serial_number(x509.random_serial_number())
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs_certificates=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
         .add_extension(authority, critical=False)
+    )
+    return builder.sign(ca.key, hashes.SHA384())
+
+
+def parse_request(text: str) -> x509.CertificateSigningRequest:
+    """A request as PEM; raises ``BadInput``."""
+    try:
+        return x509.load_pem_x509_csr(text.encode())
+    except ValueError as error:
+        raise BadInput("the request", f"no readable one ({error})", "a PKCS #10 request in PEM") from error
+
+
+def make_board(
+    ca: Signer, request: x509.CertificateSigningRequest, board: str, now: datetime, days: int
+) -> x509.Certificate:
+    """The certificate by which ``board`` shows who it is when it sends figures of itself, never longer than its CA's.
+
+    Of ``request`` only its key is taken over, once it proves that who asks has it: a request that asks for another
+    name, for a CA, or for any extension at all is refused. Raises ``BadInput``.
+    """
+    where = f"the request of {board}"
+    if not BOARD.fullmatch(board):
+        raise BadInput("the board", repr(board), "a name of up to 64 letters, digits and ._-")
+    if not request.is_signature_valid:
+        raise BadInput(where, "a signature that is not by its own key", "a request that the board made itself")
+    asked = [(part.oid, part.value) for part in request.subject]
+    if asked != [(NameOID.COMMON_NAME, board)]:
+        raise BadInput(where, f"the subject {request.subject.rfc4514_string()!r}", f"CN={board} alone")
+    if len(request.extensions):
+        names = ", ".join(one.oid._name for one in request.extensions)  # noqa: SLF001  the library's own word for it
+        raise BadInput(where, f"a wish for {names}", "a request without extensions; what it may do is decided here")
+    key = request.public_key()
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1 | ec.SECP384R1):
+        raise BadInput(where, "a key of another kind", "an elliptic-curve key on P-256")
+    until = min(now + timedelta(days=days), ca.certificate.not_valid_after_utc)
+    if until <= now:
+        raise BadInput("the CA", f"one that ended on {until:%Y-%m-%d}", "a CA that holds (`fedge fleet keys`)")
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, board)])
+    builder = (
+        _builder(subject, ca.certificate.subject, key, now, until)
+        .serial_number(x509.random_serial_number())
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=True)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca.key.public_key()), critical=False)
     )
     return builder.sign(ca.key, hashes.SHA384())
 
@@ -113,9 +162,8 @@ def hosts_of(certificate: x509.Certificate) -> tuple[str, ...]:
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: Key, now: datetime, until: datetime
+    subject: x509.Name, issuer: x509.Name, public: ec.EllipticCurvePublicKey, now: datetime, until: datetime
 ) -> x509.CertificateBuilder:
-    public = key.public_key()
     builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(public)
     builder = builder.not_valid_before(now - EARLY).not_valid_after(until)
     return builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)

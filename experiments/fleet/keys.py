@@ -84,9 +84,7 @@ def renew(folder: Path, hosts: Sequence[str], now: datetime, days: int) -> Found
 
     The server's key stays, so one file is replaced and key and certificate always fit; without a key a new one is made.
     """
-    ca = Signer(_certificate(folder / CA_CERT), _key(folder / CA_KEY))
-    if ca.certificate.public_key() != ca.key.public_key():
-        raise BadInput(str(folder / CA_KEY), f"a key that is not that of {CA_CERT}", "the key that was made with it")
+    ca = read_signer(folder / CA_CERT, folder / CA_KEY)
     kept = hosts or hosts_of(_certificate(folder / SERVER_CERT))
     key_path = folder / SERVER_KEY
     key = _key(key_path) if key_path.exists() else new_key()
@@ -95,6 +93,14 @@ def renew(folder: Path, hosts: Sequence[str], now: datetime, days: int) -> Found
         _replace(key_path, key_text(key))
     _replace(folder / SERVER_CERT, certificate_text(server))
     return inspect(folder)
+
+
+def read_signer(certificate: Path, key: Path) -> Signer:
+    """A CA from its two files; raises ``BadInput``, also for a key that others may read."""
+    ca = Signer(_certificate(certificate), _key(key))
+    if ca.certificate.public_key() != ca.key.public_key():
+        raise BadInput(str(key), f"a key that is not that of {certificate.name}", "the key that was made with it")
+    return ca
 
 
 def inspect(folder: Path) -> Found:

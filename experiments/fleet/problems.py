@@ -22,6 +22,8 @@ FILES: Mapping[str, str] = {
     "superlink_ca_certificate": "the CA's certificate, the ca.crt of `fedge fleet keys`",
     "superlink_certificate": "the server's certificate, the server.crt of `fedge fleet keys`",
     "superlink_key": "the server's key, the server.key of `fedge fleet keys`",
+    "telemetry_ca_key": "the CA's key, the ca.key of `fedge fleet keys`",
+    "telemetry_ca_certificate": "the CA's certificate, the ca.crt of `fedge fleet keys`",
     "superlink_wheelhouse": "the folder of wheels for requirements.lock",
     "worker_torch": "the wheel of torch for the board's own Python",
     "worker_wheels": "wheels for the board's own Python",

@@ -18,6 +18,10 @@ SUPERLINK_PORT = 8000
 """Flower's own default."""
 LARGEST_BODY_MB = 2048
 """Flower's own limit of one message."""
+LARGEST_TELEMETRY_MB = 1
+"""Chosen by us: a batch of a board's samples is some kilobytes."""
+TELEMETRY_SOCKET = Path("/run/fedge-board/ingest.sock")
+"""Where the server's board service takes what boards tell; nginx alone may write to it."""
 SAFE_PATH = re.compile(r"/[A-Za-z0-9._/+-]*")
 EVERYWHERE = ("0.0.0.0",)  # noqa: S104  boards come from anywhere; what they may ask for is what is limited
 
@@ -31,11 +35,22 @@ upstream fedge_superlink {{
 }}
 """
 
+# Which board a certificate is of: one that names anything but a board is of none.
+BOARDS = """\
+map $ssl_client_s_dn $fedge_board {{
+    default "";
+    "~^CN=(?<fedge_board_name>[A-Za-z0-9][A-Za-z0-9._-]*)$" $fedge_board_name;
+}}
+upstream fedge_telemetry {{
+    server unix:{socket};
+}}
+"""
+
 FLEET = """
 server {{
 {listen}
     server_name _;
-{tls}
+{tls}{clients}
     client_max_body_size {body_mb}m;
     location /v1/fleet/ {{
 {upstream}
@@ -45,10 +60,40 @@ server {{
 {upstream}
         proxy_pass https://fedge_superlink/health;
     }}
-    location / {{
+{telemetry}    location / {{
         return 403 "Refused: this port is for boards. Start, stop and list runs on the server itself.\\n";
     }}
 }}
+"""
+
+# Boards show a certificate of the fleet's CA where they tell of themselves, and nowhere else: a SuperNode shows none.
+# One of another CA is refused before any path is looked at.
+CLIENTS = """
+    ssl_client_certificate {ca};
+    ssl_verify_client optional;
+    ssl_verify_depth 1;"""
+
+# The board's name is that of its certificate, in place of whatever header the sender wrote.
+TELEMETRY = """\
+    location = /telemetry {{
+        if ($ssl_client_verify != SUCCESS) {{
+            return 403 "Refused: a board shows its certificate here.\\n";
+        }}
+        if ($fedge_board = "") {{
+            return 403 "Refused: this certificate is not that of a board.\\n";
+        }}
+        client_max_body_size {telemetry_mb}m;
+        client_body_timeout 10s;
+        proxy_http_version 1.1;
+        proxy_pass_request_headers off;
+        proxy_set_header Host localhost;
+        proxy_set_header Connection "";
+        proxy_set_header Content-Type $content_type;
+        proxy_set_header Content-Encoding $http_content_encoding;
+        proxy_set_header X-Fedge-Board $fedge_board;
+        proxy_read_timeout 10s;
+        proxy_pass http://fedge_telemetry/telemetry;
+    }}
 """
 
 CONTROL = """
@@ -111,6 +156,8 @@ class Proxy:
     management: tuple[str, ...] = ()
     """Networks (CIDR) that may give commands; none: only the server itself."""
     control_port: int = CONTROL_PORT
+    telemetry: Path | None = None
+    """The socket that takes what boards tell of themselves; None: boards cannot."""
 
 
 def configuration(proxy: Proxy) -> str:
@@ -120,7 +167,13 @@ def configuration(proxy: Proxy) -> str:
     upstream = UPSTREAM.format(ca=proxy.keys / "ca.crt")
     common = {"tls": tls, "upstream": upstream, "body_mb": LARGEST_BODY_MB}
     text = HEAD.format(starts=STARTS, superlink_port=proxy.superlink_port)
-    text += FLEET.format(listen=_listen(proxy.addresses, proxy.fleet_port), **common)
+    clients, telemetry = "", ""
+    if proxy.telemetry is not None:
+        text += BOARDS.format(socket=proxy.telemetry)
+        clients = CLIENTS.format(ca=proxy.keys / "ca.crt")
+        telemetry = TELEMETRY.format(telemetry_mb=LARGEST_TELEMETRY_MB)
+    listen = _listen(proxy.addresses, proxy.fleet_port)
+    text += FLEET.format(listen=listen, clients=clients, telemetry=telemetry, **common)
     if proxy.management:
         networks = [str(parse_network(network)) for network in proxy.management]
         allow = "\n".join(f"        allow {network};" for network in networks)
@@ -145,6 +198,9 @@ def _check(proxy: Proxy) -> None:
     if not SAFE_PATH.fullmatch(str(proxy.keys)):
         right = "an absolute path of letters, digits and ._+-, as nginx reads it"
         raise BadInput("--keys", repr(str(proxy.keys)), right)
+    if proxy.telemetry is not None and not SAFE_PATH.fullmatch(str(proxy.telemetry)):
+        right = "an absolute path of letters, digits and ._+-, as nginx reads it"
+        raise BadInput("--telemetry", repr(str(proxy.telemetry)), right)
     ports = [proxy.superlink_port, proxy.fleet_port, *([proxy.control_port] if proxy.management else [])]
     wrong = [port for port in ports if not 0 < port < 65536]
     if wrong or len(set(ports)) < len(ports):

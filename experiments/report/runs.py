@@ -15,8 +15,8 @@ from experiments.summary import compared_of, is_asynchronous, summarise
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, boards
 from fedge.telemetry import run_folder
+from fedge.telemetry.reading import read_rows
 from fedge.telemetry.rows import ClientRow, EventRow, RoundRow
-from fedge.telemetry.store import read_rows
 
 Labels = dict[str, dict[str, Any]]
 """Fleet entry -> ``truth`` and ``prior``, each with ``label`` and ``source``; in older runs, the device -> the same."""

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Self
 
 import numpy as np
@@ -24,10 +26,15 @@ from fedge.errors import FedgeError
 from fedge.experiment import Board, Experiment, boards
 from fedge.explorers import explorer_for
 from fedge.fleetsim.boards import Kind, kind_of, knowledge_of, link_of, references_of, surface_of
+from fedge.fleetsim.live import telling
+from fedge.fleetsim.tracing import trace_of_round
 from fedge.interfaces import LearningTask, Training
 from fedge.policies import lowest_mode, policy_for, waiting_mode
 from fedge.predictors import predictor_for
+from fedge.rounds.telling import TellingTraining, told_by
 from fedge.seeds import derived_seed, generator
+from fedge.telemetry.live import Progress
+from fedge.telemetry.telling import Teller
 from fedge.types import (
     Front,
     Goal,
@@ -103,9 +110,17 @@ def task_of(experiment: Experiment) -> LearningTask:
 
 
 def answer(
-    experiment: Experiment, index: int, ask: Ask, arrays: NamedArrays | None
+    experiment: Experiment,
+    index: int,
+    ask: Ask,
+    arrays: NamedArrays | None,
+    folder: Path | None = None,
+    wall_s: Callable[[], float] = time.time,
 ) -> tuple[Answer, TrainResult | None]:
-    """What board number ``index`` says to ``ask``; an error on the board is an answer with ``error``."""
+    """What board number ``index`` says to ``ask``; an error on the board is an answer with ``error``.
+
+    How far it is, it tells in the run's ``folder`` at the unix time ``wall_s``, without any effect on what it says.
+    """
     name = boards(experiment)[index].name
     try:
         if ask.kind == "hello":
@@ -113,7 +128,8 @@ def answer(
         seat = seat_of(experiment, index)
         if ask.kind == "front":
             return _front(experiment, seat, ask), None
-        return _round(experiment, seat, ask, arrays or {})
+        with telling(folder, Progress(name, 0.0, "fetching", round=ask.round, steps=seat.steps), wall_s) as teller:
+            return _round(experiment, seat, ask, arrays or {}, teller)
     except Exception as error:
         logger.warning("%s failed in round %s", name, ask.round, exc_info=error)
         reason = str(error) if isinstance(error, FedgeError) else f"{type(error).__name__}: {error}"
@@ -129,15 +145,20 @@ def _front(experiment: Experiment, seat: Seat, ask: Ask) -> Answer:
     return Answer(seat.board.name, front=front, samples=len(seat.share))
 
 
-def _round(experiment: Experiment, seat: Seat, ask: Ask, arrays: NamedArrays) -> tuple[Answer, TrainResult]:
+def _round(
+    experiment: Experiment, seat: Seat, ask: Ask, arrays: NamedArrays, teller: Teller
+) -> tuple[Answer, TrainResult]:
     board = _board(experiment, seat, ask)
+    start_c = board.temperature_c
     player = _player(experiment, seat, ask, board)
     link = seat.link.transfer(ask.model_bytes)
     first = not ask.state.measurements
     prior_apes = _apes(player.predictor.fit([]).predict(seat.truth.modes), seat.truth) if first else (None, None)
     goal = dataclasses.replace(ask.goal or Goal(ask.policy, seat.steps), steps=seat.steps)
-    training = _training(experiment, seat, ask, arrays)
-    played = rounds.play(player, goal, ask.state.measurements, link, training, ask.shared)
+    teller.say(device=seat.kind.spec.name)
+    training = TellingTraining(_training(experiment, seat, ask, arrays), teller)
+    telling_player = told_by(player, teller, seat.steps)
+    played = rounds.play(telling_player, goal, ask.state.measurements, link, training, ask.shared)
     apes = _apes(played.predictions, seat.truth)
     told = rounds.report_of(
         played,
@@ -156,7 +177,9 @@ def _round(experiment: Experiment, seat: Seat, ask: Ask, arrays: NamedArrays) ->
         time_ape=apes[0],
         power_ape=apes[1],
     )
-    return Answer(seat.board.name, played.front, report, rounds.state_after(ask, played, report)), played.trained
+    trace = trace_of_round(report, player.waiting, board.thermal, start_c)
+    state = rounds.state_after(ask, played, report)
+    return Answer(seat.board.name, played.front, report, state, trace=trace), played.trained
 
 
 def _training(experiment: Experiment, seat: Seat, ask: Ask, arrays: NamedArrays) -> Training:

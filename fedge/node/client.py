@@ -12,6 +12,7 @@ from fedge.experiment import Experiment
 from fedge.node import claim, share
 from fedge.node.post import post_of
 from fedge.node.settings import NodeSettings
+from fedge.node.telling import telling
 from fedge.types import NamedArrays, TrainResult
 from fedge.wire import Answer, Ask
 
@@ -43,7 +44,10 @@ def answer(
         return Answer(name), None
     try:
         with claim.kept(path, ask.run, ask.claim_s, wall_s), post_of(experiment, settings) as post:
-            return share.front(post, ask) if ask.kind == "front" else share.trained(post, ask, arrays or {})
+            if ask.kind == "front":
+                return share.front(post, ask)
+            with telling(settings, ask, post.steps) as teller:
+                return share.trained(post, ask, arrays or {}, teller)
     except Exception as error:
         logger.warning("%s failed in round %s", name, ask.round, exc_info=error)
         return Answer(name, error=reason_of(error, settings)), None

@@ -20,6 +20,23 @@ SETTINGS = Path("/etc/fedge/node.yaml")
 RIGHT = "a board's settings: at least 'board: NAME' (docs/boards.md)"
 
 
+class TelemetrySettings(BaseModel):
+    """Where a board tells what it does, as whom, and how much it keeps while nobody listens."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    url: Annotated[str, Field(pattern=r"^https://[^/\s?#@]+(/[^\s?#]*)?$")]
+    """E.g. ``https://fleet.example:9443/telemetry``."""
+    ca: Path
+    """The certificate of whoever vouches for the server; no other is believed."""
+    certificate: Path
+    key: Path
+    """The board's own, by which the server knows it."""
+    spool_dir: Path = Path("/var/lib/fedge/telemetry")
+    spool_mb: Annotated[float, Field(gt=0, le=100_000)] = 64.0
+    spool_age_s: Annotated[float, Field(gt=0)] = 7 * 86400.0
+
+
 class NodeSettings(BaseModel):
     """A board's own settings; ``root`` is for recorded boards."""
 
@@ -36,6 +53,13 @@ class NodeSettings(BaseModel):
     sensor: str = "sysfs"
     sample_hz: Annotated[float, Field(ge=1, le=20)] = 10.0
     root: str = "/"
+    telemetry: TelemetrySettings | None = None
+    """None: nothing is sent between replies."""
+
+    @property
+    def live_dir(self) -> Path:
+        """Where whoever works on this board tells how far it is."""
+        return self.state_dir / "live"
 
     @property
     def place(self) -> Place:
@@ -68,7 +92,7 @@ def read_settings(path: Path = SETTINGS) -> NodeSettings:
     except ValidationError as error:
         first: Any = error.errors(include_url=False)[0]
         field = ".".join(str(part) for part in first["loc"])
-        known = ", ".join(NodeSettings.model_fields)
+        known = ", ".join((TelemetrySettings if len(first["loc"]) > 1 else NodeSettings).model_fields)
         right = f"known: {known}" if first["type"] == "extra_forbidden" else str(first["msg"])
         raise BadInput(f"{path}: {field}", repr(first["input"]), right) from error
 

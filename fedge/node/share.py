@@ -8,21 +8,27 @@ import time
 from collections.abc import Sequence
 
 from fedge import rounds
+from fedge.clock import RealClock
 from fedge.costs.profiles import priors_for
 from fedge.costs.workloads import work_of
 from fedge.devices import catalogue
 from fedge.errors import WorkerFailed
 from fedge.explorers import explorer_for
 from fedge.fleetsim.boards import references_of
+from fedge.fleetsim.tracing import link_phases
 from fedge.modes import grid
 from fedge.node.noting import Noting
 from fedge.node.post import Post
+from fedge.node.tracing import Watching
 from fedge.node.training import WorkerTraining
 from fedge.node.watchdog import TrainingUntil, Watchdog, watched
 from fedge.physics.knowledge import Knowledge
 from fedge.policies import policy_for, waiting_mode
 from fedge.predictors import predictor_for
+from fedge.rounds.telling import TellingTraining, told_by
 from fedge.seeds import derived_seed
+from fedge.telemetry.telling import Teller
+from fedge.telemetry.tracing import shifted
 from fedge.types import Goal, Measurement, Modes, NamedArrays, TrainOptions, TrainResult
 from fedge.wire import Answer, Ask
 
@@ -44,7 +50,7 @@ def front(post: Post, ask: Ask) -> tuple[Answer, None]:
     return Answer(post.board.name, front=offered, samples=post.samples, recorded=post.recorded), None
 
 
-def trained(post: Post, ask: Ask, arrays: NamedArrays) -> tuple[Answer, TrainResult | None]:
+def trained(post: Post, ask: Ask, arrays: NamedArrays, teller: Teller) -> tuple[Answer, TrainResult | None]:
     """The board's share of a round, or as much of it as there was time for; raises ``WorkerFailed`` and the like."""
     work, link = post.experiment.workload, post.link(ask)
     goal = dataclasses.replace(ask.goal or Goal(ask.policy, post.steps), steps=post.steps)
@@ -52,20 +58,23 @@ def trained(post: Post, ask: Ask, arrays: NamedArrays) -> tuple[Answer, TrainRes
     options = TrainOptions(post.steps, work.batch_size, work.learning_rate, work.momentum, ask.proximal_mu)
     dog, training = Watchdog(), None
     started_s = time.monotonic()
-    device = Noting(post.here.board, lambda: _left_s(ask, started_s))
+    sampler = post.here.sampler
+    watching = Watching(post.here.board, sampler.samples, RealClock(), sampler.period_s)
+    device = Noting(watching, lambda: _left_s(ask, started_s))
     try:
         barks_s = None if ask.cancel_s is None else ask.cancel_s + SPARE_S
         with watched(post.worker.cancel, barks_s, dog), post.here.board.held():
-            player = dataclasses.replace(_player(post, ask), device=device)
+            player = told_by(dataclasses.replace(_player(post, ask), device=device), teller, post.steps)
             training = WorkerTraining(post.worker, arrays, None, seed, options)
-            until = TrainingUntil(training, dog)
+            until = TellingTraining(TrainingUntil(training, dog), teller)
             played = rounds.play(player, goal, ask.state.measurements, link, until, ask.shared)
     except WorkerFailed as error:
         if not dog.over:
             raise
         logger.info("%s was cancelled in round %s: %s", post.board.name, ask.round, error)
         done = 0 if training is None else training.done
-        return _cut(post, ask, device.measured, done, time.monotonic() - started_s), None
+        cut = _cut(post, ask, device.measured, done, time.monotonic() - started_s)
+        return dataclasses.replace(cut, trace=shifted(watching.trace(), link.down_s)), None
     report = rounds.report_of(
         played,
         player,
@@ -78,7 +87,8 @@ def trained(post: Post, ask: Ask, arrays: NamedArrays) -> tuple[Answer, TrainRes
     whole = ask.cancel_s is None or report.steps == report.asked_steps
     told = None if whole else _too_late(report.steps, post, time.monotonic() - started_s)
     state = rounds.state_after(ask, played, report)
-    return Answer(post.board.name, played.front, report, state, error=told, cut=not whole), played.trained
+    trace = watching.trace(*link_phases(report, player.waiting))
+    return Answer(post.board.name, played.front, report, state, error=told, cut=not whole, trace=trace), played.trained
 
 
 def _left_s(ask: Ask, started_s: float) -> float | None:

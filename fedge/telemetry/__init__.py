@@ -1,1 +1,19 @@
-"""What a run leaves behind: rows of rounds, clients and events, and the folder that holds them."""
+"""What a run leaves behind: rows of rounds, clients, events and samples, the folder that holds them, how to read it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fedge.telemetry.query import OpenRun
+
+
+def open_run(path: str | Path) -> OpenRun:
+    """Open a run's folder to read its tables, also while the run goes on: as pandas, as Arrow, or in SQL.
+
+    Raises ``BadInput`` when the folder is not that of a run, or a newer fedge wrote it.
+    """
+    from fedge.telemetry.query import open_run as opened
+
+    return opened(path)

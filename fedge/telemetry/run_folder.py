@@ -12,6 +12,7 @@ SUMMARY = "summary.json"
 MODEL = "model.safetensors"
 REPORT = "report.html"
 CHECKPOINTS = "checkpoints"
+STORE = "store"
 
 
 def write_text(path: Path, text: str) -> None:

@@ -1,57 +1,136 @@
-"""The store of a run's rows: three Parquet files, each replaced as a whole by an atomic rename after every round."""
+"""The store of a run's rows: appended to write-ahead files as they come; where there are enough, Parquet parts.
+
+When ``append`` returns, its rows survive the end of the process; rounds, clients and events also a loss of power.
+Samples are put on the disk with the first append that comes a second after the last time.
+"""
 
 from __future__ import annotations
 
-import dataclasses
-import os
-import types
-import typing
-from collections.abc import Iterable, Sequence
+import json
+import time
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from fedge.telemetry.rows import ClientRow, EventRow, RoundRow
+from fedge.telemetry import parts, wal
+from fedge.telemetry.reading import read_rows
+from fedge.telemetry.rows import ClientRow, EventRow, RoundRow, SampleRow, Traced
+from fedge.telemetry.run_folder import STORE, write_text
+from fedge.telemetry.schema import BY_ROW, OLD_FILES, SAMPLES, TABLES, VERSION, Table, arrow_schema, batch_of_rows
+from fedge.telemetry.traced import batch_of_traces
 
-Row = RoundRow | ClientRow | EventRow
-R = TypeVar("R", RoundRow, ClientRow, EventRow)
-FILES: dict[type[Row], str] = {
-    RoundRow: "rounds.parquet",
-    ClientRow: "clients.parquet",
-    EventRow: "events.parquet",
-}
+Row = RoundRow | ClientRow | EventRow | SampleRow | Traced
+
+FULL_ROWS, FULL_BYTES, FULL_FRAMES = 262_144, 32 * 2**20, 16_384
+"""With any of these a write-ahead file becomes a part; chosen by us."""
+FRAME_ROWS = 65_536
+"""The most rows of one frame; chosen by us."""
+SYNC_SAMPLES_S = 1.0
+"""Chosen by us: what a loss of power may take is this much of samples, and waiting for the disk costs little."""
+
+
+class TableWriter:
+    """The one writer of a table: appends to the write-ahead file, makes a part of it when it is full."""
+
+    def __init__(self, folder: Path, table: Table, now_s: Callable[[], float]) -> None:
+        self._where, self._table, self._now_s = parts.table_folder(folder, table), table, now_s
+        self._number = parts.mend(self._where, table)
+        self._synced_s = now_s()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._bytes = self._rows = self._frames = 0
+
+    def append(self, batches: Sequence[Any]) -> None:
+        """Write Arrow batches of the table's columns; when it returns, they survive the end of the process."""
+        slices = [piece for batch in batches for piece in _sliced(batch)]
+        if not slices:
+            return
+        new = self._bytes == 0
+        head = wal.schema_frame(arrow_schema(self._table)) if new else b""
+        data = b"".join((head, *(wal.batch_frame(piece) for piece in slices)))
+        sync = self._is_due()
+        path = parts.path_of(self._where, self._number, parts.WAL)
+        self._bytes = wal.append(path, data, self._bytes, sync)
+        if new:
+            parts.sync_folder(self._where)
+        if sync:
+            self._synced_s = self._now_s()
+        self._frames += len(slices)
+        self._rows += sum(piece.num_rows for piece in slices)
+        if self._rows >= FULL_ROWS or self._bytes >= FULL_BYTES or self._frames >= FULL_FRAMES:
+            self.seal()
+
+    def seal(self) -> None:
+        """Make a part of what was appended until now."""
+        if not self._bytes:
+            return
+        try:
+            parts.finish_wal(self._where, self._table, self._number)
+        finally:
+            # A part makes its write-ahead file void: nothing may be appended there, whatever failed behind it.
+            if not parts.path_of(self._where, self._number, parts.WAL).exists() or self._is_sealed():
+                self._number += 1
+                self._begin()
+
+    def forget_after(self, last_round: int) -> None:
+        """Drop the rows of later rounds."""
+        self.seal()
+        parts.forget_after(self._where, last_round)
+
+    def _is_sealed(self) -> bool:
+        return parts.path_of(self._where, self._number, parts.PART).exists()
+
+    def _is_due(self) -> bool:
+        return self._table is not SAMPLES or self._now_s() - self._synced_s >= SYNC_SAMPLES_S
 
 
 class RunTables:
-    """Rows of one run in memory and, after each ``append``, on disk."""
+    """A run's store as its writer has it; there is one at a time for a folder.
 
-    def __init__(self, folder: Path) -> None:
+    Raises ``BadInput`` for a store of a newer version. A run of version 1 is taken over.
+    """
+
+    def __init__(self, folder: Path, now_s: Callable[[], float] = time.monotonic) -> None:
         self._folder = folder
-        self._rows: dict[type[Row], list[Any]] = {kind: read_rows(folder, kind) for kind in FILES}
-        kind: Any
-        for kind, name in FILES.items():
-            if not (folder / name).exists():
-                write_rows(folder, kind, [])
+        version = parts.version_of(folder)
+        if version is None:
+            _begin(folder)
+        elif version < VERSION:
+            _take_over(folder)
+        self._writers = {table: TableWriter(folder, table, now_s) for table in TABLES}
+        parts.sync_folder(folder / STORE)
+        self._rounds = read_rows(folder, RoundRow)
 
     def append(self, rows: Iterable[Row]) -> None:
-        """Keep ``rows`` and write every table that changed."""
-        changed: set[type[Row]] = set()
+        """Keep ``rows``; raises ``ValueError`` for a trace whose columns differ in length, and then keeps none."""
+        by_table: dict[Table, list[Row]] = {}
         for row in rows:
-            self._rows[type(row)].append(row)
-            changed.add(type(row))
-        for kind in changed:
-            write_rows(self._folder, kind, self._rows[kind])
+            by_table.setdefault(SAMPLES if isinstance(row, Traced) else BY_ROW[type(row)], []).append(row)
+        batches = {table: _batches(table, found) for table, found in by_table.items()}
+        for table in TABLES:
+            if table in batches:
+                self._writers[table].append(batches[table])
+        self._rounds += [row for found in by_table.values() for row in found if isinstance(row, RoundRow)]
 
     def forget_after(self, last_round: int) -> None:
-        """Drop the rows of rounds that a resumed run will play again."""
-        for kind, rows in self._rows.items():
-            kept = [row for row in rows if row.round <= last_round]
-            if len(kept) != len(rows):
-                self._rows[kind] = kept
-                write_rows(self._folder, kind, kept)
+        """Drop the rows of rounds that a resumed run will play again; may be stopped anywhere and done again."""
+        for writer in self._writers.values():
+            writer.forget_after(last_round)
+        self._rounds = [row for row in self._rounds if row.round <= last_round]
+
+    def seal(self) -> None:
+        """Make parts of everything appended until now."""
+        for writer in self._writers.values():
+            writer.seal()
+
+    def close(self) -> None:
+        """Everything is in parts; appending later begins a new write-ahead file."""
+        self.seal()
 
     @property
     def rounds(self) -> tuple[RoundRow, ...]:
-        return tuple(self._rows[RoundRow])
+        return tuple(self._rounds)
 
 
 class MemoryTables:
@@ -64,44 +143,42 @@ class MemoryTables:
         self.rows.extend(rows)
 
 
-def read_rows(folder: Path, kind: type[R]) -> list[R]:
-    """The rows of one table of a run folder; empty when the file is not there yet."""
-    import pyarrow.parquet as pq
-
-    path = folder / FILES[kind]
-    if not path.exists():
-        return []
-    return [kind(**row) for row in pq.read_table(path).to_pylist()]
+def _batches(table: Table, rows: Sequence[Row]) -> list[Any]:
+    """Arrow batches of rows that all belong to one table."""
+    traces = [row for row in rows if isinstance(row, Traced)]
+    plain = [row for row in rows if not isinstance(row, Traced)]
+    made = ([batch_of_traces(traces)] if traces else []) + ([batch_of_rows(table, plain)] if plain else [])
+    return [batch for batch in made if batch.num_rows]
 
 
-def write_rows(folder: Path, kind: type[R], rows: Sequence[R]) -> None:
-    """Replace one table; readers see the old file or the new one, never a part."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    names = [field.name for field in dataclasses.fields(kind)]
-    columns = {name: [getattr(row, name) for row in rows] for name in names}
-    table = pa.table(columns, schema=_schema(kind))
-    path = folder / FILES[kind]
-    part = path.with_suffix(f".{os.getpid()}.part")
-    pq.write_table(table, part)
-    with part.open("rb") as handle:
-        os.fsync(handle.fileno())
-    part.replace(path)
+def _sliced(batch: Any) -> list[Any]:
+    return [batch.slice(at, FRAME_ROWS) for at in range(0, batch.num_rows, FRAME_ROWS)]
 
 
-def _schema(kind: type[Row]) -> Any:
-    import pyarrow as pa
+def _begin(folder: Path) -> None:
+    """The version comes first: whoever finds tables finds it too."""
+    (folder / STORE).mkdir(parents=True, exist_ok=True)
+    _state_version(folder)
+    parts.sync_folder(folder)
 
-    arrow = {int: pa.int64(), float: pa.float64(), str: pa.string(), bool: pa.bool_()}
-    hints = typing.get_type_hints(kind)
-    return pa.schema([(field.name, arrow[_plain(hints[field.name])]) for field in dataclasses.fields(kind)])
+
+def _take_over(folder: Path) -> None:
+    """Make parts of a version 1 run; until the version is written, the old files count and all may be done again."""
+    for table in TABLES:
+        where = parts.table_folder(folder, table)
+        where.mkdir(parents=True, exist_ok=True)
+        for left in where.iterdir():
+            left.unlink()
+        found = parts.read_old(folder, table)
+        if found.num_rows:
+            parts.write_part(parts.path_of(where, 1, parts.PART), found)
+    _state_version(folder)
+    for name in OLD_FILES.values():
+        (folder / name).unlink(missing_ok=True)
 
 
-def _plain(hint: Any) -> type:
-    """``float`` for ``float | None``, ``str`` for a Literal of strings."""
-    if isinstance(hint, types.UnionType):
-        hint = next(part for part in typing.get_args(hint) if part is not types.NoneType)
-    if typing.get_origin(hint) is typing.Literal:
-        return str
-    return typing.cast("type", hint)
+def _state_version(folder: Path) -> None:
+    path = folder / STORE / parts.VERSION_FILE
+    write_text(path, json.dumps({"version": VERSION}) + "\n")
+    parts.sync_file(path)
+    parts.sync_folder(path.parent)

@@ -8,10 +8,17 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.x509.oid import NameOID
+
+from experiments.fleet.certificates import new_key
+from experiments.fleet.keys import make
 
 ANSIBLE = Path(__file__).resolve().parents[2] / "ansible"
 
@@ -197,3 +204,48 @@ def test_settings_that_make_no_configuration_are_refused_in_a_sentence() -> None
     assert done.stdout == ""
     assert done.stderr.startswith("--management: got 0.0.0.0/0, which is everybody;")
     assert done.stderr.count("\n") == 1
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Path:
+    make(tmp_path / "keys", ["fleet.lan"], datetime.now(UTC), days=30)
+    return tmp_path / "keys"
+
+
+def signed(keys: Path, board: str, request: str, *more: str) -> subprocess.CompletedProcess[str]:
+    """What the program answers to a board's request on its standard input."""
+    program = [sys.executable, str(ANSIBLE / "pack.py"), "certificate", board]
+    given = [f"--ca={keys / 'ca.crt'}", f"--ca-key={keys / 'ca.key'}", *more]
+    return subprocess.run([*program, *given], input=request, capture_output=True, text=True, check=False)
+
+
+def request_of(board: str) -> str:
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, board)])
+    made = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(new_key(), hashes.SHA256())
+    return made.public_bytes(serialization.Encoding.PEM).decode()
+
+
+def test_a_boards_request_is_answered_with_its_certificate(keys: Path) -> None:
+    done = signed(keys, "nano-1", request_of("nano-1"), "--days=3")
+    made = x509.load_pem_x509_certificate(done.stdout.encode())
+
+    assert done.returncode == 0, done.stderr
+    assert made.subject.rfc4514_string() == "CN=nano-1"
+    assert 2 <= (made.not_valid_after_utc - datetime.now(UTC)).days <= 3
+
+
+@pytest.mark.parametrize("request_", ["", "rubbish", "nano-2"])
+def test_what_is_no_request_of_this_board_is_refused_in_one_line(keys: Path, request_: str) -> None:
+    done = signed(keys, "nano-1", request_of("nano-2") if request_ == "nano-2" else request_)
+
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_ca_key_that_others_may_read_signs_nothing(keys: Path) -> None:
+    (keys / "ca.key").chmod(0o644)
+    done = signed(keys, "nano-1", request_of("nano-1"))
+
+    assert done.returncode == 2
+    assert "chmod 600" in done.stderr

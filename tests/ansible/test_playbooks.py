@@ -197,7 +197,7 @@ def test_every_role_that_the_playbooks_name_is_there_and_upgrade_does_what_site_
         for name in ("site", "upgrade")
     }
 
-    assert {entry["role"] for entry in of_boards["site"]} | {"superlink", "monitoring"} == set(ROLES)
+    assert {entry["role"] for entry in of_boards["site"]} | {"superlink", "board_page", "monitoring"} == set(ROLES)
     assert of_boards["site"] == of_boards["upgrade"]
 
 
@@ -356,6 +356,7 @@ def test_the_clients_are_stopped_first_and_the_power_daemon_after_everything_els
         "fedge-ready.service",
         "fedge-supernode.service",
         "fedge-worker.service",
+        "fedge-telemetry.service",
         "fedge-powerd.service",
     ]
 

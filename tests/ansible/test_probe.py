@@ -10,8 +10,10 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,6 +22,8 @@ import pytest
 from contracts.desk import Desk, desk
 
 from fedge import powerd, worker
+from server.board.metrics import exposition
+from server.board.views import BoardView, FleetView
 
 PROBE = Path(__file__).resolve().parents[2] / "ansible" / "probe.py"
 UNIT = """
@@ -281,6 +285,62 @@ def test_a_server_tells_what_lies_in_its_files_when_flower_does_not_answer(probe
     assert found["services"]["nginx"]["state"] == "active"
     assert found["nodes"]["error"] == "failed"
     assert found["certificates"]["server.crt"]["error"] == "failed"
+
+
+def test_the_senders_unit_and_its_certificate_are_asked_where_it_is_installed(probe: ModuleType, tree: Path) -> None:
+    def asked(argv: Sequence[str], limit_s: float) -> str:
+        return "notAfter=Nov 21 23:42:01 2027 GMT\n" if argv[0] == "openssl" else systemd(argv, limit_s)
+
+    without = board(probe, tree, asked)
+    put(tree, "etc/systemd/system/fedge-telemetry.service", UNIT)
+    found = board(probe, tree, asked)
+
+    assert "fedge-telemetry" not in without["services"]
+    assert without["certificate"] is None
+    assert found["services"]["fedge-telemetry"]["state"] == "active"
+    assert found["certificate"] == 1826840521
+
+
+class _Page(BaseHTTPRequestHandler):
+    """The board service's page of metrics, as it writes it."""
+
+    def do_GET(self) -> None:
+        boards = (
+            BoardView("nano-1", "jetson nano", seen_at_s=NOW_S - 3.25),
+            BoardView("orin_2.lab", "orin", seen_at_s=NOW_S - 4e5),
+            BoardView('evil"} 1', "orin", seen_at_s=NOW_S),
+            BoardView("silent", "orin"),
+        )
+        page = exposition(FleetView(boards=boards), NOW_S)
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(page)
+
+    def log_message(self, *_args: object) -> None:
+        """Nothing is written."""
+
+
+def test_a_server_tells_how_long_ago_boards_told_of_themselves(probe: ModuleType, tmp_path: Path) -> None:
+    page = HTTPServer(("127.0.0.1", 0), _Page)
+    put(tmp_path, "etc/fedge/board.yaml", f"host: 127.0.0.1\nport: {page.server_port}\n")
+    put(tmp_path, "etc/systemd/system/fedge-board.service", UNIT)
+    thread = threading.Thread(target=page.serve_forever, daemon=True)
+    thread.start()
+    try:
+        found = probe.server(tmp_path, systemd, lambda: NOW_S)
+    finally:
+        page.shutdown()
+        page.server_close()
+
+    assert found["services"]["fedge-board"]["state"] == "active"
+    assert found["ages_s"] == {"nano-1": 3.2, "orin_2.lab": 400000.0}
+
+
+def test_a_board_service_that_is_down_costs_its_part_alone(probe: ModuleType, tmp_path: Path) -> None:
+    put(tmp_path, "etc/fedge/board.yaml", "port: 9\n")
+    put(tmp_path, "etc/systemd/system/fedge-board.service", UNIT)
+
+    assert probe.server(tmp_path, systemd, lambda: NOW_S)["ages_s"]["error"] == "refused"
 
 
 def test_until_when_a_certificate_holds(probe: ModuleType) -> None:

@@ -26,6 +26,8 @@ USERS = {
     "fedge-ready": "fedge-app",
     "fedge-superexec": "fedge-app",
     "fedge-superlink": "fedge-link",
+    "fedge-telemetry": "fedge-tell",
+    "fedge-board": "fedge-board",
 }
 Settings = dict[str, list[str]]
 

@@ -20,6 +20,8 @@ from fedge.node.settings import NodeSettings
 ROOT = Path(__file__).resolve().parents[2]
 DAEMON = Path(jetsons.__file__).with_name("daemon.py")
 START_LIMIT_S = 60.0
+TICK_S = 0.2
+"""How often the daemon looks at the board: oftener than a real one, so that tests wait less for it."""
 OWN = "/var/lib/fedge-powerd"
 """The daemon's own folder below the root, which is no part of the board's state."""
 
@@ -68,6 +70,7 @@ def desk(name: str, tmp_path: Path, board: str = "board-1", worker: bool = True)
     config = tmp_path / "powerd.json"
     config.write_text(json.dumps(_config(jetsons.board(name))), encoding="utf-8")
     daemon = [str(DAEMON), "--root", str(root), "--config", str(config), "--socket", settings.power_socket]
+    daemon += ["--tick-s", f"{TICK_S}"]
     trainer = ["-m", "fedge.worker", "--socket", settings.worker_socket, "--data-root", str(settings.state_dir)]
     log = tmp_path / "log"
     with _running(daemon, settings.power_socket, log):

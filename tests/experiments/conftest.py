@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from fedge.telemetry.rows import ClientRow, EventRow, RoundRow
-from fedge.telemetry.store import write_rows
+from fedge.telemetry.store import RunTables
 
 ROUND_S, DEADLINE_S, IDLE_W = 20.0, 22.0, 2.0
 
@@ -154,11 +154,11 @@ class RunMaker:
             ]
             for number in range(1, rounds + 1)
         }
-        write_rows(folder, ClientRow, [row for rows in played.values() for row in rows])
-        if rounds:
-            write_rows(folder, RoundRow, [round_row(number, rows, truth) for number, rows in played.items()])
-        if events:
-            write_rows(folder, EventRow, list(events))
+        tables = RunTables(folder)
+        tables.append([row for rows in played.values() for row in rows])
+        tables.append([round_row(number, rows, truth) for number, rows in played.items()])
+        tables.append(events)
+        tables.close()
         if summary is not None:
             (folder / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
         return folder

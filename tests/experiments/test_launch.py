@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,11 +14,11 @@ import pytest
 import yaml
 from contracts.launching import SMALL, Launcher, started
 
-from experiments import checks, launch
+from experiments import checks, cli, launch
 from experiments.schema import load_experiment
 from fedge.experiment import Experiment
+from fedge.telemetry.reading import read_rows
 from fedge.telemetry.rows import ClientRow, RoundRow
-from fedge.telemetry.store import read_rows
 
 MANY = 12
 """Rounds of a run that is stopped on the way."""
@@ -31,6 +32,19 @@ def fedge(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], t
     return Launcher(monkeypatch, capsys)
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run of ``SMALL`` that nobody changes; what is to be changed is a copy."""
+    folder = tmp_path_factory.mktemp("whole")
+    (folder / "exp.yaml").write_text(SMALL, encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(sys, "argv", ["fedge", "run", "exp.yaml", "--out", "run"])
+        with pytest.raises(SystemExit, match="0"):
+            cli.main()
+    return folder / "run"
+
+
 def _rows(folder: Path) -> tuple[list[RoundRow], list[ClientRow]]:
     return read_rows(folder, RoundRow), read_rows(folder, ClientRow)
 
@@ -40,20 +54,17 @@ def _saved(folder: Path) -> dict[str, Any]:
     return record
 
 
-def test_a_run_leaves_a_whole_folder(fedge: Launcher, tmp_path: Path) -> None:
-    assert fedge("run", "exp.yaml", "--out", "run").code == 0
-
-    names = {path.name for path in (tmp_path / "run").iterdir()}
-    assert sorted(names - {"events.parquet"}) == [
+def test_a_run_leaves_a_whole_folder(whole: Path) -> None:
+    names = {path.name for path in whole.iterdir()}
+    assert sorted(names) == [
         "checkpoints",
-        "clients.parquet",
         "model.safetensors",
         "report.html",
-        "rounds.parquet",
         "run.yaml",
+        "store",
         "summary.json",
     ]
-    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["round-000001.safetensors"]
+    assert [path.name for path in (whole / "checkpoints").iterdir()] == ["round-000001.safetensors"]
 
 
 def test_json_is_one_object_on_stdout_and_all_else_on_stderr(fedge: Launcher, tmp_path: Path) -> None:
@@ -68,18 +79,16 @@ def test_json_is_one_object_on_stdout_and_all_else_on_stderr(fedge: Launcher, tm
     assert "round 1/1" in outcome.err
 
 
-def test_the_same_seed_gives_the_same_rows_and_another_one_others(fedge: Launcher, tmp_path: Path) -> None:
-    for name, seed in (("a", "3"), ("b", "3"), ("c", "4")):
+def test_the_same_seed_gives_the_same_rows_and_another_one_others(fedge: Launcher, tmp_path: Path, whole: Path) -> None:
+    for name, seed in (("b", "3"), ("c", "4")):
         assert fedge("run", "exp.yaml", "--out", name, "--seed", seed).code == 0
 
-    assert _rows(tmp_path / "a") == _rows(tmp_path / "b")
-    assert _rows(tmp_path / "a") != _rows(tmp_path / "c")
+    assert _rows(whole) == _rows(tmp_path / "b")
+    assert _rows(whole) != _rows(tmp_path / "c")
 
 
-def test_a_saved_experiment_resolves_to_itself(fedge: Launcher, tmp_path: Path) -> None:
-    assert fedge("run", "exp.yaml", "--out", "run").code == 0
-
-    assert load_experiment(tmp_path / "run" / "run.yaml") == load_experiment(tmp_path / "exp.yaml")
+def test_a_saved_experiment_resolves_to_itself(whole: Path) -> None:
+    assert load_experiment(whole / "run.yaml") == load_experiment(whole.parent / "exp.yaml")
 
 
 @pytest.mark.parametrize(
@@ -194,11 +203,10 @@ def test_the_users_own_policy_strategy_and_task_play(fedge: Launcher, tmp_path: 
     assert {row.why for row in _rows(tmp_path / "run")[1]} == {"coolest of all"}
 
 
-def test_two_runs_are_laid_side_by_side(fedge: Launcher, tmp_path: Path) -> None:
-    for policy in ("maxn", "balanced"):
-        assert fedge("run", "exp.yaml", "--out", policy, "--set", f"policy={policy}").code == 0
+def test_two_runs_are_laid_side_by_side(fedge: Launcher, tmp_path: Path, whole: Path) -> None:
+    assert fedge("run", "exp.yaml", "--out", "maxn", "--set", "policy=maxn").code == 0
 
-    outcome = fedge("report", "maxn", "balanced", "--out", "both.html")
+    outcome = fedge("report", "maxn", whole, "--out", "both.html")
     assert outcome.code == 0
     assert outcome.out.strip() == str(tmp_path / "both.html")
     page = (tmp_path / "both.html").read_text(encoding="utf-8")
@@ -206,17 +214,16 @@ def test_two_runs_are_laid_side_by_side(fedge: Launcher, tmp_path: Path) -> None
     assert "small (balanced)" in page
 
 
-def test_a_report_that_cannot_be_written_says_so(fedge: Launcher, tmp_path: Path) -> None:
-    assert fedge("run", "exp.yaml", "--out", "run").code == 0
-
-    outcome = fedge("report", "run", "--out", tmp_path / "exp.yaml" / "r.html")
+def test_a_report_that_cannot_be_written_says_so(fedge: Launcher, tmp_path: Path, whole: Path) -> None:
+    outcome = fedge("report", whole, "--out", tmp_path / "exp.yaml" / "r.html")
     assert outcome.code == 2
     assert "r.html; a file that can be written (" in outcome.message
 
 
-def test_a_finished_run_is_not_played_again(fedge: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "run"
-    assert fedge("run", "exp.yaml", "--out", "run").code == 0
+def test_a_finished_run_is_not_played_again(
+    fedge: Launcher, tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = shutil.copytree(whole, tmp_path / "run")
     before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
     (folder / "report.html").unlink()
     monkeypatch.setattr(launch, "_backend", lambda name: pytest.fail(f"{name} was started"))
@@ -227,8 +234,8 @@ def test_a_finished_run_is_not_played_again(fedge: Launcher, tmp_path: Path, mon
     assert after == before
 
 
-def test_more_rounds_go_on_where_the_run_ended(fedge: Launcher, tmp_path: Path) -> None:
-    assert fedge("run", "exp.yaml", "--out", "short", "--set", "rounds=1").code == 0
+def test_more_rounds_go_on_where_the_run_ended(fedge: Launcher, tmp_path: Path, whole: Path) -> None:
+    shutil.copytree(whole, tmp_path / "short")
     assert fedge("run", "exp.yaml", "--out", "long", "--set", "rounds=2").code == 0
     saved = tmp_path / "short" / "run.yaml"
     saved.write_text(yaml.safe_dump(_saved(tmp_path / "short") | {"rounds": 2}), encoding="utf-8")
@@ -326,10 +333,9 @@ BUDGETED = ("--set", "policy={name: energy-budget, budget_j: 1}", "--set", "sele
 
 
 def test_a_run_that_its_energy_budget_ended_is_done_and_is_not_played_again(
-    fedge: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fedge: Launcher, tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert fedge("run", "exp.yaml", "--out", "free", "--json").code == 0
-    one_round_j = json.loads((tmp_path / "free" / "summary.json").read_text(encoding="utf-8"))["energy_j"]
+    one_round_j = json.loads((whole / "summary.json").read_text(encoding="utf-8"))["energy_j"]
     budget = f"policy={{name: energy-budget, budget_j: {1.5 * one_round_j}}}"
     assert fedge("run", "exp.yaml", "--out", "run", "--set", "rounds=9", "--set", budget).code == 0
     rows = _rows(tmp_path / "run")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from io import StringIO
 
 from rich.console import Console
@@ -11,8 +10,9 @@ from rich.console import Console
 from experiments import live
 from experiments.live import LiveView, summary_table, view
 from experiments.schema import load_experiment
+from fedge.telemetry.reading import read_rows
 from fedge.telemetry.rows import ClientRow, RoundRow
-from fedge.telemetry.store import read_rows
+from fedge.telemetry.store import RunTables
 
 
 def shown(renderable, width: int = 130) -> str:
@@ -60,7 +60,7 @@ def test_in_a_pipe_each_round_is_one_line(make_run):
     console = Console(file=StringIO(), width=80)
     with LiveView(folder, load_experiment(folder / "run.yaml"), console) as live_view:
         live_view.refresh()
-        (make_run("later") / "rounds.parquet").replace(folder / "rounds.parquet")
+        RunTables(folder).append(read_rows(make_run("later"), RoundRow)[1:])
         live_view.refresh()
         live_view.refresh()
     lines = console.file.getvalue().splitlines()
@@ -73,14 +73,14 @@ def test_in_a_pipe_each_round_is_one_line(make_run):
 def test_the_tables_are_read_only_when_they_changed(make_run, monkeypatch):
     folder = make_run()
     reads = []
-    monkeypatch.setattr(live, "read_rows", lambda *given: reads.append(given) or read_rows(*given))
+    monkeypatch.setattr(live, "read_rows", lambda *given, **named: reads.append(given) or read_rows(*given, **named))
     with LiveView(folder, load_experiment(folder / "run.yaml"), Console(file=StringIO())) as live_view:
         for _ in range(5):
             live_view.refresh()
-        assert len(reads) == 1
-        os.utime(folder / "rounds.parquet", ns=(1, 1))
-        live_view.refresh()
         assert len(reads) == 2
+        RunTables(folder).append([dataclasses.replace(read_rows(folder, RoundRow)[-1], round=4)])
+        live_view.refresh()
+        assert len(reads) == 4
 
 
 def test_in_a_terminal_the_view_is_drawn_and_the_cursor_given_back(make_run, tmp_path):

@@ -8,8 +8,8 @@ import pytest
 
 from experiments.schema import load_experiment
 from experiments.summary import ended_by_budget, summarise
+from fedge.telemetry.reading import read_rows
 from fedge.telemetry.rows import ClientRow, EventRow, RoundRow
-from fedge.telemetry.store import read_rows
 
 
 def summary_of(folder):

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from fleet.hosts import Host, Hosts
 
+from fedge.telemetry.reading import read_rows
 from fedge.telemetry.rows import ClientRow
-from fedge.telemetry.store import read_rows
 
 NAME = "faulty"
 REPLY_TIMEOUT_S = 60

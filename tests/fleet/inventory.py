@@ -81,6 +81,8 @@ def _boards(hosts: Hosts) -> dict[str, object]:
     return {
         "supernode_superlink": f"{SERVER}:{PORT}",
         "supernode_ca_certificate": str(hosts.folder / "keys" / "ca.crt"),
+        "telemetry_ca_key": str(hosts.folder / "keys" / "ca.key"),
+        "telemetry_ca_certificate": str(hosts.folder / "keys" / "ca.crt"),
         "python_runtime_existing": "/usr/bin/python3",
         "python_runtime_wheelhouse": str(wheelhouse()),
         "python_runtime_packed": str(hosts.folder / "packed"),

@@ -16,8 +16,8 @@ pytest.importorskip("ansible", reason="the playbooks need ansible-core")
 
 from fleet.hosts import Hosts
 
+from fedge.telemetry.reading import read_rows
 from fedge.telemetry.rows import ClientRow
-from fedge.telemetry.store import read_rows
 
 pytestmark = [pytest.mark.fleet, pytest.mark.slow, pytest.mark.xdist_group("hosts")]
 ROUNDS = 5
@@ -29,7 +29,7 @@ EXPERIMENT = {
     "workload": {"task": "synthetic-cnn", "local_epochs": 1},
     "exploration": {"probes": 1, "probe_s": 0.1},
 }
-UNITS = ("fedge-powerd", "fedge-worker", "fedge-supernode", "fedge-ready", "fedge-superexec")
+UNITS = ("fedge-powerd", "fedge-worker", "fedge-supernode", "fedge-ready", "fedge-superexec", "fedge-telemetry")
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from fedge.errors import BadInput
-from fedge.types import TrainResult
+from fedge.types import NOTHING_SEEN, Trace, TrainResult
 from fedge.wire import BoardState
 from server import checkpoint
 from server.checkpoint import History, Pending, Progress
@@ -58,6 +59,29 @@ def test_a_result_under_way_is_kept_with_its_arrays(tmp_path: Path) -> None:
     assert (got.round, got.start_s, got.end_s, got.answer) == (want.round, want.start_s, want.end_s, want.answer)
     assert (got.trained.loss, got.trained.accuracy) == (0.4, 0.9)
     assert got.trained.arrays["b"].tolist() == [1.0, 1.0]
+
+
+def test_a_result_under_way_is_kept_with_its_trace_to_the_last_bit(tmp_path: Path) -> None:
+    trace = Trace(
+        (0.0, 0.1 + 0.2),
+        (0.25, 1 / 3),
+        (7.1, 8.2),
+        (None, 41.37),
+        *((None, None),) * 6,
+        rails_w={"GPU": (3.1, None), "CPU": (None, 1.7)},
+    )
+    before = progress(3)
+    asked = [
+        dataclasses.replace(before.pending[0], answer=dataclasses.replace(before.pending[0].answer, trace=each))
+        for each in (trace, NOTHING_SEEN)
+    ]
+    path = checkpoint.save(tmp_path, dataclasses.replace(before, pending=tuple(asked)))
+    loaded = checkpoint.latest(tmp_path)
+
+    assert loaded is not None
+    assert [one.answer for one in loaded.pending] == [one.answer for one in asked]
+    with safe_open(path, framework="numpy") as opened:
+        assert "7.1" not in opened.metadata()["pending"]
 
 
 def test_the_newest_counts_and_old_ones_go(tmp_path: Path) -> None:

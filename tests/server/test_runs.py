@@ -17,7 +17,7 @@ from server.runs import claim_of, play
 def test_a_run_whose_rows_are_gone_does_not_go_on(tmp_path: Path) -> None:
     checkpoint.save(tmp_path / "checkpoints", checkpoint.Progress(3, 9.0, {"w": np.zeros(2, np.float32)}))
 
-    with pytest.raises(BadInput, match=r"rounds.parquet: got no row of round 1; the rows of the 3 rounds played"):
+    with pytest.raises(BadInput, match=r"store/rounds: got no row of round 1; the rows of the 3 rounds played"):
         play(Experiment(fleet=(FleetEntry(device="nano"),)), LocalPort({}), tmp_path)
 
 

@@ -11,13 +11,20 @@ from experiments.fleet.status.nodes import Node, Nodes, key_of
 from experiments.fleet.status.records import Own
 
 SERVICES = ("fedge-powerd", "fedge-worker", "fedge-supernode", "fedge-ready", "fedge-superexec")
+EXTRAS = ("fedge-telemetry",)
+"""Services that an inventory may do without: told where they are installed."""
 SUPERNODE = "fedge-supernode"
+TELEMETRY = "fedge-telemetry"
 
 # Chosen by us. Flower itself takes a board that is up to 5 s ahead and 300 s behind.
 AHEAD_S, BEHIND_S = 2.0, 60.0
 HOT_C = 90.0
 LEAST_FREE_MB = 500
 RESTARTS = 3
+SILENT_S = 60.0
+"""A board tells of itself once a second, and tries again after at most half a minute."""
+CERTIFICATE_DAYS = 14
+"""Provisioning makes a new one long before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +36,8 @@ class Common:
     server_clock: Clock | None
     server_flwr: str | None
     twins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    ages_s: Facts | None = None
+    """For each board how long ago it last told of itself; None where the server does not say."""
 
 
 @dataclass(frozen=True, slots=True)

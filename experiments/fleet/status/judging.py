@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from experiments.fleet.status import rules, server_rules
-from experiments.fleet.status.case import SERVICES, Case, Common
+from experiments.fleet.status.case import EXTRAS, SERVICES, Case, Common
 from experiments.fleet.status.clocks import against, clock_of
 from experiments.fleet.status.facts import Facts, error, least_mb, mapping, number, rows, text
 from experiments.fleet.status.nodes import Nodes, key_of
 from experiments.fleet.status.records import Board, Finding, Fleet, Own, Server, Status, wrong
 from experiments.fleet.status.server_rules import ServerCase
-from experiments.fleet.status.services import SERVER_SERVICES
+from experiments.fleet.status.services import SERVER_EXTRAS, SERVER_SERVICES
 
 NO_FACTS = "it answered with something else than facts"
 
@@ -27,11 +27,19 @@ def judged(fleet: Fleet, told: Mapping[str, Any], own: Own, lost: Mapping[str, s
     server_told = mapping(told.get(fleet.server)) if fleet.server is not None else {}
     server = mapping(server_told.get("facts"))
     nodes = Nodes.of(server) if server.get("kind") == "server" else None
-    common = Common(own, nodes, clock_of(server_told), text(server.get("flwr")), twins(told, fleet.asked))
+    common = Common(
+        own, nodes, clock_of(server_told), text(server.get("flwr")), twins(told, fleet.asked), _ages_s(server)
+    )
     boards = tuple(_board(name, mapping(told.get(name)), common, lost.get(name)) for name in fleet.asked)
     if fleet.server is None or (fleet.server not in told and fleet.server not in lost):
         return Status(boards)
     return Status(boards, _server(fleet.server, server_told, fleet, nodes, lost.get(fleet.server)))
+
+
+def _ages_s(server: Facts) -> Facts | None:
+    """How long ago each board told of itself, where the server could say."""
+    ages_s = server.get("ages_s")
+    return mapping(ages_s) if isinstance(ages_s, Mapping) and error(ages_s) is None else None
 
 
 def twins(told: Mapping[str, Any], names: Sequence[str]) -> dict[str, tuple[str, ...]]:
@@ -82,7 +90,7 @@ def _record(case: Case, findings: tuple[Finding, ...]) -> Board:
         versions=_versions(case),
         node_id=case.node.node_id if case.node else None,
         node=case.node.status if case.node else None,
-        services={name: str(case.service(name).get("state", "unknown")) for name in SERVICES},
+        services={name: str(case.service(name).get("state", "unknown")) for name in _shown(case)},
         powerd=error(powerd) or ("answers" if powerd else None),
         worker=error(worker) or text(worker.get("state")) or ("answers" if worker else None),
         mode={knob: value for knob, value in mode.items() if value is not None},
@@ -95,6 +103,11 @@ def _record(case: Case, findings: tuple[Finding, ...]) -> Board:
         run=text(claim.get("run")),
         run_left_s=number(claim.get("left_s")),
     )
+
+
+def _shown(case: Case) -> tuple[str, ...]:
+    """The services that it has to have, and those that it has beside them."""
+    return (*SERVICES, *(name for name in EXTRAS if case.service(name)))
 
 
 def _versions(case: Case) -> dict[str, str]:
@@ -126,7 +139,10 @@ def _server(name: str, told: Facts, fleet: Fleet, nodes: Nodes | None, lost: str
         name=name,
         state="up",
         findings=tuple(finding for rule in server_rules.RULES for finding in rule(case)),
-        services={unit: str(mapping(services.get(unit)).get("state", "unknown")) for unit in SERVER_SERVICES},
+        services={
+            unit: str(mapping(services.get(unit)).get("state", "unknown"))
+            for unit in (*SERVER_SERVICES, *(unit for unit in SERVER_EXTRAS if mapping(services.get(unit))))
+        },
         runs=tuple(str(run.get("name") or run.get("run_id")) for run in rows(facts.get("runs"))),
         free_mb=least_mb(facts.get("disk_free_mb")),
     )

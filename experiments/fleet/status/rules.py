@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from experiments.fleet.status import services
-from experiments.fleet.status.case import AHEAD_S, BEHIND_S, HOT_C, LEAST_FREE_MB, SERVICES, SUPERNODE, Case
+from experiments.fleet.status.case import (
+    AHEAD_S,
+    BEHIND_S,
+    CERTIFICATE_DAYS,
+    EXTRAS,
+    HOT_C,
+    LEAST_FREE_MB,
+    SERVICES,
+    SILENT_S,
+    SUPERNODE,
+    TELEMETRY,
+    Case,
+)
 from experiments.fleet.status.clocks import duration
 from experiments.fleet.status.facts import Facts, error, number, text
 from experiments.fleet.status.nodes import unregister
@@ -34,7 +46,7 @@ def twins(case: Case) -> Iterator[Finding]:
 
 def services_up(case: Case) -> Iterator[Finding]:
     """A service is not there, stopped, or does not stay up; said once where it is so of all."""
-    states = {name: str(case.service(name).get("state")) for name in SERVICES if case.service(name)}
+    states = {name: str(case.service(name).get("state")) for name in (*SERVICES, *EXTRAS) if case.service(name)}
     if states and set(states.values()) == {"absent"}:
         yield wrong("none of fedge's services is installed", case.cure("provision"))
         return
@@ -163,6 +175,28 @@ def full(free_mb: Facts, cure: str) -> Iterator[Finding]:
             yield wrong(f"only {free:.0f} MB free at {folder}; {LEAST_FREE_MB} are needed", cure)
 
 
+def telemetry(case: Case) -> Iterator[Finding]:
+    """It is to tell of itself, and the server has not heard of it for a while."""
+    ages_s = case.common.ages_s
+    if case.service(TELEMETRY).get("state") != "active" or ages_s is None:
+        return
+    age_s, cure = number(ages_s.get(case.name)), f"on the board: journalctl -u {TELEMETRY}"
+    if age_s is None:
+        yield note("telemetry: no sample of it has come yet", cure)
+    elif age_s > SILENT_S:
+        yield note(f"telemetry: last sample {duration(age_s)} ago", cure)
+
+
+def certificate(case: Case) -> Iterator[Finding]:
+    """The certificate by which it tells of itself has ended, or will soon."""
+    ends_s, now_s = number(case.facts.get("certificate")), number(case.facts.get("at_s"))
+    if ends_s is None or now_s is None or ends_s - now_s >= CERTIFICATE_DAYS * 86400:
+        return
+    left_s = ends_s - now_s
+    when = f"ended {duration(-left_s)} ago" if left_s < 0 else f"ends in {left_s / 86400:.0f} days"
+    yield wrong(f"the certificate of its telemetry {when}", case.cure("provision"))
+
+
 def held(case: Case) -> Iterator[Finding]:
     """Somebody holds the board's mode."""
     holder, left_s = text(case.part("powerd").get("holder")), number(case.part("powerd").get("holder_left_s"))
@@ -202,5 +236,7 @@ RULES: Sequence[Rule] = (
     held,
     no_changes,
     hot,
+    telemetry,
+    certificate,
 )
 """In the order in which their findings are shown."""

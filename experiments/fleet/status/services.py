@@ -11,6 +11,8 @@ from experiments.fleet.status.records import Finding, note, wrong
 
 SERVER_SERVICES = {"fedge-superlink": "no board gets work", "nginx": "no board gets in"}
 """The server's, and what their end means for the boards."""
+SERVER_EXTRAS = {"fedge-board": "nothing that boards tell of themselves is taken, and there is no page"}
+"""Those that an inventory may do without: told where they are installed."""
 SYSTEMD = re.compile(r"^(\S+\.service: |Started |Stopped |Stopping |Starting |Failed to start |Main process)")
 BAD = re.compile(r"(?i)error|exception|fail|refus|denied|cannot|no such|not found|killed")
 
@@ -45,7 +47,7 @@ def of_board(unit: str, has: Facts, board: str) -> Iterator[Finding]:
 
 def of_server(services: Facts, server: str) -> Iterator[Finding]:
     """What is wrong with the server's services."""
-    for unit, effect in SERVER_SERVICES.items():
+    for unit, effect in (SERVER_SERVICES | SERVER_EXTRAS).items():
         has = mapping(services.get(unit))
         state = has.get("state")
         if error(has) is not None:

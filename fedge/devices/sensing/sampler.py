@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
+from bisect import bisect_left, bisect_right
 from collections import deque
 from types import TracebackType
 from typing import Self
@@ -92,6 +93,13 @@ class Sampler:
             raise SensorLost(f"no power sample from {max(start_s, seen_s):.3f} to {end_s:.3f} s: {error}") from error
         return energy_of(samples, start_s, end_s, self.period_s, self.total_power, changes)
 
+    def samples(self, start_s: float, end_s: float) -> tuple[Sample, ...]:
+        """The samples of [start_s, end_s] that are there now, with the nearest one before and after; waits for none."""
+        with self._changed:
+            kept = list(self._samples)
+        first, after = bisect_left(kept, start_s, key=_at_s), bisect_right(kept, end_s, key=_at_s)
+        return tuple(kept[max(0, first - 1) : after + 1])
+
     def _limit_s(self, end_s: float) -> float:
         return max(end_s - self._clock.now_s(), 0.0) + GAP_PERIODS * self.period_s + PATIENCE_S
 
@@ -119,6 +127,10 @@ class Sampler:
                 self._samples.append(sample)
             self._failing, self._looked_s = False, max(self._looked_s, sample.at_s)
             self._changed.notify_all()
+
+
+def _at_s(sample: Sample) -> float:
+    return sample.at_s
 
 
 def next_tick(tick: int, elapsed_s: float, period_s: float) -> int:

@@ -2,10 +2,11 @@
 
 ``python tests/contracts/jetsons/daemon.py --root ROOT [--die-at-write K] [--fault KIND:PATH[:VALUE[:AFTER[:TIMES]]]]``
 takes the daemon's own arguments beside these; ``KIND`` and the rest are the fields of ``kernel.Fault``. ``--nvpmodel``
-takes ``container``, ``fails`` or ``half`` for an nvpmodel that does so.
+takes ``container``, ``fails`` or ``half`` for an nvpmodel that does so; ``--tick-s`` how often it looks at the board.
 """
 
 import argparse
+import functools
 import sys
 from pathlib import Path
 from typing import List, Optional
@@ -28,14 +29,18 @@ def fault(text: str) -> Fault:
 
 def main(argv: Optional[List[str]] = None) -> int:
     """The daemon's exit code."""
-    from fedge.powerd import daemon
+    from fedge.powerd import daemon, server
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--root", required=True)
     parser.add_argument("--die-at-write", type=int)
     parser.add_argument("--fault", action="append", type=fault, default=[])
     parser.add_argument("--nvpmodel", choices=["container", "fails", "half"])
+    parser.add_argument("--tick-s", type=float)
     asked, rest = parser.parse_known_args(argv)
+    if asked.tick_s is not None:
+        limits = server.CHOSEN._replace(tick_s=asked.tick_s)
+        daemon.Server = functools.partial(server.Server, limits=limits)
     machine = KernelMachine(asked.root, asked.die_at_write)
     if asked.fault:
         machine.plant(*asked.fault)

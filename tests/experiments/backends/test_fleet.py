@@ -17,8 +17,8 @@ from experiments.launch import check
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, SuperlinkSpec
 from fedge.powerd.client import Client as Power
+from fedge.telemetry.reading import read_rows
 from fedge.telemetry.rows import ClientRow, EventRow, RoundRow
-from fedge.telemetry.store import read_rows
 
 ROOT = Path(__file__).resolve().parents[3]
 YAML = """

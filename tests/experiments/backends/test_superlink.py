@@ -9,6 +9,7 @@ import socket
 import tomllib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -235,50 +236,88 @@ def test_with_ray_address_the_run_joins_that_cluster_and_takes_its_cores() -> No
     assert "init-args" not in superlink.federation_config(8, env)
 
 
-@pytest.fixture
-def taken_port() -> Iterator[int]:
-    with socket.socket() as holder:
-        holder.bind(("127.0.0.1", 0))
-        holder.listen()
-        yield int(holder.getsockname()[1])
-
-
-@pytest.mark.slow
-def test_a_real_run_completes_from_a_folder_with_foreign_clients_and_after_losing_its_port(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken_port: int
-) -> None:
-    start = tmp_path / "start"
-    (start / "clients").mkdir(parents=True)
-    (start / "clients" / "__init__.py").write_text("raise SystemExit('poison')\n")
-    monkeypatch.chdir(start)
-    ports = iter([taken_port])
-    monkeypatch.setattr(superlink, "free_port", lambda free=superlink.free_port: next(ports, None) or free())
-    run, text, polls = tmp_path / "a run", 'ein "Versuch"\n' * 20_000, []
-    superlink.simulate(
-        _app(run), run, {"experiment": text, "out": str(run / "out.json")}, 3, on_poll=lambda: polls.append(1)
-    )
-    seen = _seen(run)
-    assert sorted(reply["board"] for reply in seen) == [0, 1, 2]
-    assert all(reply["config"] == text for reply in seen)
-    assert all(Path(str(reply["file"])).is_relative_to(run) for reply in seen)
-    assert len(polls) > 10
-    assert not _survivors(run)
-
-
 def _seen(run: Path) -> list[dict[str, object]]:
-
     seen: list[dict[str, object]] = json.loads((run / "out.json").read_text())
     return seen
 
 
+TEXT = 'ein "Versuch"\n' * 20_000
+
+
+@dataclass
+class Watched:
+    """A run that is looked at whenever it waits, and interrupted once Ray's actors are up, if it is to be."""
+
+    run: Path
+    interrupted: bool = False
+    polls: int = 0
+    most: int = 0
+    raised: type[BaseException] | None = None
+
+    @property
+    def config(self) -> str:
+        return TEXT + self.run.name
+
+    def poll(self) -> None:
+        self.polls += 1
+        if self.interrupted:
+            alive = _survivors(self.run)
+            self.most = max(self.most, len(alive))
+            if any("ray::ClientAppActor" in line for line in alive):
+                raise KeyboardInterrupt
+
+    def play(self) -> None:
+        config: dict[str, staging.ConfigValue] = {"experiment": self.config, "out": str(self.run / "out.json")}
+        try:
+            superlink.simulate(_app(self.run), self.run, config, 3, on_poll=self.poll)
+        except KeyboardInterrupt:
+            self.raised = KeyboardInterrupt
+
+
+@pytest.fixture(scope="module")
+def at_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Watched, Watched]]:
+    """Two real runs at once, from a folder with foreign clients, the first port lost; the second is interrupted."""
+    folder = tmp_path_factory.mktemp("runs")
+    (folder / "start" / "clients").mkdir(parents=True)
+    (folder / "start" / "clients" / "__init__.py").write_text("raise SystemExit('poison')\n")
+    runs = Watched(folder / "a run"), Watched(folder / "the other run", interrupted=True)
+    with socket.socket() as holder, pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor() as pool:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        ports = iter([int(holder.getsockname()[1])])
+        patch.chdir(folder / "start")
+        patch.setattr(superlink, "free_port", lambda free=superlink.free_port: next(ports, None) or free())
+        list(pool.map(Watched.play, runs))
+        yield runs
+
+
 @pytest.mark.slow
-def test_two_real_runs_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
-    runs = [tmp_path / "left run", tmp_path / "right run"]
-    with ThreadPoolExecutor() as pool:
-        configs = [{"experiment": run.name, "out": str(run / "out.json")} for run in runs]
-        list(pool.map(superlink.simulate, map(_app, runs), runs, configs, (3, 3)))
-    assert [{reply["config"] for reply in _seen(run)} for run in runs] == [{"left run"}, {"right run"}]
-    assert not [line for run in runs for line in _survivors(run)]
+def test_a_real_run_completes_from_a_folder_with_foreign_clients_whatever_becomes_of_another_one(
+    at_once: tuple[Watched, Watched],
+) -> None:
+    whole, _ = at_once
+    seen = _seen(whole.run)
+    assert sorted(reply["board"] for reply in seen) == [0, 1, 2]
+    assert all(reply["config"] == whole.config for reply in seen)
+    assert all(Path(str(reply["file"])).is_relative_to(whole.run) for reply in seen)
+    assert whole.polls > 10
+    assert whole.raised is None
+    assert not _survivors(whole.run)
+
+
+@pytest.mark.slow
+def test_a_real_run_that_loses_its_port_takes_another_one(at_once: tuple[Watched, Watched]) -> None:
+    logs = [(watched.run / "logs" / "superlink.log").read_text().lower() for watched in at_once]
+    assert sum("address already in use" in log for log in logs) == 1
+    assert all("uvicorn running" in log for log in logs)
+
+
+@pytest.mark.slow
+def test_a_real_run_that_is_interrupted_takes_ray_with_it(at_once: tuple[Watched, Watched]) -> None:
+    _, interrupted = at_once
+    assert interrupted.raised is KeyboardInterrupt
+    assert interrupted.most > 5
+    assert not _survivors(interrupted.run)
 
 
 @pytest.mark.slow
@@ -287,21 +326,4 @@ def test_a_real_server_app_that_raises_fails_the_run_with_its_message(tmp_path: 
     with pytest.raises(RunFailed, match="round 3 has no boards") as failure:
         superlink.simulate(_app(run, FAILING_SERVER), run, {"experiment": ""}, 3)
     assert str(run / "logs" / "serverapp.log") in str(failure.value)
-    assert not _survivors(run)
-
-
-@pytest.mark.slow
-def test_a_real_run_that_is_interrupted_takes_ray_with_it(tmp_path: Path) -> None:
-    run, most = tmp_path / "run", 0
-
-    def interrupt() -> None:
-        nonlocal most
-        alive = _survivors(run)
-        most = max(most, len(alive))
-        if any("ray::ClientAppActor" in line for line in alive):
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        superlink.simulate(_app(run), run, {"experiment": "", "out": str(run / "out.json")}, 3, on_poll=interrupt)
-    assert most > 5
     assert not _survivors(run)

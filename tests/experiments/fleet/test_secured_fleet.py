@@ -20,8 +20,8 @@ pytest.importorskip("flwr", reason="the fleet meets on Flower's SuperLink")
 from contracts.secured_fleet import BOARDS, Secured, boards, managed, new_node_key, running, secured_fleet, supernode
 
 from experiments.fleet.keys import make
+from fedge.telemetry.reading import read_rows
 from fedge.telemetry.rows import ClientRow
-from fedge.telemetry.store import read_rows
 
 ROOT = Path(__file__).resolve().parents[3]
 pytestmark = [pytest.mark.fleet, pytest.mark.slow, pytest.mark.xdist_group("fleet")]

@@ -652,3 +652,75 @@ def test_what_flowers_supernode_logs_today_is_understood(tmp_path: Path) -> None
         hosts = in_trouble(lines)
         hosts["srv"]["facts"]["nodes"] = []
         assert words in said(verdict(hosts)), lines
+
+
+TELLING = {"state": "active", "restarts": 0, "log": []}
+
+
+def telling_hosts(ages_s: object, state: str = "active", **changed: Any) -> dict[str, Any]:
+    """A fleet whose nano-1 tells of itself, and a server that has heard of boards so long ago."""
+    hosts = at("services", "fedge-telemetry", value={**TELLING, "state": state})
+    hosts["nano-1"]["facts"].update(changed)
+    hosts["srv"]["facts"]["ages_s"] = ages_s
+    return hosts
+
+
+def test_a_board_that_was_heard_of_a_moment_ago_has_nothing_wrong() -> None:
+    status = verdict(telling_hosts({"nano-1": 1.2}))
+
+    assert said(status) == ""
+    assert status.boards[0].services["fedge-telemetry"] == "active"
+    assert "fedge-telemetry" not in status.boards[1].services
+
+
+@pytest.mark.parametrize(
+    ("ages_s", "found"),
+    [
+        ({"nano-1": 200.0}, "note: telemetry: last sample 3 min ago"),
+        ({}, "note: telemetry: no sample of it has come yet"),
+    ],
+)
+def test_a_board_that_has_fallen_silent_is_named_and_still_works(ages_s: dict[str, float], found: str) -> None:
+    status = verdict(telling_hosts(ages_s))
+
+    assert found in said(status)
+    assert "journalctl -u fedge-telemetry" in said(status)
+    assert status.boards[0].well
+
+
+@pytest.mark.parametrize("ages_s", [None, {"error": "refused", "text": "nobody listens"}, "rubbish", 3])
+def test_where_the_server_does_not_say_who_it_heard_nothing_is_said_of_silence(ages_s: object) -> None:
+    assert "telemetry" not in said(verdict(telling_hosts(ages_s)))
+
+
+def test_a_sender_that_is_stopped_is_a_service_that_is_stopped() -> None:
+    assert "wrong: fedge-telemetry is stopped" in said(verdict(telling_hosts({}, state="inactive")))
+
+
+@pytest.mark.parametrize(
+    ("left_days", "found"),
+    [(13, "ends in 13 days"), (-3, "ended 3 days ago"), (15, None)],
+)
+def test_a_certificate_that_ends_soon_is_told_in_time(left_days: int, found: str | None) -> None:
+    status = verdict(telling_hosts({"nano-1": 1.0}, certificate=NOW_S + left_days * 86400 + 10))
+
+    if found is None:
+        assert said(status) == ""
+    else:
+        assert f"wrong: the certificate of its telemetry {found} -> fedge fleet provision --limit nano-1" in said(
+            status
+        )
+
+
+@pytest.mark.parametrize("certificate", [None, "soon", {"error": "absent", "text": "no file"}])
+def test_a_certificate_of_which_nothing_is_known_is_not_judged(certificate: object) -> None:
+    assert said(verdict(telling_hosts({"nano-1": 1.0}, certificate=certificate))) == ""
+
+
+def test_the_board_service_is_judged_where_it_is_installed() -> None:
+    services = {**server()["services"], "fedge-board": {"state": "failed", "restarts": 3, "log": []}}
+    status = verdict(with_server(services=services))
+
+    assert "wrong: fedge-board is failed, so nothing that boards tell of themselves is taken" in said(status, "srv")
+    assert status.server is not None
+    assert status.server.services["fedge-board"] == "failed"

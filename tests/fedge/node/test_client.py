@@ -28,6 +28,7 @@ from fedge.node import client, post, samples
 from fedge.node.training import STRETCH_LIMIT_S
 from fedge.powerd.client import Client as Power
 from fedge.seeds import derived_seed, generator
+from fedge.telemetry.tracing import clipped, sensible
 from fedge.types import Goal, TrainOptions
 from fedge.wire import Answer, Ask
 from fedge.worker.client import Client as Worker
@@ -108,6 +109,12 @@ def test_a_front_and_a_round_give_what_an_emulated_board_gives_and_leave_the_boa
     assert answer.state is not None
     assert answer.state.measurements == answer.report.parts
     assert trained is not None
+    link, work_s = answer.report.link, answer.report.work_s
+    worked = clipped(sensible(answer.trace), link.down_s, link.down_s + work_s)
+    assert answer.trace.energy_j > worked.energy_j == pytest.approx(answer.report.work_j, rel=0.05)
+    assert worked.span_s
+    assert sum(worked.span_s) == pytest.approx(work_s, rel=0.05)
+    assert worked.rails_w
     assert limits(board) == before
 
 

@@ -25,13 +25,15 @@ from fedge.registry import load
 from fedge.types import PowerMode, ProfileTable
 
 AGX_ORIN = PowerMode(12, 2201.6, 1300.5, 3199.0)
+ONE_WORKER = pytest.mark.xdist_group("powertrain")
+"""Those with one reference run one after the other, so that it is trained once."""
 REAL = [
-    ("agx-orin", "mobilenetv3l-gld23k", "agx-orin", "resnet18-imagenet"),
-    ("agx-orin", "yolov8n-coco", "agx-orin", "resnet18-imagenet"),
+    pytest.param("agx-orin", "mobilenetv3l-gld23k", "agx-orin", "resnet18-imagenet", marks=ONE_WORKER),
+    pytest.param("agx-orin", "yolov8n-coco", "agx-orin", "resnet18-imagenet", marks=ONE_WORKER),
     ("agx-xavier", "vit-b16-cifar10", "agx-xavier", "resnet50-tinyimagenet224"),
     ("agx-xavier", "resnet50-tinyimagenet224", "agx-xavier", "vit-b16-cifar10"),
-    ("tx2", "vit-b16-cifar10", "agx-orin", "resnet18-imagenet"),
-    ("orin-nano", "resnet18-imagenet", "agx-orin", "resnet18-imagenet"),
+    pytest.param("tx2", "vit-b16-cifar10", "agx-orin", "resnet18-imagenet", marks=ONE_WORKER),
+    pytest.param("orin-nano", "resnet18-imagenet", "agx-orin", "resnet18-imagenet", marks=ONE_WORKER),
 ]
 
 
@@ -252,6 +254,7 @@ def test_a_transfer_from_a_like_workload_beats_networks_from_scratch() -> None:
 
 
 @pytest.mark.slow
+@ONE_WORKER
 @pytest.mark.parametrize(
     ("workload", "time", "power"),
     [("mobilenetv3l-gld23k", (0.08, 0.16), (0.025, 0.06)), ("yolov8n-coco", (0.08, 0.13), (0.02, 0.055))],
@@ -262,7 +265,7 @@ def test_fifty_modes_give_the_errors_that_powertrain_is_known_for(
     reference = real_table(profiles_root, "agx-orin", "resnet18-imagenet")
     target = real_table(profiles_root, "agx-orin", workload)
 
-    time_mape, power_mape = mape(PowerTrainPredictor, target, 50, range(5), (reference,))
+    time_mape, power_mape = mape(PowerTrainPredictor, target, 50, range(2), (reference,))
 
     print(f"powertrain, 50 modes of {workload}: time {time_mape:.1%}, power {power_mape:.1%}")
     assert time[0] < time_mape < time[1]
@@ -270,21 +273,21 @@ def test_fifty_modes_give_the_errors_that_powertrain_is_known_for(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [10, 20])
 @pytest.mark.parametrize(("board", "workload", "from_board", "from_workload"), REAL)
 def test_a_transfer_beats_networks_from_scratch_on_measured_boards(
-    board: str, workload: str, from_board: str, from_workload: str, count: int, profiles_root: Path
+    board: str, workload: str, from_board: str, from_workload: str, profiles_root: Path
 ) -> None:
     reference, target = (
         real_table(profiles_root, *names) for names in ((from_board, from_workload), (board, workload))
     )
 
-    transferred = mape(PowerTrainPredictor, target, count, range(3), (reference,))
-    scratch = mape(NetworkPredictor, target, count, range(3))
+    for count in (10, 20):
+        transferred = mape(PowerTrainPredictor, target, count, range(2), (reference,))
+        scratch = mape(NetworkPredictor, target, count, range(2))
 
-    print(f"{board} {workload}, {count} modes: powertrain {transferred}, mlp {scratch}")
-    assert transferred[0] < scratch[0]
-    assert transferred[1] < scratch[1]
+        print(f"{board} {workload}, {count} modes: powertrain {transferred}, mlp {scratch}")
+        assert transferred[0] < scratch[0]
+        assert transferred[1] < scratch[1]
 
 
 def test_without_safetensors_it_says_so_before_it_trains(

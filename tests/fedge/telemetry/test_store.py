@@ -1,54 +1,303 @@
-"""Rows come back as they were written, and a reader never sees half a table."""
+"""Rows come back as they were written, whatever stopped the writer, and nothing of them is there twice."""
 
 from __future__ import annotations
 
-import dataclasses
+import os
+import random
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
+import pytest
+from contracts.crashing import Crash, every_crash
+from contracts.store_rows import client_row, event_row, old_run, round_row, sample_row, traced
 
-from fedge.telemetry.rows import ClientRow, EventRow, RoundRow
-from fedge.telemetry.store import MemoryTables, RunTables, read_rows
+from fedge.telemetry import parts, store
+from fedge.telemetry.reading import read_rows
+from fedge.telemetry.rows import ClientRow, EventRow, RoundRow, SampleRow
+from fedge.telemetry.store import MemoryTables, RunTables
+from fedge.types import Trace
 
 
-def round_row(number: int) -> RoundRow:
-    return RoundRow(number, 0.0, 1.5, 1.5, None, "nano-1", 2, 1, 0, 1, 30.0, 20.0, None, 1.4, 33.0, 31.0, 0.5, 0.75)
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every third row fills a part."""
+    monkeypatch.setattr(store, "FULL_ROWS", 3)
+
+
+@pytest.fixture(autouse=True)
+def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test here is about a loss of power, and waiting for the disk takes most of the time."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+def names_of(folder: Path, table: str) -> list[str]:
+    return sorted(path.name for path in (folder / "store" / table).iterdir())
+
+
+def played(folder: Path) -> list[int]:
+    return [row.round for row in read_rows(folder, RoundRow)]
 
 
 def test_rows_come_back_with_their_types_and_their_gaps(tmp_path: Path) -> None:
-    event = EventRow(1.0, 1, None, "failed", "out of memory: <b>")
-    RunTables(tmp_path).append([round_row(1), event])
+    rows = [round_row(1), client_row(1), event_row(1), sample_row(0.5)]
+    tables = RunTables(tmp_path)
+    tables.append(rows)
 
-    assert read_rows(tmp_path, RoundRow) == [round_row(1)]
-    assert read_rows(tmp_path, EventRow) == [event]
-    assert read_rows(tmp_path, ClientRow) == []
+    def told() -> list[object]:
+        kinds = (RoundRow, ClientRow, EventRow, SampleRow)
+        return [row for kind in kinds for row in read_rows(tmp_path, kind)]
+
+    assert told() == rows, "as write-ahead rows"
+    tables.close()
+    assert told() == rows, "as parts"
+    assert [names_of(tmp_path, name) for name in ("rounds", "samples")] == [["000001.parquet"]] * 2
 
 
 def test_a_table_goes_on_where_it_stopped(tmp_path: Path) -> None:
     RunTables(tmp_path).append([round_row(1)])
-    RunTables(tmp_path).append([round_row(2)])
-
-    assert [row.round for row in read_rows(tmp_path, RoundRow)] == [1, 2]
-
-
-def test_rounds_after_the_checkpoint_are_forgotten(tmp_path: Path) -> None:
     tables = RunTables(tmp_path)
-    tables.append([round_row(1), round_row(2), EventRow(0.0, 0, None, "start", ""), EventRow(2.0, 2, None, "late", "")])
-    tables.forget_after(1)
+    tables.append([round_row(2)])
 
-    assert [row.round for row in RunTables(tmp_path).rounds] == [1]
-    assert [row.round for row in read_rows(tmp_path, EventRow)] == [0]
+    assert played(tmp_path) == [1, 2]
+    assert [row.round for row in tables.rounds] == [1, 2]
 
 
-def test_no_part_is_left_and_every_column_is_in_the_file(tmp_path: Path) -> None:
+def test_a_trace_becomes_a_row_for_every_stretch(tmp_path: Path) -> None:
+    tables = RunTables(tmp_path)
+    tables.append([traced(1, "a", 3), traced(2, "b", 2), sample_row(9.0, "c")])
+
+    rows = read_rows(tmp_path, SampleRow)
+    assert [(row.round, row.board, row.at_s, row.power_w) for row in rows] == [
+        (1, "a", 0.0, 5.0),
+        (1, "a", 0.1, 6.0),
+        (1, "a", 0.2, 7.0),
+        (2, "b", 0.0, 5.0),
+        (2, "b", 0.1, 6.0),
+        (1, "c", 9.0, 14.0),
+    ]
+    assert [row.gpu_load for row in rows[:3]] == [0.5, None, None]
+    assert [row.rails_w for row in rows[:2]] == [{"VDD_IN": 5.0, "VDD_CPU": 1.5}, {"VDD_IN": 5.0}]
+    assert {row.mem_mhz for row in rows} == {None}
+    assert sum(row.power_w * row.span_s for row in rows[:3]) == pytest.approx(traced(1, "a", 3).trace.energy_j)
+
+
+def test_a_trace_with_columns_of_different_lengths_is_refused_before_anything_is_kept(tmp_path: Path) -> None:
+    broken = Trace(start_s=(0.0, 1.0), span_s=(1.0, 1.0), power_w=(5.0,))
+    tables = RunTables(tmp_path)
+    with pytest.raises(ValueError, match="power_w has 1 values for 2 stretches"):
+        tables.append([round_row(1), type(traced(1, "a", 0))(1, "a", broken)])
+
+    assert played(tmp_path) == []
+
+
+def test_an_empty_trace_is_no_row(tmp_path: Path) -> None:
+    tables = RunTables(tmp_path)
+    tables.append([traced(1, "a", 0)])
+    tables.append([])
+    tables.close()
+
+    assert read_rows(tmp_path, SampleRow) == []
+    assert names_of(tmp_path, "samples") == []
+
+
+def test_boards_and_rails_are_coded_in_parts(tmp_path: Path) -> None:
+    tables = RunTables(tmp_path)
+    tables.append([traced(1, "a", 3)])
+    tables.close()
+
+    schema = pq.read_schema(tmp_path / "store" / "samples" / "000001.parquet")
+    assert str(schema.field("board").type).startswith("dictionary<values=string, indices=int32")
+    assert str(schema.field("rails_w").type).startswith("map<string, double")
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_a_part_is_made_whenever_there_are_enough_rows_and_earlier_parts_stay_as_they_are(tmp_path: Path) -> None:
+    tables = RunTables(tmp_path)
+    for number in range(1, 4):
+        tables.append([round_row(number)])
+    first = (tmp_path / "store/rounds/000001.parquet").stat()
+    for number in range(4, 9):
+        tables.append([round_row(number)])
+
+    assert names_of(tmp_path, "rounds") == ["000001.parquet", "000002.parquet", "000003.wal"]
+    assert (tmp_path / "store/rounds/000001.parquet").stat().st_mtime_ns == first.st_mtime_ns
+    assert played(tmp_path) == [*range(1, 9)]
+    assert [row.round for row in read_rows(tmp_path, RoundRow, since_round=6)] == [6, 7, 8]
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("last", [-1, 0, 1, 3, 4, 7, 9])
+def test_rounds_after_the_checkpoint_are_forgotten(tmp_path: Path, last: int) -> None:
+    tables = RunTables(tmp_path)
+    for number in range(8):
+        tables.append([round_row(number), event_row(number), traced(number, "a", 2)])
+    tables.forget_after(last)
+    tables.forget_after(last)
+
+    kept = [number for number in range(8) if number <= last]
+    assert played(tmp_path) == kept
+    assert [row.round for row in tables.rounds] == kept
+    assert [row.round for row in read_rows(tmp_path, EventRow)] == kept
+    assert [row.round for row in read_rows(tmp_path, SampleRow)] == sorted(kept * 2)
+    tables.append([round_row(99)])
+    assert played(tmp_path) == [*kept, 99]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("small_parts")
+def test_a_crash_at_any_step_loses_no_acknowledged_row_and_doubles_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acknowledged: list[int] = []
+
+    def work(stop: int, how: str) -> None:
+        acknowledged.clear()
+        tables = RunTables(tmp_path / f"{how}-{stop}")
+        for number in range(7):
+            tables.append([round_row(number)])
+            acknowledged.append(number)
+        tables.close()
+
+    def check(stop: int, how: str) -> None:
+        folder, count = tmp_path / f"{how}-{stop}", len(acknowledged)
+        for _ in ("as it was left", "as the next writer finds it"):
+            assert played(folder) in ([*range(count)], [*range(min(7, count + 1))])
+            RunTables(folder).close()
+        found = played(folder)
+        RunTables(folder).append([round_row(99)])
+        assert played(folder) == [*found, 99]
+        assert not list((folder / "store").rglob("*.part"))
+
+    assert every_crash(monkeypatch, work, check) > 3 * 20
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("small_parts")
+def test_a_crash_while_forgetting_is_mended_by_forgetting_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = RunTables(tmp_path / "whole")
+    for number in range(8):
+        whole.append([round_row(number), event_row(number)])
+    for how in ("before", "half", "after"):
+        for stop in range(40):
+            shutil.copytree(tmp_path / "whole", tmp_path / f"{how}-{stop}")
+
+    def work(stop: int, how: str) -> None:
+        RunTables(tmp_path / f"{how}-{stop}").forget_after(4)
+
+    def check(stop: int, how: str) -> None:
+        folder = tmp_path / f"{how}-{stop}"
+        seen = played(folder)
+        assert seen[:5] == [*range(5)], "what stays is there all the time"
+        assert seen == sorted(set(seen))
+        tables = RunTables(folder)
+        tables.forget_after(4)
+        assert played(folder) == [row.round for row in read_rows(folder, EventRow)] == [*range(5)]
+
+    assert every_crash(monkeypatch, work, check) > 3 * 10
+
+
+@pytest.mark.slow
+def test_a_run_of_version_1_is_taken_over_whenever_that_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for how in ("before", "half", "after"):
+        for stop in range(40):
+            old_run(tmp_path / f"{how}-{stop}", [1, 2, 3])
+
+    def work(stop: int, how: str) -> None:
+        RunTables(tmp_path / f"{how}-{stop}")
+
+    def check(stop: int, how: str) -> None:
+        folder = tmp_path / f"{how}-{stop}"
+        assert played(folder) == [1, 2, 3]
+        tables = RunTables(folder)
+        tables.forget_after(2)
+        tables.append([round_row(7)])
+        assert played(folder) == [1, 2, 7]
+        assert read_rows(folder, ClientRow) == [client_row(1), client_row(2)]
+
+    assert every_crash(monkeypatch, work, check) > 3 * 8
+
+
+def test_a_torn_last_row_is_cut_off_and_what_was_before_stays(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     RunTables(tmp_path).append([round_row(1)])
+    path = tmp_path / "store/rounds/000001.wal"
+    path.write_bytes(path.read_bytes() + path.read_bytes()[:100])
 
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["clients.parquet", "events.parquet", "rounds.parquet"]
-    assert pq.read_schema(tmp_path / "rounds.parquet").names == [f.name for f in dataclasses.fields(RoundRow)]
+    assert played(tmp_path) == [1], "a reader leaves it out"
+    tables = RunTables(tmp_path)
+    assert "cut off" in caplog.text
+    tables.append([round_row(2)])
+    assert played(tmp_path) == [1, 2]
+
+
+def test_after_a_step_to_a_part_failed_rows_are_still_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = RunTables(tmp_path)
+    tables.append([round_row(1)])
+    with monkeypatch.context() as patch:
+        patch.setattr(parts, "write_part", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+        with pytest.raises(OSError, match="No space"):
+            tables.close()
+    tables.append([round_row(2)])
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", lambda *_: (_ for _ in ()).throw(OSError(5, "Input/output error")))
+        with pytest.raises(OSError, match="error"):
+            tables.close()
+    tables.append([round_row(3)])
+
+    assert played(tmp_path) == [1, 2, 3]
+    RunTables(tmp_path).close()
+    assert played(tmp_path) == [1, 2, 3]
+
+
+PROGRAM = """
+import itertools, os, sys
+from contracts.store_rows import round_row, client_row, traced
+from fedge.telemetry import store
+store.FULL_ROWS = 25
+tables = store.RunTables(__import__("pathlib").Path(sys.argv[1]))
+first = len(tables.rounds)
+for number in itertools.count(first):
+    tables.append([client_row(number, board) for board in "ab"])
+    tables.append([traced(number, "a", 7)])
+    tables.append([round_row(number)])
+    os.write(1, b"%d\\n" % number)
+"""
+
+
+@pytest.mark.slow
+def test_every_acknowledged_row_of_a_process_killed_at_random_is_there_once(tmp_path: Path) -> None:
+    chance = random.Random(7)
+    for _ in range(6):
+        process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, str(tmp_path)], stdout=subprocess.PIPE, env={"PYTHONPATH": "tests:."}
+        )
+        assert process.stdout is not None
+        told = [int(process.stdout.readline()) for _ in range(chance.randrange(5, 120))]
+        process.kill()
+        told += [int(line) for line in process.stdout.read().split()]
+        process.wait()
+
+        rounds = played(tmp_path)
+        assert rounds in ([*range(told[-1] + 1)], [*range(told[-1] + 2)])
+        clients = [row.round for row in read_rows(tmp_path, ClientRow)]
+        assert clients[: 2 * len(rounds)] == [number for number in rounds for _ in "ab"]
+        samples = [row.round for row in read_rows(tmp_path, SampleRow)]
+        assert samples[: 7 * len(rounds)] == [number for number in rounds for _ in range(7)]
+        RunTables(tmp_path).forget_after(rounds[-1])
+        assert len(read_rows(tmp_path, ClientRow)) == 2 * len(rounds)
+        assert len(read_rows(tmp_path, SampleRow)) == 7 * len(rounds)
 
 
 def test_the_trivial_store_keeps_rows_in_memory() -> None:
     tables = MemoryTables()
-    tables.append([round_row(1)])
+    tables.append([round_row(1), traced(1, "a", 2)])
 
-    assert tables.rows == [round_row(1)]
+    assert tables.rows == [round_row(1), traced(1, "a", 2)]
+
+
+def test_the_crash_of_these_tests_is_one_that_nobody_catches() -> None:
+    assert not issubclass(Crash, Exception)

@@ -1,0 +1,298 @@
+"""What the store of a run costs: rows/s appended, seconds of a question over 50 million rows, and a long run's rounds.
+
+Samples (with three rails each) come as the traces of boards, as a run has them; in the same run the same samples are
+written as one JSON object per line and as CSV, and put into SQLite, and asked for each board's joules and mean power;
+what these take for fewer rows is scaled up. Writing is told in CPU time, asking in real time. Last, 100 rounds of 1,000
+boards: the store's appends, and, in every tenth round, writing the tables anew, as version 1 did after each. Everything
+is made in a temporary folder, which is removed.
+
+    OMP_NUM_THREADS=1 python benchmarks/store.py [MILLIONS_OF_ROWS]
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+import shutil
+import sqlite3
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from fedge.telemetry import open_run, parts
+from fedge.telemetry.reading import read_rows
+from fedge.telemetry.rows import ClientRow, RoundRow, SampleRow, Traced
+from fedge.telemetry.schema import CLIENTS, ROUNDS, SAMPLES, batch_of_rows
+from fedge.telemetry.store import RunTables
+from fedge.types import Trace
+
+MILLIONS = 50.0
+BOARDS, STRETCHES = 1000, 100
+WRITTEN, PLAIN = 1_000_000, 500_000
+"""Rows appended to measure the writing, and rows in the other forms."""
+ROUNDS_PLAYED = 100
+AT_LEAST_ROWS_PER_S, AT_MOST_S = 100_000, 2.0
+ASKED = """
+    select board, sum(power_w * span_s) as energy_j, sum(power_w * span_s) / sum(span_s) as mean_w
+    from samples group by board order by board
+"""
+
+
+def trace(chance: random.Random, start_s: float) -> Trace:
+    """Ten seconds of a board at 10 Hz."""
+
+    def figures(low: float, high: float) -> tuple[float, ...]:
+        return tuple(round(chance.uniform(low, high), 3) for _ in range(STRETCHES))
+
+    return Trace(
+        start_s=tuple(start_s + i / 10 for i in range(STRETCHES)),
+        span_s=(0.1,) * STRETCHES,
+        power_w=figures(3, 30),
+        temperature_c=figures(30, 70),
+        cpu_mhz=figures(300, 2200),
+        gpu_mhz=figures(100, 1300),
+        mem_mhz=(3199.0,) * STRETCHES,
+        cpu_load=figures(0, 1),
+        gpu_load=figures(0, 1),
+        mem_load=(None,) * STRETCHES,
+        rails_w={name: figures(0, 10) for name in ("VDD_GPU_SOC", "VDD_CPU_CV", "VIN_SYS_5V0")},
+    )
+
+
+def rounds_of_traces(rows: int) -> Iterator[list[Traced]]:
+    """``rows`` stretches, a hundred boards at a time."""
+    chance = random.Random(0)
+    made = [trace(chance, 0.0) for _ in range(100)]
+    for at in range(rows // (100 * STRETCHES)):
+        first = at * 100 % BOARDS
+        yield [Traced(1 + at, f"board-{first + i}", one) for i, one in enumerate(made)]
+
+
+def timed(work: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
+    """Seconds of one call."""
+    started_s = clock()
+    work()
+    return clock() - started_s
+
+
+def store_rows(folder: Path, rows: int) -> float:
+    """CPU seconds that this process takes to append and close: what one core has to do."""
+    batches = list(rounds_of_traces(rows))
+    tables = RunTables(folder)
+
+    def write() -> None:
+        for batch in batches:
+            tables.append(batch)
+        tables.close()
+
+    return timed(write, time.process_time)
+
+
+def fill(folder: Path, rows: int) -> None:
+    """The parts of a long run, each like the ones that were appended, with figures of their own."""
+    import numpy as np
+    import pyarrow as pa
+
+    source = pa.concat_tables([open_run(folder).arrow("samples")])
+    where, chance = parts.table_folder(folder, SAMPLES), np.random.default_rng(0)
+    at = source.schema.get_field_index("power_w")
+    number = parts.listing(where).last
+    done = source.num_rows
+    while done < rows:
+        piece = source.slice(0, min(rows - done, 262_144))
+        watts = pa.array(np.round(chance.uniform(3, 30, piece.num_rows), 3))
+        number += 1
+        parts.write_part(parts.path_of(where, number, parts.PART), piece.set_column(at, "power_w", watts))
+        done += piece.num_rows
+
+
+def plain_rows(rows: int) -> list[dict[str, Any]]:
+    """The samples as dictionaries: what a program has that writes JSON, CSV or SQL itself."""
+    columns = [name for name in SampleRow.__slots__ if name not in {"at_s", "round", "board", "rails_w"}]
+    return [
+        {"at_s": at_s, "round": traced.round, "board": traced.board}
+        | {name: getattr(traced.trace, name)[i] for name in columns}
+        | {name: watts[i] for name, watts in traced.trace.rails_w.items()}
+        for batch in rounds_of_traces(rows)
+        for traced in batch
+        for i, at_s in enumerate(traced.trace.start_s)
+    ]
+
+
+def as_json(folder: Path, rows: list[dict[str, Any]]) -> tuple[float, float]:
+    """CPU seconds to write, and seconds to ask."""
+    import pandas as pd
+
+    def write() -> None:
+        with (folder / "samples.jsonl").open("w") as file:
+            for row in rows:
+                file.write(json.dumps(row) + "\n")
+                file.flush()
+
+    return timed(write, time.process_time), timed(lambda: grouped(pd.read_json(folder / "samples.jsonl", lines=True)))
+
+
+def as_csv(folder: Path, rows: list[dict[str, Any]]) -> tuple[float, float]:
+    """CPU seconds to write, and seconds to ask."""
+    import pandas as pd
+
+    def write() -> None:
+        with (folder / "samples.csv").open("w", newline="") as file:
+            writer = csv.DictWriter(file, rows[0])
+            writer.writeheader()
+            for row in rows:
+                writer.writerow(row)
+                file.flush()
+
+    return timed(write, time.process_time), timed(lambda: grouped(pd.read_csv(folder / "samples.csv")))
+
+
+def as_sqlite(folder: Path, rows: list[dict[str, Any]]) -> tuple[float, float]:
+    """CPU seconds to write, a transaction for every trace, and seconds to ask."""
+    base = sqlite3.connect(folder / "samples.db", isolation_level=None)
+    base.execute("pragma journal_mode = wal")
+    base.execute(f"create table samples ({', '.join(rows[0])})")
+    places = ", ".join("?" for _ in rows[0])
+    values = [tuple(row.values()) for row in rows]
+
+    def write() -> None:
+        for at in range(0, len(values), STRETCHES):
+            base.execute("begin")
+            base.executemany(f"insert into samples values ({places})", values[at : at + STRETCHES])
+            base.execute("commit")
+
+    seconds = timed(write, time.process_time), timed(lambda: base.execute(ASKED).fetchall())
+    base.close()
+    return seconds
+
+
+def grouped(frame: Any) -> Any:
+    """The question in pandas."""
+    frame["energy_j"] = frame["power_w"] * frame["span_s"]
+    sums = frame.groupby("board")[["energy_j", "span_s"]].sum()
+    return sums["energy_j"] / sums["span_s"]
+
+
+WHOLE = ("cores", "steps", "probes", "samples", "own_samples", "shared_samples", "asked_steps")
+WORDS = {
+    "device": "orin-nano",
+    "status": "done",
+    "error": None,
+    "feasible": True,
+    "why": "least joules within 30 s",
+    "throttled": False,
+    "mix_mode": None,
+    "mix_steps": None,
+    "staleness": None,
+}
+
+
+def client_rows(number: int) -> list[ClientRow]:
+    """A round's thousand rows."""
+    figures = {name: float(number) for name in ClientRow.__slots__} | dict.fromkeys(WHOLE, number) | WORDS
+    return [ClientRow(**{**figures, "round": number, "board": f"board-{i}"}) for i in range(BOARDS)]
+
+
+def round_row(number: int) -> RoundRow:
+    """A round's own row."""
+    figures = dict.fromkeys(RoundRow.__slots__, 1.0)
+    whole = dict.fromkeys(("selected", "done", "late", "failed", "cancelled", "available", "stale"), BOARDS)
+    return RoundRow(**{**figures, **whole, "round": number, "straggler": "board-1"})
+
+
+def long_run(folder: Path) -> tuple[list[float], list[float]]:
+    """Seconds of each round's rows appended to the store, and of every tenth one's with the tables written anew."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    tables = RunTables(folder / "store-run")
+    clients: list[ClientRow] = []
+    rounds: list[RoundRow] = []
+    ours, anew = [], []
+
+    def rewrite() -> None:
+        for name, table, rows in (("clients", CLIENTS, clients), ("rounds", ROUNDS, rounds)):
+            target = folder / f"{name}.new"
+            pq.write_table(pa.Table.from_batches([batch_of_rows(table, rows)]), target)
+            parts.sync_file(target)
+            target.replace(folder / f"{name}.parquet")
+
+    def append(now: list[ClientRow], row: RoundRow) -> None:
+        tables.append(now)
+        tables.append([row])
+
+    for number in range(1, ROUNDS_PLAYED + 1):
+        now, row = client_rows(number), round_row(number)
+        ours.append(timed(lambda now=now, row=row: append(now, row)))
+        clients += now
+        rounds.append(row)
+        if number == 1 or number % 10 == 0:
+            anew.append(timed(rewrite))
+    tables.close()
+    assert len(read_rows(folder / "store-run", ClientRow)) == ROUNDS_PLAYED * BOARDS
+    return ours, anew
+
+
+def report_writing(folder: Path) -> float:
+    """Print rows/s; returns them."""
+    per_s = WRITTEN / store_rows(folder / "run", WRITTEN)
+    print(f"append: {per_s:,.0f} sample rows/s on one core, parts included ({WRITTEN:,} rows)")
+    shutil.rmtree(folder / "run")
+    return per_s
+
+
+def report_asking(folder: Path, rows: int) -> float:
+    """Print the seconds of the question; returns the median of three."""
+    store_rows(folder / "run", WRITTEN)
+    fill(folder / "run", rows)
+    size = sum(path.stat().st_size for path in (folder / "run").rglob("*.parquet"))
+    taken = []
+    for _ in range(3):
+        with open_run(folder / "run") as run:
+            taken.append(timed(lambda run=run: run.query(ASKED)))
+    median = sorted(taken)[1]
+    shown = ", ".join(f"{one:.2f}" for one in taken)
+    print(f"joules and mean power of {BOARDS} boards over {rows:,} rows ({size / 2**30:.2f} GiB): {shown} s")
+    return median
+
+
+def report_rounds(ours: list[float], anew: list[float]) -> None:
+    """Print what the rounds of a long run took, the first and the last."""
+    all_anew = 10 * sum(anew[1:])
+    print(
+        f"{ROUNDS_PLAYED} rounds of {BOARDS} boards: {sum(ours):.2f} s appended (round 1 {1e3 * ours[0]:.0f} ms, "
+        f"round {ROUNDS_PLAYED} {1e3 * ours[-1]:.0f} ms); about {all_anew:.0f} s where every round writes all anew "
+        f"(round 1 {1e3 * anew[0]:.0f} ms, round {ROUNDS_PLAYED} {1e3 * anew[-1]:.0f} ms): "
+        f"{all_anew / sum(ours):.0f} times"
+    )
+
+
+def main(millions: float) -> int:
+    """Print every figure; 1 when a limit is missed."""
+    rows = int(millions * 1e6)
+    with tempfile.TemporaryDirectory(prefix="fedge-store-") as name:
+        folder = Path(name)
+        per_s = report_writing(folder)
+        taken_s = report_asking(folder, rows)
+        same = plain_rows(PLAIN)
+        for form, work in (("JSON lines, pandas", as_json), ("CSV, pandas", as_csv), ("SQLite", as_sqlite)):
+            write_s, ask_s = work(folder, same)
+            scaled_s = ask_s * rows / PLAIN
+            print(
+                f"{form}: {PLAIN / write_s:,.0f} rows/s ({per_s * write_s / PLAIN:.1f} times slower to write); "
+                f"{ask_s:.2f} s for {PLAIN:,} rows, {scaled_s:.0f} s for {rows:,} if it grows with the rows "
+                f"({scaled_s / taken_s:.0f} times slower to ask)"
+            )
+        del same
+        report_rounds(*long_run(folder))
+    kept = per_s >= AT_LEAST_ROWS_PER_S and taken_s < AT_MOST_S
+    print("limits kept" if kept else f"MISSED: {AT_LEAST_ROWS_PER_S:,} rows/s and {AT_MOST_S:g} s")
+    return 0 if kept else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(float(sys.argv[1]) if len(sys.argv) > 1 else MILLIONS))

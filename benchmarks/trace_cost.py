@@ -1,0 +1,117 @@
+"""What boards' traces add to a round of emulated boards in this process: seconds of a round, bytes of an answer.
+
+    python benchmarks/trace_cost.py [BOARDS] [--rounds 2] [--local-epochs 20]
+
+Plays the quickstart's task on BOARDS (1,000) boards of its four kinds and times, within the very run, what makes the
+traces on the boards (``trace_of_round``), what books them on the server (``told_of``) and what appends their rows to
+the store. Printed: a round's wall time, each share of it, the stretches and the JSON bytes of an answer's trace. The
+goal is 3 % for making and booking, and 100 KB. The first round, which fills caches, is not counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import server.coordinator
+from experiments.schema import load_experiment
+from fedge.experiment import boards
+from fedge.fleetsim import client
+from fedge.telemetry.rows import Traced
+from fedge.telemetry.store import Row, RunTables
+from fedge.wire import to_json
+from server.port import LocalPort, Question, Reply
+from server.runs import coordinator_of
+
+ROOT = Path(__file__).resolve().parents[1]
+QUICKSTART = ROOT / "experiments/configs/quickstart.yaml"
+
+
+class Timed:
+    """Seconds that some functions took since the last round's end, by name."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self.rounds: list[dict[str, float]] = []
+        self._began_s = time.perf_counter()
+
+    def of(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*args: Any) -> Any:
+            began_s = time.perf_counter()
+            try:
+                return function(*args)
+            finally:
+                self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began_s
+
+        return timed
+
+    def round_over(self, number: int) -> None:
+        self.rounds.append(self.seconds | {"round": time.perf_counter() - self._began_s})
+        self.seconds, self._began_s = {}, time.perf_counter()
+
+
+class Apart:
+    """A run's tables that take the traces apart from the other rows, so that their time is told apart."""
+
+    def __init__(self, folder: Path, timed: Timed) -> None:
+        self._tables = RunTables(folder)
+        self._append = timed.of("store", self._tables.append)
+
+    def append(self, rows: Iterable[Row]) -> None:
+        kept = list(rows)
+        self._tables.append(row for row in kept if not isinstance(row, Traced))
+        if traces := [row for row in kept if isinstance(row, Traced)]:
+            self._append(traces)
+
+
+def main(count: int, rounds: int, epochs: float) -> None:
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    entries = [f"fleet.{i}.count={count // 4}" for i in range(4)]
+    wanted = [
+        *entries,
+        f"rounds={rounds + 1}",
+        f"workload.local_epochs={epochs}",
+        "backend=local",
+        "data.partition=iid",
+    ]
+    experiment = load_experiment(QUICKSTART, wanted)
+    timed, traces = Timed(), list[tuple[int, int]]()
+
+    def respond(index: int, question: Question) -> Reply:
+        answer, trained = client.answer(experiment, index, question.ask, question.arrays)
+        if index % 50 == 0 and len(answer.trace):
+            traces.append((len(answer.trace), len(to_json(answer.trace))))
+        return Reply(answer, trained)
+
+    client.trace_of_round = timed.of("make", client.trace_of_round)  # type: ignore[attr-defined]
+    server.coordinator.told_of = timed.of("book", server.coordinator.told_of)  # type: ignore[attr-defined]
+    port = LocalPort({b.name: lambda question, i=b.index: respond(i, question) for b in boards(experiment)})
+    with tempfile.TemporaryDirectory() as folder:
+        tables = Apart(Path(folder), timed)
+        coordinator_of(experiment, port, tables, Path(folder) / "checkpoints", timed.round_over).run()
+    told(timed.rounds[1:], traces)
+
+
+def told(rounds: list[dict[str, float]], traces: list[tuple[int, int]]) -> None:
+    whole_s = statistics.median(each["round"] for each in rounds)
+    print(f"round: {whole_s:.2f} s")
+    for name in ("make", "book", "store"):
+        seconds = statistics.median(each.get(name, 0.0) for each in rounds)
+        print(f"{name}: {seconds:.3f} s, {seconds / whole_s:.2%} of the round")
+    longest, largest = max(traces)
+    print(f"trace: {statistics.median(n for n, _ in traces):.0f} stretches, at most {longest} ({largest / 1e3:.1f} KB)")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("boards", nargs="?", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--local-epochs", type=float, default=20.0)
+    options = parser.parse_args()
+    main(options.boards, options.rounds, options.local_epochs)

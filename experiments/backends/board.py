@@ -1,0 +1,116 @@
+"""Starts the board page: of a run's folder, of another page, or as the service of a real fleet."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedge.errors import BadInput
+from server.board.app import board_app
+from server.board.fleet_source import FleetSource
+from server.board.ingest import Limits, ingest_app, open_ingest
+from server.board.metrics import metered
+from server.board.relay_source import RelaySource
+from server.board.run_source import RunSource
+from server.board.security import access_for, is_loopback, new_token, token_in
+from server.board.serving import Feed, bound, serve
+from server.board.source import Source
+
+DEFAULT_PORT = 8400
+SOCKET_MODE = 0o660
+"""The proxy's group may connect to the intake, nobody else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the page listens; ``port`` None: the first free one. ``names``: host names that a proxy has for it."""
+
+    host: str = "127.0.0.1"
+    port: int | None = None
+    token_file: Path | None = None
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """The service of a real fleet: its stores, its runs, and the socket on which boards' telemetry comes."""
+
+    store: Path
+    runs: Path | None
+    ingest: Path
+    store_bytes: int
+    """The store forgets its oldest samples beyond this much ..."""
+    store_age_s: float
+    """... and beyond this age."""
+
+
+def show_run(folder: Path, place: Place, told: Callable[[str], None]) -> None:
+    """Serve a run's folder until interrupted; ``told`` hears the page's address once it can be opened."""
+    _show(RunSource(folder), place, told)
+
+
+def relay(url: str, token: str | None, place: Place, told: Callable[[str], None]) -> None:
+    """Serve what the page at ``url`` shows."""
+    _show(RelaySource(url, token), place, told)
+
+
+def serve_fleet(service: Service, place: Place, told: Callable[[str], None]) -> None:
+    """Serve a real fleet, and take its telemetry."""
+    ingest = open_ingest(service.store, Limits(service.store_bytes, service.store_age_s))
+    try:
+        with _private_umask():
+            listening = _unix(service.ingest)
+        source = FleetSource(ingest, service.store, service.runs)
+        _show(source, place, told, (ingest_app(ingest), listening))
+    finally:
+        ingest.close()
+        service.ingest.unlink(missing_ok=True)
+
+
+def _show(
+    source: Source, place: Place, told: Callable[[str], None], beside: tuple[object, socket.socket] | None = None
+) -> None:
+    token = token_in(place.token_file) if place.token_file else None if is_loopback(place.host) else new_token()
+    listening = bound(place.host, place.port, DEFAULT_PORT)
+    port = listening.getsockname()[1]
+    feed = Feed(source)
+    app = board_app(feed, access_for(place.host, port, token, place.names), metered())
+    # A token that lies in a file is not repeated where others may read along.
+    shown = f"#token={token}" if token and not place.token_file else ""
+    told(f"http://{_reachable(place.host)}:{port}/{shown}")
+    serve(app, listening, feed, beside)
+
+
+def _reachable(host: str) -> str:
+    """A name under which the page can be opened: every address is none."""
+    if host in {"0.0.0.0", "::"}:  # noqa: S104  compared, not bound
+        return socket.gethostname()
+    return f"[{host}]" if ":" in host else host
+
+
+def _unix(path: Path) -> socket.socket:
+    """A listening unix socket in place of one that was left there; raises ``BadInput``."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_socket():
+            path.unlink()
+        opened = socket.socket(socket.AF_UNIX)
+        opened.bind(str(path))
+        path.chmod(SOCKET_MODE)
+        opened.listen(128)
+    except OSError as error:
+        raise BadInput("ingest", str(path), f"a path for a unix socket ({error.strerror or error})") from error
+    return opened
+
+
+@contextlib.contextmanager
+def _private_umask() -> Iterator[None]:
+    before = os.umask(0o117)
+    try:
+        yield
+    finally:
+        os.umask(before)

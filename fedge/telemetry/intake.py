@@ -1,0 +1,214 @@
+"""What of a board's messages is new: pure bookkeeping by board, whose mistakes touch nobody else's rows.
+
+A board speaks for itself alone. Within a stream its numbers grow; over all streams its stretches do not go back in
+time. So the same message twice, one that was overtaken, and one that was taken before the server was started anew are
+all told apart from what is new.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal, get_args
+
+from fedge.telemetry.batch import MOST_SEQ, OVERLAP_S, STREAM, span_of
+from fedge.telemetry.live import Batch, Progress
+from fedge.telemetry.rows import SampleRow
+from fedge.telemetry.strict import BOARD, Malformed, Range, fields, matching, number, parsed, whole
+from fedge.types import Trace
+
+Kind = Literal["taken", "malformed", "huge", "duplicate", "out-of-order", "foreign", "future"]
+"""What became of a message."""
+KINDS: tuple[Kind, ...] = get_args(Kind)
+MOST_BOARDS = 10_000
+"""Of so many boards the server knows what it has; beyond, the longest silent one is forgotten. Chosen by us."""
+STREAMS = 8
+"""Of so many starts of a board. Chosen by us: what is left of older ones was dropped by age or size long before."""
+AHEAD_S = 60.0
+"""A board's clock may be ahead of the server's by so much. Chosen by us."""
+VERSION = 1
+"""Of the form in which the books are kept."""
+ANY_TIME = Range(-1.0, 1e12)
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What the server knows of one board; times are unix times."""
+
+    streams: tuple[tuple[str, int], ...] = ()
+    """Names of its streams and the last number taken of each, the newest stream last."""
+    end_s: float = 0.0
+    """When its last stretch ended."""
+    heard_s: float = 0.0
+    """When its last message came that was taken, on the server's clock."""
+    progress: Progress | None = None
+    latest: SampleRow | None = None
+    """Its last stretch, since the server was started."""
+    lost: int = 0
+    """Stretches that the board had to throw away in its present stream."""
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+    def seq(self, stream: str) -> int:
+        """The last number taken of a stream; 0 for one that is not known."""
+        return dict(self.streams).get(stream, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a message is, the rows that are new, and what is known of its board once they are kept."""
+
+    kind: Kind
+    board: str
+    seq: int
+    """The last number taken of the message's stream."""
+    rows: tuple[SampleRow, ...]
+    heard: Heard
+
+
+NOBODY = Heard()
+
+
+class Intake:
+    """The books of all boards. ``judged`` changes nothing: keep the rows first, then ``settle``.
+
+    ``ends_s`` are the ends of the last rows that the store has, by board: what was kept just before a crash is known
+    from there, so that it is not taken twice.
+    """
+
+    def __init__(self, ends_s: Mapping[str, float] | None = None, most_boards: int = MOST_BOARDS) -> None:
+        self._boards: OrderedDict[str, Heard] = OrderedDict()
+        self._most = most_boards
+        for board, end_s in (ends_s or {}).items():
+            self._put(board, Heard(end_s=end_s))
+
+    def judged(self, speaker: str, batch: Batch, now_s: float) -> Verdict:
+        """What ``batch`` is when the board ``speaker`` sent it at ``now_s``."""
+        heard = self._boards.get(speaker, NOBODY)
+        last = heard.seq(batch.stream)
+        kind = _kind(speaker, batch, heard, now_s)
+        if kind != "taken":
+            return Verdict(kind, speaker, last, (), _counted(heard, kind))
+        rows = rows_of(batch.board, batch.trace)
+        progress = heard.progress if batch.progress is None else batch.progress
+        after = replace(
+            _counted(heard, kind),
+            streams=_with(heard.streams, batch.stream, batch.seq),
+            end_s=max(heard.end_s, span_of(batch.trace)[1]) if rows else heard.end_s,
+            heard_s=now_s,
+            progress=progress,
+            latest=rows[-1] if rows else heard.latest,
+            lost=batch.lost,
+        )
+        return Verdict(kind, speaker, batch.seq, rows, after)
+
+    def settle(self, verdict: Verdict) -> None:
+        """The verdict holds: its rows are kept."""
+        self._put(verdict.board, verdict.heard)
+
+    def refuse(self, speaker: str, kind: Kind) -> None:
+        """Count a message that could not even be read."""
+        self._put(speaker, _counted(self._boards.get(speaker, NOBODY), kind))
+
+    def counts(self, board: str) -> Mapping[str, int]:
+        """How many messages of the board became what; every kind is there."""
+        counted = self._boards.get(board, NOBODY).counts
+        return {kind: counted.get(kind, 0) for kind in KINDS}
+
+    def boards(self) -> dict[str, Heard]:
+        """What is known, by board, in the order of their names."""
+        return dict(sorted(self._boards.items()))
+
+    def _put(self, board: str, heard: Heard) -> None:
+        self._boards[board] = heard
+        self._boards.move_to_end(board)
+        while len(self._boards) > self._most:
+            self._boards.popitem(last=False)
+
+
+def rows_of(board: str, trace: Trace) -> tuple[SampleRow, ...]:
+    """A trace as rows, one per stretch, outside of any round."""
+    return tuple(
+        SampleRow(
+            at_s=trace.start_s[i],
+            span_s=trace.span_s[i],
+            round=0,
+            board=board,
+            power_w=trace.power_w[i],
+            temperature_c=trace.temperature_c[i],
+            cpu_mhz=trace.cpu_mhz[i],
+            gpu_mhz=trace.gpu_mhz[i],
+            mem_mhz=trace.mem_mhz[i],
+            cpu_load=trace.cpu_load[i],
+            gpu_load=trace.gpu_load[i],
+            mem_load=trace.mem_load[i],
+            rails_w={rail: watts for rail, column in trace.rails_w.items() if (watts := column[i]) is not None},
+        )
+        for i in range(len(trace))
+    )
+
+
+def to_bytes(intake: Intake) -> bytes:
+    """The books as JSON: streams, ends and counts; what a board does now is not kept."""
+    books = {
+        board: {"streams": heard.streams, "end_s": heard.end_s, "heard_s": heard.heard_s, "counts": heard.counts}
+        for board, heard in intake._boards.items()  # noqa: SLF001  the same file's own
+    }
+    return json.dumps({"version": VERSION, "boards": books}, separators=(",", ":")).encode("utf-8")
+
+
+def from_bytes(data: bytes, ends_s: Mapping[str, float] | None = None, most_boards: int = MOST_BOARDS) -> Intake:
+    """The books as they were kept, corrected by the ends that the store knows; raises ``Malformed``."""
+    said = fields(parsed(data), "books", ("version", "boards"), ("version", "boards"))
+    if said["version"] != VERSION or type(said["boards"]) is not dict:
+        raise Malformed(f"books: got version {said['version']!r}; {VERSION} is right")
+    ends_s = ends_s or {}
+    intake = Intake({board: end_s for board, end_s in ends_s.items() if board not in said["boards"]}, most_boards)
+    for board, value in said["boards"].items():
+        heard = _heard(value)
+        end_s = max(heard.end_s, ends_s.get(board, heard.end_s))
+        intake._put(matching(board, "board", BOARD), replace(heard, end_s=end_s))  # noqa: SLF001  as above
+    return intake
+
+
+def _heard(value: object) -> Heard:
+    names = ("streams", "end_s", "heard_s", "counts")
+    said = fields(value, "board", names, names)
+    if type(said["streams"]) is not list or type(said["counts"]) is not dict:
+        raise Malformed("books: streams are a list, counts an object")
+    if not all(type(pair) is list and len(pair) == 2 for pair in said["streams"]):
+        raise Malformed("books: a stream is its name and its last number")
+    return Heard(
+        streams=tuple(
+            (matching(name, "stream", STREAM), whole(seq, "seq", 1, MOST_SEQ)) for name, seq in said["streams"]
+        ),
+        end_s=number(said["end_s"], "end_s", ANY_TIME),
+        heard_s=number(said["heard_s"], "heard_s", ANY_TIME),
+        counts={kind: whole(count, "count", 0, MOST_SEQ) for kind, count in said["counts"].items() if kind in KINDS},
+    )
+
+
+def _kind(speaker: str, batch: Batch, heard: Heard, now_s: float) -> Kind:
+    if batch.board != speaker:
+        return "foreign"
+    if batch.seq <= heard.seq(batch.stream):
+        return "duplicate"
+    if batch.progress is not None and batch.progress.at_s > now_s + AHEAD_S:
+        return "future"
+    if not batch.trace:
+        return "taken"
+    start_s, end_s = span_of(batch.trace)
+    if end_s > now_s + AHEAD_S:
+        return "future"
+    return "out-of-order" if start_s < heard.end_s - OVERLAP_S else "taken"
+
+
+def _counted(heard: Heard, kind: Kind) -> Heard:
+    return replace(heard, counts={**heard.counts, kind: heard.counts.get(kind, 0) + 1})
+
+
+def _with(streams: tuple[tuple[str, int], ...], stream: str, seq: int) -> tuple[tuple[str, int], ...]:
+    """The streams with one more number taken, which makes its stream the newest; the oldest are forgotten."""
+    others = tuple(each for each in streams if each[0] != stream)
+    return (*others, (stream, seq))[-STREAMS:]

@@ -1,0 +1,237 @@
+"""The files of a store: Parquet parts and write-ahead files by number, and the steps from one to the other.
+
+``store/<table>/<number>.wal`` becomes ``<number>.parquet``; a part makes the write-ahead file of its number void. Every
+step leaves either what was there before or what comes after it, and may be done again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedge.errors import BadInput
+from fedge.telemetry import wal
+from fedge.telemetry.run_folder import STORE
+from fedge.telemetry.schema import BY_NAME, OLD_FILES, TABLES, VERSION, Table, arrow_schema, fitted
+
+logger = logging.getLogger(__name__)
+
+VERSION_FILE = "VERSION"
+PART, WAL, DAMAGED, TEMPORARY = ".parquet", ".wal", ".damaged", ".part"
+ROW_GROUP = 131_072
+"""Rows; chosen by us."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A table's files by number, as the folder's names said at one moment."""
+
+    parts: Mapping[int, Path]
+    wals: Mapping[int, Path]
+    damaged: Mapping[int, Path]
+    temporary: tuple[Path, ...]
+
+    @property
+    def live_wals(self) -> Mapping[int, Path]:
+        """Those that no part has made void."""
+        return {number: path for number, path in self.wals.items() if number not in self.parts}
+
+    @property
+    def last(self) -> int:
+        """The highest number in use; 0 when there is none."""
+        return max((*self.parts, *self.wals, *self.damaged), default=0)
+
+
+def table_folder(folder: Path, table: Table) -> Path:
+    """Where the table of the run ``folder`` lies."""
+    return folder / STORE / table.name
+
+
+def listing(where: Path) -> Listing:
+    """The files of the table's folder ``where``; none when it is not there."""
+    try:
+        names = sorted(path.name for path in where.iterdir())
+    except FileNotFoundError:
+        names = []
+    by_kind: dict[str, dict[int, Path]] = {PART: {}, WAL: {}, DAMAGED: {}}
+    for name in names:
+        stem, dot, kind = name.partition(".")
+        if stem.isdecimal() and dot + kind in by_kind:
+            by_kind[dot + kind][int(stem)] = where / name
+    temporary = tuple(where / name for name in names if name.endswith(TEMPORARY))
+    return Listing(by_kind[PART], by_kind[WAL], by_kind[DAMAGED], temporary)
+
+
+def path_of(where: Path, number: int, kind: str) -> Path:
+    return where / f"{number:06d}{kind}"
+
+
+def version_of(folder: Path) -> int | None:
+    """The version of the store in a run folder, None where nothing was stored; raises ``BadInput`` for a newer one."""
+    path = folder / STORE / VERSION_FILE
+    if path.is_file():
+        return _stated_version(path)
+    if any((folder / name).is_file() for name in OLD_FILES.values()):
+        return 1
+    if any((folder / STORE / table.name).is_dir() for table in TABLES):
+        right = f'a file that says which version the store has, here most likely {{"version": {VERSION}}}'
+        raise BadInput(str(path), "no such file beside tables", right)
+    return None
+
+
+def _stated_version(path: Path) -> int:
+    try:
+        version = int(json.loads(path.read_text(encoding="utf-8"))["version"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadInput(str(path), f"no version ({error!r})", f'{{"version": {VERSION}}}, as fedge writes it') from error
+    if version > VERSION:
+        right = f"version {VERSION} or older; this run was written by a newer fedge, which can read it"
+        raise BadInput(str(path), f"version {version}", right)
+    return version
+
+
+def write_part(target: Path, found: Any) -> None:
+    """Write an Arrow table as a part: under a temporary name, on the disk, renamed, the name on the disk too."""
+    import pyarrow.parquet as pq
+
+    temporary = target.with_name(f"{target.name}.{os.getpid()}{TEMPORARY}")
+    pq.write_table(found, temporary, compression="zstd", row_group_size=ROW_GROUP)
+    sync_file(temporary)
+    temporary.replace(target)
+    sync_folder(target.parent)
+
+
+def finish_wal(where: Path, table: Table, number: int) -> None:
+    """Make a part of the write-ahead file ``number`` and remove that file; a damaged one is set aside instead."""
+    import pyarrow as pa
+
+    path = path_of(where, number, WAL)
+    found = wal.read(path)
+    if found.rows:
+        write_part(path_of(where, number, PART), fitted(table, pa.Table.from_batches(found.batches, found.schema)))
+    if found.damaged:
+        logger.warning("%s is damaged after %d rows; it is kept as *%s", path, found.rows, DAMAGED)
+        path.replace(path_of(where, number, DAMAGED))
+    else:
+        path.unlink()  # should a loss of power undo that, the file is void
+
+
+def mend(where: Path, table: Table) -> int:
+    """What a writer does first: remove leftovers, finish what an earlier writer left; returns the next number."""
+    where.mkdir(parents=True, exist_ok=True)
+    files = listing(where)
+    for path in files.temporary:
+        path.unlink()
+    for number, path in files.wals.items():
+        if number in files.parts:
+            path.unlink()
+        else:
+            _finish_left(where, table, number, path)
+    return files.last + 1
+
+
+def _finish_left(where: Path, table: Table, number: int, path: Path) -> None:
+    found = wal.read(path)
+    if found.torn:
+        lost = found.total_bytes - found.good_bytes
+        logger.warning("%s: the last %d bytes are a row that was not written to its end; cut off", path, lost)
+        wal.cut(path, found.good_bytes)
+    finish_wal(where, table, number)
+
+
+def forget_after(where: Path, last_round: int) -> None:
+    """Take the rows of later rounds out of every part; may be stopped anywhere and done again."""
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    for path in listing(where).parts.values():
+        found = pq.read_table(path, partitioning=None)
+        kept = found.filter(pc.less_equal(found.column("round"), last_round))
+        if kept.num_rows == 0:
+            path.unlink()
+            sync_folder(where)
+        elif kept.num_rows < found.num_rows:
+            write_part(path, kept)
+
+
+def forget_old(folder: Path, table: str, max_bytes: int, max_age_s: float, now_s: float) -> int:
+    """Remove the oldest parts of a table of ``folder`` until it keeps to both limits; returns how many went.
+
+    A part goes when all of its rows are older than ``max_age_s``, on the clock of ``now_s``, or when the parts and
+    write-ahead files after it fill ``max_bytes``. What is not a part yet stays.
+    """
+    kind = BY_NAME[table]
+    where = table_folder(folder, kind)
+    files = listing(where)
+    used = sum(_size(path) for path in files.live_wals.values())
+    gone = 0
+    for _, path in sorted(files.parts.items(), reverse=True):
+        used += _size(path)
+        if used > max_bytes or _newest_s(path, kind) < now_s - max_age_s:
+            path.unlink(missing_ok=True)
+            gone += 1
+    return gone
+
+
+def _newest_s(path: Path, table: Table) -> float:
+    """The latest time in a part; endless when the file does not tell."""
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path) as file:
+        place = file.schema_arrow.get_field_index(table.time)
+        groups = [file.metadata.row_group(i).column(place).statistics for i in range(file.metadata.num_row_groups)]
+    if any(group is None or not group.has_min_max for group in groups):
+        return float("inf")
+    return max((float(group.max) for group in groups), default=float("-inf"))
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def read_old(folder: Path, table: Table) -> Any:
+    """A table of a version 1 run, with today's columns."""
+    import pyarrow.parquet as pq
+
+    path = folder / OLD_FILES[table] if table in OLD_FILES else None
+    if path is None or not path.is_file():
+        return empty(table)
+    return fitted(table, pq.ParquetFile(path).read())
+
+
+def empty(table: Table) -> Any:
+    """The table without rows."""
+    return arrow_schema(table, coded=True).empty_table()
+
+
+def found_rows(table: Table, batches: Sequence[Any], schema: Any) -> Any:
+    """Write-ahead rows with the columns of parts."""
+    import pyarrow as pa
+
+    return fitted(table, pa.Table.from_batches(batches, schema)) if batches else empty(table)
+
+
+def sync_file(path: Path) -> None:
+    """Wait until the file's bytes are on the disk."""
+    _sync(path, os.O_RDONLY)
+
+
+def sync_folder(path: Path) -> None:
+    """Wait until the folder's names are on the disk."""
+    _sync(path, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def _sync(path: Path, flags: int) -> None:
+    fd = os.open(path, flags)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,109 @@
+"""A run's tables for analysis: as Arrow, pandas, records, or asked in SQL, which can only read them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from fedge.errors import BadInput, UnknownName
+from fedge.telemetry import parts
+from fedge.telemetry.reading import Snapshot, again, logger, snapshot
+from fedge.telemetry.run_folder import RUN_YAML
+from fedge.telemetry.schema import BY_NAME, BY_ROW, TABLES, R, records
+
+NAMES = ("rounds", "clients", "events", "samples")
+
+
+class OpenRun:
+    """A run as it was when it was opened, finished or not; raises ``BadInput`` when ``folder`` is none.
+
+    ``notes`` says what could not be read, where a file is damaged.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        if parts.version_of(folder) is None and not (folder / RUN_YAML).is_file():
+            got = "a folder without a run's rows" if folder.is_dir() else "no such folder"
+            raise BadInput(str(folder), got, "the folder of a run")
+        # Rounds first: a round is written after everything that belongs to it.
+        self._tables: dict[str, Snapshot] = {table.name: snapshot(folder, table) for table in reversed(TABLES)}
+        self.notes = tuple(note for name in NAMES for note in self._tables[name].notes)
+        for note in self.notes:
+            logger.warning("%s", note)
+        self._connection: Any = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def arrow(self, table: str) -> Any:
+        """The whole table as a ``pyarrow.Table``; raises ``UnknownName``."""
+        if table not in BY_NAME:
+            raise UnknownName("table", table, NAMES)
+        return self._tables[table].dataset().to_table()
+
+    def pandas(self, table: str) -> Any:
+        """The whole table as a ``pandas.DataFrame``, ``rails_w`` as dictionaries; raises ``UnknownName``."""
+        return self.arrow(table).to_pandas(maps_as_pydicts="strict")
+
+    def rows(self, kind: type[R]) -> list[R]:
+        """The table's rows as records."""
+        return records(self.arrow(BY_ROW[kind].name), kind)
+
+    def query(self, sql: str) -> Any:
+        """What one SELECT over ``rounds``, ``clients``, ``events`` and ``samples`` gives, as a ``pyarrow.Table``.
+
+        Nothing but these tables can be read, and nothing written. Raises ``BadInput`` with what is wrong.
+        """
+        import duckdb
+
+        try:
+            statements = duckdb.extract_statements(sql)
+            kinds = [str(statement.type).rpartition(".")[2] for statement in statements]
+            if len(kinds) != 1 or kinds[0] not in {"SELECT", "EXPLAIN"}:
+                raise BadInput("SQL", " and ".join(kinds) or "nothing", _right())
+            if self._connection is None:
+                self._connection = self._connected()
+            return self._connection.sql(sql).to_arrow_table()
+        except duckdb.Error as error:
+            raise BadInput("SQL", _line(error), _right()) from error
+
+    def _connected(self) -> Any:
+        """A database in memory that knows the four tables and may open no file."""
+        import duckdb
+
+        safe: dict[str, Any] = {
+            "python_enable_replacements": False,
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+            "temp_directory": "",
+        }
+        connection = duckdb.connect(":memory:", config=safe)
+        for name in NAMES:
+            connection.register(name, self._tables[name].dataset())
+        connection.execute("SET enable_external_access = false")
+        connection.execute("SET lock_configuration = true")
+        return connection
+
+
+def open_run(path: str | Path) -> OpenRun:
+    """Open a run's folder, also while the run goes on; raises ``BadInput`` when it is none."""
+    return again(lambda: OpenRun(Path(path)))
+
+
+def _right() -> str:
+    return f"one SELECT over the tables {', '.join(NAMES)} (`describe rounds` lists the columns of one)"
+
+
+def _line(error: Exception) -> str:
+    """The message without the picture of the place."""
+    return " ".join(str(error).partition("\nLINE ")[0].split())

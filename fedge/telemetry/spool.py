@@ -1,0 +1,155 @@
+"""A board's queue on disk while nobody takes its batches: one file each, the oldest dropped beyond a size or an age."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedge.telemetry.batch import LARGEST, from_bytes, span_of, to_bytes
+from fedge.telemetry.live import Batch
+from fedge.telemetry.strict import Malformed
+
+NAME = re.compile(r"(\d{12})\.(\d{1,6})\.(\d{1,12})\.json")
+"""Number, stretches, unix time of the end: so that a folder's listing is enough to know what is in it."""
+UNFINISHED = ".unfinished"
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Segment:
+    """One file of the spool."""
+
+    number: int
+    """The order of the batches, over all starts of the program."""
+    stretches: int
+    end_s: int
+    size: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.number:012d}.{self.stretches}.{self.end_s}.json"
+
+
+class Spool:
+    """Batches in ``folder``, at most ``most_bytes`` of them and none older than ``most_age_s`` seconds.
+
+    Nothing here raises because of the disk: a batch that cannot be written is not in the spool, and one that cannot be
+    read is lost. One process at a time.
+    """
+
+    def __init__(self, folder: Path, most_bytes: int, most_age_s: float) -> None:
+        self._folder, self._most_bytes, self._most_age_s = folder, most_bytes, most_age_s
+        self.lost = 0
+        """Stretches that were dropped, because they were too many, too old, or could not be read."""
+        self._failing = False
+        self._segments: dict[int, Segment] = {}
+        self._find()
+
+    @property
+    def numbers(self) -> list[int]:
+        """The batches that are there, the oldest first."""
+        return sorted(self._segments)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all of them."""
+        return sum(segment.size for segment in self._segments.values())
+
+    @property
+    def next_number(self) -> int:
+        """Greater than that of every batch here."""
+        return max(self._segments, default=0) + 1
+
+    def put(self, number: int, batch: Batch, now_s: float) -> bool:
+        """Keep ``batch``, in place of one of the same number; drop the oldest where there is no room. False: not kept.
+
+        What cannot be written, on a full disk, is not kept: the older ones stay.
+        """
+        data = to_bytes(batch)
+        segment = Segment(number, len(batch.trace), int(span_of(batch.trace)[1]), len(data))
+        if len(data) > self._most_bytes or not self._written(segment.name, data):
+            return False
+        former = self._segments.get(number)
+        self._segments[number] = segment
+        if former is not None and former.name != segment.name:
+            self._unlink(former)
+        self.trim(now_s)
+        return number in self._segments
+
+    def read(self, number: int) -> Batch | None:
+        """The batch; one that cannot be read is dropped and lost."""
+        segment = self._segments.get(number)
+        if segment is None:
+            return None
+        try:
+            with (self._folder / segment.name).open("rb") as file:
+                return from_bytes(file.read(LARGEST + 1))
+        except (OSError, Malformed) as error:
+            logger.warning("a batch of %d s in the spool cannot be read and is lost: %s", segment.stretches, error)
+            self._lose(segment)
+            return None
+
+    def drop(self, number: int) -> None:
+        """The batch was taken."""
+        segment = self._segments.pop(number, None)
+        if segment is not None:
+            self._unlink(segment)
+
+    def trim(self, now_s: float) -> None:
+        """Drop the oldest until size and age are right."""
+        for number in self.numbers:
+            segment = self._segments[number]
+            if self.size <= self._most_bytes and segment.end_s >= now_s - self._most_age_s:
+                return
+            self._lose(segment)
+
+    def _lose(self, segment: Segment) -> None:
+        self.lost += segment.stretches
+        self.drop(segment.number)
+
+    def _find(self) -> None:
+        """What a former start left; of two files of one number the one with more in it is the later."""
+        try:
+            entries = [(entry.name, entry.stat().st_size) for entry in os.scandir(self._folder)]
+        except OSError:
+            return
+        for name, size in sorted(entries):
+            if name.endswith(UNFINISHED):
+                self._remove(name)
+            elif found := NAME.fullmatch(name):
+                number, stretches, end_s = (int(part) for part in found.groups())
+                segment = Segment(number, stretches, end_s, size)
+                other = self._segments.get(number)
+                self._segments[number] = segment if other is None else max(segment, other)
+                if other is not None:
+                    self._remove(min(segment, other).name)
+
+    def _written(self, name: str, data: bytes) -> bool:
+        unfinished = self._folder / f"{name}{UNFINISHED}"
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with unfinished.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            unfinished.replace(self._folder / name)
+        except OSError as error:
+            if not self._failing:  # once per trouble, not once per batch
+                logger.warning("the spool cannot be written, what comes now is lost: %s", error)
+            self._failing = True
+            self._remove(unfinished.name)
+            return False
+        self._failing = False
+        return True
+
+    def _unlink(self, segment: Segment) -> None:
+        self._remove(segment.name)
+
+    def _remove(self, name: str) -> None:
+        with contextlib.suppress(OSError):
+            (self._folder / name).unlink(missing_ok=True)

@@ -1,0 +1,145 @@
+"""A write-ahead file: frames of Arrow rows, each checked by a CRC, so that what was appended survives the process.
+
+    file   = frame of the schema, then frames of rows
+    frame  = mark (8 bytes), length of the payload (uint32), CRC-32 of the length and the payload (uint32), payload
+    payload = an Arrow IPC message: the schema's, or one record batch without dictionaries
+
+Integers are little-endian; heads and payloads are multiples of 8 bytes, as Arrow's buffers want to lie. A frame that
+is not whole ends the file: where no whole frame follows, its writer was stopped in the middle of it (torn); where one
+does, the file was damaged later.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+MARK = b"\xfefedgeW2"
+HEAD = struct.Struct("<8sII")
+LONGEST = 2**31
+"""Bytes of a payload; chosen by us, far above what an append writes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a write-ahead file holds: ``batches`` of Arrow rows, the bytes they end at, and whether more is damaged."""
+
+    batches: tuple[Any, ...]
+    schema: Any
+    good_bytes: int
+    total_bytes: int
+    damaged: bool
+
+    @property
+    def torn(self) -> bool:
+        """The last frame is not whole, and nothing whole follows it."""
+        return self.good_bytes < self.total_bytes and not self.damaged
+
+    @property
+    def rows(self) -> int:
+        return sum(batch.num_rows for batch in self.batches)
+
+
+def frame(payload: bytes | memoryview) -> bytes:
+    """The payload with its head."""
+    return HEAD.pack(MARK, len(payload), _crc(len(payload), payload)) + payload
+
+
+def schema_frame(schema: Any) -> bytes:
+    """The first frame of a file."""
+    return frame(memoryview(schema.serialize()))
+
+
+def batch_frame(batch: Any) -> bytes:
+    """A frame of rows."""
+    return frame(memoryview(batch.serialize()))
+
+
+def append(path: Path, data: bytes, good_bytes: int, sync: bool) -> int:
+    """Write ``data`` behind the first ``good_bytes``; returns where it ends.
+
+    When it returns, the bytes are with the operating system; with ``sync`` they are on the disk. On an error nothing of
+    ``data`` stays.
+    """
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | (os.O_CREAT if good_bytes == 0 else 0), 0o644)
+    try:
+        try:
+            _write_all(fd, data)
+        except OSError:
+            os.ftruncate(fd, good_bytes)
+            raise
+        if sync:
+            os.fsync(fd)
+    finally:
+        os.close(fd)
+    return good_bytes + len(data)
+
+
+def read(path: Path) -> Found:
+    """Everything whole up to the first frame that is not; raises ``FileNotFoundError`` when there is no such file."""
+    import pyarrow as pa
+
+    data = path.read_bytes()
+    frames = _frames(data)
+    schema, end, batches = None, 0, []
+    for start, payload in frames:
+        message = pa.py_buffer(payload)
+        if schema is None:
+            schema = pa.ipc.read_schema(message)
+        else:
+            batches.append(pa.ipc.read_record_batch(message, schema))
+        end = start + HEAD.size + len(payload)
+    return Found(tuple(batches), schema, end, len(data), _whole_frame_after(data, end))
+
+
+def cut(path: Path, good_bytes: int) -> None:
+    """Cut a torn frame off."""
+    fd = os.open(path, os.O_WRONLY)
+    try:
+        os.ftruncate(fd, good_bytes)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _frames(data: bytes) -> Iterator[tuple[int, memoryview]]:
+    """Where each whole frame starts, and its payload, up to the first that is not whole."""
+    at = 0
+    while (payload := _frame_at(data, at)) is not None:
+        yield at, payload
+        at += HEAD.size + len(payload)
+
+
+def _frame_at(data: bytes, at: int) -> memoryview | None:
+    """The payload of the whole frame that begins at ``at``; None when there is none."""
+    if at + HEAD.size > len(data):
+        return None
+    mark, length, crc = HEAD.unpack_from(data, at)
+    start = at + HEAD.size
+    if mark != MARK or length > LONGEST or start + length > len(data):
+        return None
+    payload = memoryview(data)[start : start + length]
+    return payload if _crc(length, payload) == crc else None
+
+
+def _whole_frame_after(data: bytes, at: int) -> bool:
+    """Whether some whole frame begins behind ``at``."""
+    while (at := data.find(MARK, at + 1)) >= 0:
+        if _frame_at(data, at) is not None:
+            return True
+    return False
+
+
+def _crc(length: int, payload: bytes | memoryview) -> int:
+    return zlib.crc32(payload, zlib.crc32(length.to_bytes(4, "little")))
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]

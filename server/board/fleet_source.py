@@ -1,0 +1,99 @@
+"""A real fleet as a source of the page: what its boards send all the time, and its newest run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+from fedge.telemetry import open_run, run_folder
+from fedge.telemetry.intake import Heard
+from fedge.telemetry.live import Progress
+from server.board import views
+from server.board.run_source import CURVE_COLUMNS, RunSource, curve_of, is_board, select
+from server.board.views import BoardHistory, Curve, FleetView, RoundView
+
+LOOK_S = 5.0
+"""So often a new run is looked for. Chosen by us."""
+CURVE_S = 3600.0
+"""A board's history shows so much of its samples. Chosen by us."""
+
+
+class Hearing(Protocol):
+    """What is known of the boards that send telemetry."""
+
+    def heard(self) -> dict[str, Heard]: ...
+
+
+class FleetSource:
+    """Boards are there whether a run is going or not; ``store`` holds their samples in unix time."""
+
+    def __init__(
+        self, hearing: Hearing, store: Path, runs: Path | None, now_s: Callable[[], float] = time.time
+    ) -> None:
+        self._hearing, self._store, self._runs, self._now_s = hearing, store, runs, now_s
+        self._heard: Mapping[str, Heard] = {}
+        self._folder: Path | None = None
+        self._looked_s = float("-inf")
+        self._run = self._source(None)
+
+    def view(self) -> FleetView:
+        now_s = self._now_s()
+        if not 0 <= now_s - self._looked_s < LOOK_S:
+            self._looked_s = now_s
+            newest = newest_run(self._runs)
+            if newest != self._folder:
+                self._folder, self._run = newest, self._source(newest)
+        self._heard = self._hearing.heard()
+        return self._run.view()
+
+    def round(self, number: int) -> RoundView | None:
+        return self._run.round(number)
+
+    def history(self, board: str) -> BoardHistory | None:
+        found = self._run.history(board)
+        if found is None:
+            return None
+        curve = self._samples(board)
+        return replace(found, curve=views.thinned(curve), sampled=True, clock="unix") if curve.at_s else found
+
+    def _source(self, folder: Path | None) -> RunSource:
+        return RunSource(folder, self._said, self._refused, self._now_s, real=True)
+
+    def _said(self) -> Mapping[str, Progress]:
+        return {board: said_by(board, heard) for board, heard in self._heard.items()}
+
+    def _refused(self) -> Mapping[str, Mapping[str, int]]:
+        return {board: heard.counts for board, heard in self._heard.items()}
+
+    def _samples(self, board: str) -> Curve:
+        newer = f"at_s >= {self._now_s() - CURVE_S:.3f}"
+        with open_run(self._store) as store:
+            return curve_of(select(store, CURVE_COLUMNS, "samples", f"{is_board(board)} and {newer} order by at_s"))
+
+
+def said_by(board: str, heard: Heard) -> Progress:
+    """A board's last word with its last sample; when it came is on the server's clock, which no board sets."""
+    said = heard.progress or Progress(board, heard.heard_s, "idle")
+    latest = heard.latest
+    return replace(
+        said,
+        at_s=heard.heard_s,
+        power_w=latest.power_w if latest else said.power_w,
+        temperature_c=latest.temperature_c if latest and latest.temperature_c is not None else said.temperature_c,
+    )
+
+
+def newest_run(runs: Path | None) -> Path | None:
+    """The run folder in ``runs`` that was begun last; None when there is none."""
+    if runs is None or not runs.is_dir():
+        return None
+    begun: list[tuple[float, str, Path]] = []
+    for folder in runs.iterdir():
+        try:
+            begun.append(((folder / run_folder.RUN_YAML).stat().st_mtime, folder.name, folder))
+        except OSError:
+            continue
+    return max(begun)[2] if begun else None

@@ -1,0 +1,228 @@
+"""Keeps the page's readers up to date: one look at the source for all of them, and the sockets they come through."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import socket
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any, TypeVar
+
+import uvicorn
+from pydantic import TypeAdapter
+
+from fedge.errors import BadInput
+from server.board.source import Source
+from server.board.views import Changes, FleetView, changes
+
+PERIOD_S = 0.5
+"""Between two looks at the source: readers hear of changes at most twice a second."""
+BEAT_S = 10.0
+"""A reader that hears nothing for longer knows that the connection is gone. Chosen by us."""
+BACKLOG = 32
+"""Messages kept for a reader that is slow; then it starts anew with a snapshot. Chosen by us."""
+MOST_READERS = 64
+"""Streams at once. Chosen by us."""
+PORTS_TRIED = 50
+VIEW: TypeAdapter[FleetView] = TypeAdapter(FleetView)
+CHANGES: TypeAdapter[Changes] = TypeAdapter(Changes)
+T = TypeVar("T")
+
+
+class Feed:
+    """The source's view for many readers; while nobody listens, nobody looks."""
+
+    def __init__(self, source: Source, period_s: float = PERIOD_S, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._source, self._period_s, self._now_s = source, period_s, now_s
+        self._turn = asyncio.Lock()
+        self._readers: set[asyncio.Queue[bytes | None]] = set()
+        self._producer: asyncio.Task[None] | None = None
+        self._view, self._json, self._looked_s = FleetView(), b"", float("-inf")
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closed = False
+
+    @property
+    def full(self) -> bool:
+        return len(self._readers) >= MOST_READERS
+
+    async def view(self) -> FleetView:
+        """The view, no older than one period."""
+        await self._look()
+        return self._view
+
+    async def json(self) -> bytes:
+        """The same as JSON."""
+        await self._look()
+        return self._json
+
+    async def ask(self, question: Callable[[Source], T]) -> T:
+        """Ask the source something; one question at a time, away from the event loop."""
+        async with self._turn:
+            return await asyncio.to_thread(question, self._source)
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """Server-sent events: a snapshot, then what changed, and a beat when there is nothing to say."""
+        self._loop = asyncio.get_running_loop()
+        waiting: asyncio.Queue[bytes | None] = asyncio.Queue(BACKLOG)
+        await self._look()
+        # No await between these two: what happens after the snapshot is in the queue.
+        snapshot = _event("snapshot", self._json)
+        self._readers.add(waiting)
+        self._start()
+        try:
+            yield snapshot
+            while not self._closed:
+                try:
+                    message = await asyncio.wait_for(waiting.get(), BEAT_S)
+                except TimeoutError:
+                    message = _beat()
+                if message is None:
+                    return
+                yield message
+        finally:
+            self._readers.discard(waiting)
+
+    def close(self) -> None:
+        """End every stream; may be called from a signal handler."""
+        self._closed = True
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._dismiss)
+
+    def _dismiss(self) -> None:
+        for waiting in self._readers:
+            with contextlib.suppress(asyncio.QueueFull):
+                waiting.put_nowait(None)
+
+    def _start(self) -> None:
+        if self._producer is None or self._producer.done():
+            self._producer = asyncio.create_task(self._produce())
+
+    async def _produce(self) -> None:
+        while self._readers and not self._closed:
+            await asyncio.sleep(self._period_s)
+            await self._look()
+
+    async def _look(self) -> None:
+        """Read the source unless that was just done, and tell every reader what changed."""
+        async with self._turn:
+            if self._now_s() - self._looked_s < 0.9 * self._period_s:
+                return
+            view, told, whole = await asyncio.to_thread(_compared, self._source, self._view, self._json)
+            self._view, self._json, self._looked_s = view, whole, self._now_s()
+        if told is not None:
+            for waiting in self._readers:
+                self._tell(waiting, told)
+
+    def _tell(self, waiting: asyncio.Queue[bytes | None], message: bytes) -> None:
+        try:
+            waiting.put_nowait(message)
+        except asyncio.QueueFull:
+            while not waiting.empty():
+                waiting.get_nowait()
+            waiting.put_nowait(_event("snapshot", self._json))
+
+
+def _compared(source: Source, before: FleetView, before_json: bytes) -> tuple[FleetView, bytes | None, bytes]:
+    """The view now, the event that leads there from ``before`` (None: nothing changed), and the view as JSON."""
+    after = source.view()
+    change = changes(before, after)
+    if change is None:
+        return before, None, before_json or VIEW.dump_json(before)
+    whole = VIEW.dump_json(after)
+    if isinstance(change, FleetView):
+        return after, _event("snapshot", whole), whole
+    return after, _event("changes", CHANGES.dump_json(change, exclude_none=False)), whole
+
+
+def _event(name: str, data: bytes) -> bytes:
+    return b"event: " + name.encode() + b"\ndata: " + data + b"\n\n"
+
+
+def _beat() -> bytes:
+    return f"event: beat\ndata: {time.time():.3f}\n\n".encode()
+
+
+def bound(host: str, port: int | None, default: int) -> socket.socket:
+    """A listening socket: on ``port``, or where none was asked for on the first free one from ``default``."""
+    tried = [port] if port is not None else [*range(default, min(default + PORTS_TRIED, 65_536)), 0]
+    for number in tried:
+        try:
+            return _listening(host, number)
+        except socket.gaierror as error:
+            raise BadInput("--host", repr(host), "an address or name of this machine") from error
+        except OSError as error:
+            if error.errno == errno.EADDRNOTAVAIL:
+                raise BadInput("--host", repr(host), "an address or name of this machine") from error
+            if error.errno not in {errno.EADDRINUSE, errno.EACCES} or number == tried[-1]:
+                right = "a port that is free and that you may use (1024 and above)"
+                raise BadInput("--port", f"{number} ({error.strerror})", right) from error
+    raise AssertionError("the last port either listens or is refused")
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    opened = socket.socket(family, kind, protocol)
+    try:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        opened.bind(address)
+        opened.listen(128)
+    except OSError:
+        opened.close()
+        raise
+    return opened
+
+
+class _Server(uvicorn.Server):
+    """Ends the streams first: an open one would keep the server from ending."""
+
+    def __init__(self, config: uvicorn.Config, on_exit: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_exit = on_exit
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        self._on_exit()
+        super().handle_exit(sig, frame)
+
+
+class _Quiet(uvicorn.Server):
+    """A second server in the same process: it ends with the first, which alone hears signals."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _config(app: Any) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=2,
+        lifespan="off",
+        ws="none",
+    )
+
+
+def serve(app: Any, listening: socket.socket, feed: Feed, beside: tuple[Any, socket.socket] | None = None) -> None:
+    """Serve until SIGINT or SIGTERM; ``beside`` is another app on a unix socket of its own."""
+    page = _Server(_config(app), feed.close)
+    try:
+        asyncio.run(_both(page, listening, beside))
+    except KeyboardInterrupt:
+        return
+
+
+async def _both(page: _Server, listening: socket.socket, beside: tuple[Any, socket.socket] | None) -> None:
+    if beside is None:
+        await page.serve(sockets=[listening])
+        return
+    app, other = beside
+    second = _Quiet(_config(app))
+    running: Awaitable[None] = asyncio.ensure_future(second.serve(sockets=[other]))
+    await page.serve(sockets=[listening])
+    second.should_exit = True
+    await running

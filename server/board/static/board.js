@@ -1,0 +1,160 @@
+// The page's beginning: lets the reader in, follows the stream, and hands every change to the part that shows it.
+import { chart } from "./charts.js";
+import * as panel from "./panel.js";
+import * as tiles from "./tiles.js";
+import * as timeline from "./timeline.js";
+import { age, count, duration, energy, energyScale, number, percent } from "./words.js";
+
+const $ = id => document.getElementById(id);
+const STATES = { none: "no run", waiting: "waiting for the first round", going: "going on", quiet: "no news", finished: "finished" };
+const SILENCE_MS = 25000, MEASURES_KEPT = 500, FEW_BOARDS = 30;
+const view = { run: null, summary: null, rounds: [], boards: new Map(), origins: [], refused: {}, problem: "" };
+let ahead = 0, heard = 0, stream = null, begun = false, measures = 0;
+
+const seconds = () => Date.now() / 1000 + ahead;
+const write = (id, text) => { const host = $(id); if (host.textContent !== text) host.textContent = text; };
+
+function link(state, text) {
+  $("link").className = `link ${state}`;
+  write("link-text", text);
+}
+
+function head() {
+  const run = view.run;
+  write("run-name", run.name || "fedge board");
+  document.title = run.name ? `${run.name} · fedge board` : "fedge board";
+  write("run-state", STATES[run.state]);
+  $("run-state").className = `badge ${run.state}`;
+  write("run-about", [run.policy && `policy ${run.policy}`, run.backend && (run.real ? "real boards" : `${run.backend}, emulated boards`)].filter(Boolean).join(" · "));
+  write("problem", view.problem);
+  $("problem").hidden = !view.problem;
+}
+
+function summary() {
+  const told = view.summary, run = view.run, none = !told.round;
+  write("s-accuracy", percent(told.accuracy));
+  write("s-loss", none ? "" : `loss ${number(told.loss)}`);
+  write("s-round", run.rounds ? `${told.round} of ${run.rounds}` : `${told.round}`);
+  $("s-progress").value = run.rounds ? told.round / run.rounds : 0;
+  write("s-time", duration(told.round_s));
+  const lost = [["late", told.late], ["failed", told.failed], ["cancelled", told.cancelled]].filter(([, many]) => many).map(([word, many]) => `${many.toLocaleString("en-US")} ${word}`);
+  write("s-lost", none ? "" : lost.join(" · ") || "none late, none failed");
+  write("s-deadline", none ? "" : told.deadline_s === null ? "no deadline" : `deadline ${duration(told.deadline_s)}`);
+  write("s-clock", none ? "–" : duration(told.clock_s));
+  write("s-energy", none ? "–" : energy(told.energy_j));
+  write("s-resting", told.resting_energy_j ? `and ${energy(told.resting_energy_j)} resting` : none ? "" : `${energy(told.energy_j / Math.max(1, view.rounds.length))} per round`);
+  write("s-saving", percent(told.saving));
+  write("s-parked", told.saving === null ? "not known" : `${percent(told.saving_parked)} if MAXN waits low${told.compared < view.rounds.length ? ` · ${told.compared} rounds` : ""}`);
+}
+
+function changedAgo() {
+  const run = view.run;
+  if (!run || run.changed_at_s === null) return write("s-changed", "");
+  const since = Math.max(0, seconds() - run.changed_at_s), ago = age(since);
+  write("s-changed", run.state === "finished" ? `ended ${new Date(1000 * run.changed_at_s).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "short" })}` : `last news ${ago === "now" ? "now" : `${ago} ago`}`);
+}
+
+function charts() {
+  const rounds = view.rounds, x = rounds.map(round => round.round), over = { x, whole: true };
+  const [unit, per] = energyScale(rounds.map(round => round.energy_j));
+  write("energy-unit", unit);
+  chart($("chart-accuracy"), { ...over, y: rounds.map(round => 100 * round.accuracy) }, `Accuracy over ${count(x.length, "round")}`);
+  chart($("chart-time"), { ...over, y: rounds.map(round => round.round_s), limit: rounds.map(round => round.deadline_s), zero: true }, "Round time over rounds");
+  chart($("chart-energy"), { ...over, y: rounds.map(round => round.energy_j / per), zero: true }, "Energy over rounds");
+}
+
+function about() {
+  const lines = view.origins.map(origin => {
+    const made = document.createElement("li"), kind = document.createElement("b");
+    kind.textContent = origin.truth || "not known";
+    made.append(kind, ` · ${origin.boards ? `${origin.boards} × ` : ""}${origin.entry}${origin.prior && origin.prior !== origin.truth ? `, foreseen from ${origin.prior} figures` : ""}`);
+    made.title = origin.source;
+    return made;
+  });
+  $("origins").replaceChildren(...lines);
+  const kinds = Object.entries(view.refused).filter(([, many]) => many);
+  write("refused", kinds.length ? `Telemetry that was refused: ${kinds.map(([why, many]) => `${many.toLocaleString("en-US")} ${why}`).join(", ")}.` : "");
+  $("about").hidden = !lines.length && !kinds.length;
+}
+
+function say(rounds) {
+  const last = rounds.at(-1);
+  if (last) write("said", `Round ${last.round} is over: accuracy ${percent(last.accuracy)}, ${duration(last.round_s)}.`);
+}
+
+// Below a few boards there is room for the timeline; beside many there is.
+function place(boards) {
+  const host = $(boards <= FEW_BOARDS ? "left" : "side"), section = $("timeline-section");
+  if (section.parentElement !== host) host[boards <= FEW_BOARDS ? "append" : "prepend"](section);
+}
+
+// One update from the server, measured: what it takes is in the browser's own performance timeline.
+function apply(told, whole) {
+  const start = performance.now(), now = seconds();
+  for (const key of ["run", "summary", "origins", "refused", "problem"]) if (told[key] !== null && told[key] !== undefined) view[key] = told[key];
+  if (whole) { view.rounds = told.rounds; view.boards = new Map(told.boards.map(board => [board.name, board])); }
+  else { view.rounds.push(...told.rounds); for (const board of told.boards) view.boards.set(board.name, board); }
+  $("main").hidden = false;
+  $("login").hidden = true;
+  head();
+  if (whole || told.summary || told.run) summary();
+  changedAgo();
+  if (whole) place(told.boards.length);
+  if (whole) tiles.all(told.boards, now); else tiles.some(told.boards, now);
+  if (whole || told.rounds.length) { charts(); timeline.rounds(view.rounds); }
+  if (whole || told.origins || told.refused) about();
+  if (!whole) say(told.rounds);
+  if (!begun) { begun = true; panel.begin(now); } else panel.update(told.boards, now);
+  performance.measure(whole ? "board-snapshot" : "board-update", { start, detail: told.boards.length });
+  if (++measures > MEASURES_KEPT) { performance.clearMeasures(); measures = 0; }
+}
+
+function follow() {
+  stream?.close();
+  stream = new EventSource("/api/stream");
+  const hear = () => { heard = Date.now(); link("on", "connected"); };
+  stream.addEventListener("open", hear);
+  stream.addEventListener("snapshot", event => { hear(); apply(JSON.parse(event.data), true); });
+  stream.addEventListener("changes", event => { hear(); apply(JSON.parse(event.data), false); });
+  stream.addEventListener("beat", event => { hear(); ahead = Number(event.data) - Date.now() / 1000; });
+  stream.addEventListener("error", () => {
+    link("lost", "connection lost, trying again");
+    if (stream.readyState === EventSource.CLOSED) setTimeout(enter, 2000);
+  });
+}
+
+async function login(token) {
+  const answer = await fetch("/api/login", { headers: { Authorization: `Bearer ${token}` }, cache: "no-store" });
+  return answer.ok;
+}
+
+async function enter() {
+  const given = new URLSearchParams(location.hash.slice(1)).get("token");
+  if (given) {
+    await login(given).catch(() => false);
+    // The token is in the cookie now; it need not stay in the address.
+    window.history.replaceState(null, "", location.pathname);
+  }
+  const answer = await fetch("/api/login", { cache: "no-store" }).catch(() => null);
+  if (answer === null) { link("lost", "the server does not answer"); setTimeout(enter, 2000); return; }
+  if (answer.status === 401) { $("login").hidden = false; $("main").hidden = true; link("", "not logged in"); $("token").focus(); return; }
+  follow();
+}
+
+$("login").addEventListener("submit", async event => {
+  event.preventDefault();
+  const right = await login($("token").value.trim()).catch(() => false);
+  write("login-problem", right ? "" : "This is not the token.");
+  if (right) { $("token").value = ""; enter(); }
+});
+tiles.begin(board => panel.open(board, seconds()));
+timeline.begin(board => panel.open(board, seconds()));
+let due = 0;
+addEventListener("resize", () => { cancelAnimationFrame(due); due = requestAnimationFrame(() => { if (view.run) charts(); }); });
+setInterval(() => {
+  if (stream && Date.now() - heard > SILENCE_MS) { heard = Date.now(); link("lost", "connection lost, trying again"); follow(); }
+  if (!view.run || document.hidden) return;
+  changedAgo();
+  tiles.tick(seconds());
+}, 1000);
+enter();

@@ -1,0 +1,190 @@
+"""MLflow: a run as an MLflow run; metrics by round, the experiment as parameters, labels as tags, files at the end."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from fedge.errors import BadInput
+from fedge.experiment import Experiment
+from fedge.telemetry.rows import RECORDED, EventRow
+from fedge.telemetry.run_folder import REPORT, SUMMARY, write_json
+from fedge.telemetry.store import Row
+from server.exporters.described import as_yaml, flat, labels_of
+from server.exporters.figures import Told, gathering
+
+FOLDER, STORE, RUNS = "mlflow", "mlflow.db", "runs.json"
+WITNESS = "round/accuracy"
+"""Written last of a round: its last step says which rounds MLflow has."""
+IN_A_BATCH, PARAMS_IN_A_BATCH, LONGEST_PARAM = 900, 100, 500
+"""MLflow takes 1000 metrics and 100 parameters in one request, and parameters of 500 characters in its older forms."""
+SETTINGS = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+}
+"""MLflow's own telemetry is off, and a server that does not answer holds a run up for seconds, not for many minutes."""
+FORCED = ("MLFLOW_DISABLE_TELEMETRY",)
+DONE = "budget"
+"""The kind of event with which a run ends early and well."""
+
+
+class MLflow:
+    """Writes to ``tracking_uri``; by default to a SQLite file in ``out``, the folder ``mlflow`` of the run.
+
+    ``name`` is that of MLflow's experiment, the fedge experiment's by default; the MLflow run is called like the run's
+    folder. The time of a metric is the fleet's clock.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        folder: Path,
+        *,
+        tracking_uri: str | None = None,
+        out: str = FOLDER,
+        name: str | None = None,
+    ) -> None:
+        self._experiment, self._folder, self._name = experiment, folder, name or experiment.name
+        self._out, self._local = folder / out, tracking_uri is None
+        self._uri = tracking_uri or f"sqlite:///{self._out / STORE}"
+        self._gathering = gathering(experiment)
+        self._recorded: set[str] = set()
+        self._last = 0
+        self._ended = self._closed = self._going = False
+        self._client: Any = None
+        self._run = ""
+
+    @staticmethod
+    def checked(*, tracking_uri: str | None = None, out: str | None = None, **_others: object) -> None:
+        """Raise ``BadInput`` for options that do not go together, or a password that would lie in the run's folder."""
+        if tracking_uri is not None and out is not None:
+            raise BadInput("options.out", repr(out), "no folder beside a tracking_uri, which says where it all goes")
+        if tracking_uri is not None and urlsplit(tracking_uri).password:
+            right = "an address without it; set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+            raise BadInput("options.tracking_uri", "an address with a password", right)
+
+    def append(self, rows: Iterable[Row]) -> None:
+        """Log the rounds that are complete with ``rows``, each once."""
+        if self._closed:
+            raise ValueError("the exporter is closed")
+        rows = tuple(rows)
+        self._hear(row for row in rows if isinstance(row, EventRow))
+        for told in self._gathering.of(rows):
+            self._go()
+            if told.round > self._last:
+                self._log(told)
+
+    def close(self) -> None:
+        """Add the files that are there by now, and say whether every round was played."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._going:
+            self.keep([self._folder / REPORT, self._folder / SUMMARY])
+            over = self._ended or self._last >= self._experiment.rounds
+            self._client.set_terminated(self._run, "FINISHED" if over else "FAILED")
+
+    def keep(self, files: Sequence[Path]) -> None:
+        """Those of ``files`` that are there as artefacts of the run; called again after the run, when they are made."""
+        self._open()
+        for path in files:
+            if path.is_file():
+                self._client.log_artifact(self._run, str(path))
+
+    def _hear(self, events: Iterable[EventRow]) -> None:
+        for event in events:
+            self._ended |= event.kind == DONE
+            if event.kind == RECORDED and event.board and event.board not in self._recorded:
+                self._recorded.add(event.board)
+                if self._client is not None:
+                    self._tag()
+
+    def _go(self) -> None:
+        """Open the MLflow run, which is under way from now on."""
+        self._open()
+        if not self._going:
+            self._client.update_run(self._run, status="RUNNING")
+            self._going = True
+
+    def _open(self) -> None:
+        """Go on with the MLflow run that this folder knows at this address, or begin one."""
+        if self._client is not None:
+            return
+        self._out.mkdir(parents=True, exist_ok=True)
+        self._client = client_of(self._uri)
+        path = self._folder / FOLDER / RUNS
+        known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        self._run = self._alive(known.get(self._uri)) or self._begun()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, {**known, self._uri: self._run})
+        self._last = max((m.step for m in self._client.get_metric_history(self._run, WITNESS)), default=0)
+
+    def _alive(self, run: str | None) -> str | None:
+        """``run``, if it is still there."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            if run is None or self._client.get_run(run).info.lifecycle_stage != "active":
+                return None
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                raise
+            return None
+        return run
+
+    def _begun(self) -> str:
+        from mlflow.entities import Param
+
+        found = self._client.get_experiment_by_name(self._name)
+        place = (self._out / "artifacts").resolve().as_uri() if self._local else None
+        group = found.experiment_id if found else self._client.create_experiment(self._name, artifact_location=place)
+        run = str(self._client.create_run(group, run_name=self._folder.name).info.run_id)
+        params = (Param(key, str(value)[:LONGEST_PARAM]) for key, value in flat(self._experiment).items())
+        for some in _batches(params, PARAMS_IN_A_BATCH):
+            self._client.log_batch(run, params=some)
+        self._client.log_text(run, as_yaml(self._experiment), "experiment.yaml")
+        self._run = run
+        self._tag()
+        return run
+
+    def _tag(self) -> None:
+        """How each kind of board's figures came about."""
+        for name, label in labels_of(self._experiment, self._recorded).items():
+            self._client.set_tag(self._run, f"fedge.label.{name}", label)
+
+    def _log(self, told: Told) -> None:
+        from mlflow.entities import Metric
+
+        at_ms = round(told.end_s * 1000.0)
+        figures = sorted(told.figures.items(), key=lambda each: each[0] == WITNESS)
+        metrics = (Metric(key, value, at_ms, told.round) for key, value in figures)
+        for some in _batches(metrics, IN_A_BATCH):
+            self._client.log_batch(self._run, metrics=some)
+        self._last = told.round
+
+
+def _batches(values: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    left = iter(values)
+    while some := list(islice(left, size)):
+        yield some
+
+
+def client_of(uri: str) -> Any:
+    """MLflow's client, quiet and without its own telemetry."""
+    for key, value in SETTINGS.items():
+        if key in FORCED:
+            os.environ[key] = value
+        os.environ.setdefault(key, value)
+    from mlflow.tracking import MlflowClient
+
+    for name in ("mlflow", "alembic"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    return MlflowClient(tracking_uri=uri)

@@ -1,0 +1,91 @@
+"""What runs in an actor's process on a Ray cluster: a board, or the boards of one kind, as Ray's own metrics.
+
+The class is sent to the cluster by value, so its machines need Ray and nothing of fedge: standard library and Ray only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+GAUGES: dict[str, tuple[str, str]] = {
+    "power_w": ("fedge_power_watts", "A board's power: mean of its work in a round, or its newest sample since"),
+    "round_s": ("fedge_round_seconds", "From the round's start to the board's end, on the fleet's clock"),
+    "progress": ("fedge_progress_ratio", "Minibatches done of those asked for in the round"),
+    "temperature_c": ("fedge_temperature_celsius", "A board's hottest sensor"),
+}
+"""Field -> name and description of the metric."""
+ENERGY = ("fedge_energy_joules", "Work, radio and waiting of the rounds that the board took part in")
+MODE = ("fedge_mode_info", "1, with the power mode that the board is in")
+TAGS = ("run", "board", "device")
+SUMS = ("power_w",)
+"""What is added up where there are too many boards for one series each."""
+
+
+REPEAT_S = 1.0
+"""Ray shows a gauge in the next scrape and then forgets it, so that every value is set again and again."""
+
+
+class Held:
+    """Gauges that keep their values until other ones are set, repeated by a thread."""
+
+    def __init__(self, gauges: Mapping[str, tuple[str, str]], tags: tuple[str, ...]) -> None:
+        import threading
+
+        from ray.util.metrics import Gauge
+
+        self._gauges = {field: Gauge(name, text, tag_keys=tags) for field, (name, text) in gauges.items()}
+        self._held: dict[tuple[str, str], tuple[float, dict[str, str]]] = {}
+        threading.Thread(target=self._repeat, name="gauges", daemon=True).start()
+
+    def set(self, field: str, value: float, tags: dict[str, str], key: str) -> None:
+        """Hold ``value``; it replaces what was held of the field under ``key``, whatever its tags were."""
+        self._held[field, key] = value, tags
+        self._gauges[field].set(value, tags)
+
+    def _repeat(self) -> None:
+        import time
+
+        while True:
+            time.sleep(REPEAT_S)
+            for (field, _), (value, tags) in list(self._held.items()):
+                self._gauges[field].set(value, tags)
+
+
+class FedgeBoards:
+    """Holds what was told of its boards last; ``summed`` makes one series per kind instead of one per board."""
+
+    def __init__(self, label: str, run: str, summed: bool = False) -> None:
+        from ray.util.metrics import Counter
+
+        self._label, self._run, self._summed = label, run, summed
+        self._gauges, self._modes = Held(GAUGES, TAGS), Held({"mode": MODE}, (*TAGS, "mode"))
+        self._energy = Counter(*ENERGY, tag_keys=TAGS)
+        self._told: dict[str, dict[str, Any]] = {}
+
+    def __repr__(self) -> str:
+        return self._label
+
+    def show(self, told: Sequence[Mapping[str, Any]]) -> None:
+        """Take what is known of boards now: the fields of ``Shown``; ``energy_j`` is the total since the beginning."""
+        for shown in told:
+            before = self._told.get(shown["board"], {})
+            # What is not known now is what was known last.
+            self._told[shown["board"]] = before | {key: value for key, value in shown.items() if value is not None}
+            self._set(shown, before)
+
+    def _set(self, shown: Mapping[str, Any], before: Mapping[str, Any]) -> None:
+        board = "" if self._summed else shown["board"]
+        tags = {"run": self._run, "board": board, "device": shown["device"]}
+        for field in SUMS if self._summed else GAUGES:
+            if shown[field] is not None:
+                value = self._total(field) if self._summed else shown[field]
+                self._gauges.set(field, value, tags, board)
+        gained = shown["energy_j"] - before.get("energy_j", 0.0)
+        if gained > 0:
+            self._energy.inc(gained, tags)
+        if shown["mode"] and not self._summed:
+            self._modes.set("mode", 1.0, tags | {"mode": shown["mode"]}, board)
+
+    def _total(self, field: str) -> float:
+        return float(sum(told.get(field, 0.0) for told in self._told.values()))

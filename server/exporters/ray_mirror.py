@@ -1,0 +1,233 @@
+"""The boards of a run on a Ray cluster: named actors with Ray's own metrics, told by a thread that holds nobody up."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from fedge.devices.catalogue import load_catalogue
+from fedge.errors import BadInput, RunFailed
+from fedge.experiment import Experiment, boards
+from fedge.telemetry.live import Progress
+from fedge.telemetry.progress import told
+from fedge.telemetry.reading import read_rows
+from fedge.telemetry.rows import ClientRow, RoundRow
+from fedge.telemetry.store import Row
+from fedge.types import PowerMode
+from server.exporters.ray_boards import Actors, Cast, FleetShown, Shown, to_json
+
+OWN_ACTORS = 64
+"""Boards that each get an actor; above it one actor stands for all boards of a kind. Chosen by us."""
+POLL_S = 1.0
+"""How often the boards' statements between replies are read. Chosen by us."""
+END_WITHIN_S = 10.0
+LIVE = "live"
+"""The folder of a run with the boards' statements."""
+
+
+class Picture:
+    """What is known of every board, and which of it is new."""
+
+    def __init__(self, devices: Mapping[str, str]) -> None:
+        self._shown = {board: Shown(board, device) for board, device in devices.items()}
+        self._told_s = dict.fromkeys(devices, 0.0)
+        self._news: dict[str, Shown] = {}
+        self._spent_j = 0.0
+        self._fleet: FleetShown | None = None
+
+    def take(self, rows: Iterable[Row], at_s: float) -> None:
+        """Rows that the store has; ``at_s`` is the unix time."""
+        for row in rows:
+            if isinstance(row, ClientRow) and row.board in self._shown:
+                self._told_s[row.board] = at_s
+                self._put(_after(self._shown[row.board], row))
+            elif isinstance(row, RoundRow):
+                self._spent_j += row.energy_j
+                self._fleet = FleetShown(row.round, row.round_s, self._spent_j, row.accuracy)
+
+    def hear(self, statements: Mapping[str, Progress]) -> None:
+        """What boards said between replies; nothing from before a board's last row counts."""
+        for board, said in statements.items():
+            if board in self._shown and said.at_s > self._told_s[board]:
+                self._told_s[board] = said.at_s
+                self._put(_during(self._shown[board], said))
+
+    def news(self) -> tuple[list[Shown], FleetShown | None]:
+        """What changed since the last call."""
+        boards_, fleet = list(self._news.values()), self._fleet
+        self._news, self._fleet = {}, None
+        return boards_, fleet
+
+    def _put(self, shown: Shown) -> None:
+        before = self._news.get(shown.board)
+        self._shown[shown.board] = shown
+        # A round's own figures are not hidden by a statement that came before anybody was told of them.
+        self._news[shown.board] = dataclasses.replace(shown, live=shown.live and (before is None or before.live))
+
+
+def _after(shown: Shown, row: ClientRow) -> Shown:
+    """The board after a round; one that failed told nothing but that."""
+    known = row.cores is not None
+    mode = PowerMode(row.cores or 0, row.cpu_mhz or 0.0, row.gpu_mhz or 0.0, row.mem_mhz or 0.0)
+    return dataclasses.replace(
+        shown,
+        energy_j=shown.energy_j + row.energy_j,
+        power_w=row.power_w,
+        round_s=row.end_s - row.start_s,
+        progress=row.steps / (row.asked_steps or row.steps) if row.steps else 0.0,
+        temperature_c=row.temperature_c,
+        mode=str(mode) if known else shown.mode,
+        live=False,
+    )
+
+
+def _during(shown: Shown, said: Progress) -> Shown:
+    return dataclasses.replace(
+        shown,
+        power_w=said.power_w,
+        progress=min(1.0, said.steps_done / said.steps) if said.steps else None,
+        temperature_c=said.temperature_c,
+        mode=said.mode or shown.mode,
+        live=True,
+    )
+
+
+class Link(Protocol):
+    """The way to the actors."""
+
+    def show(self, boards: Sequence[Shown], fleet: FleetShown | None) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Child:
+    """The actors' driver as a process of its own, attached to the cluster at ``address``; its log is ``log``."""
+
+    def __init__(self, address: str, cast: Cast, log: Path) -> None:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "server.exporters.ray_boards"]
+        env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "RAY_USAGE_STATS_ENABLED": "0"}
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=output, stderr=output, env=env, text=True
+            )
+        self._write(json.dumps({"address": address, "cast": dataclasses.asdict(cast)}) + "\n")
+
+    def show(self, boards: Sequence[Shown], fleet: FleetShown | None) -> None:
+        """Raises ``OSError`` when the process is gone."""
+        self._write(to_json(boards, fleet))
+
+    def close(self) -> None:
+        """End of input, and the end of the process, at the latest after ``END_WITHIN_S``."""
+        try:
+            self._process.communicate(timeout=END_WITHIN_S)
+        except (OSError, ValueError, subprocess.TimeoutExpired):
+            self.kill()
+
+    def kill(self) -> None:
+        """End the process now; its actors end with it."""
+        self._process.kill()
+        self._process.wait()
+
+    def _write(self, line: str) -> None:
+        stdin = self._process.stdin
+        assert stdin is not None
+        stdin.write(line)
+        stdin.flush()
+
+
+class RayMirror:
+    """Shows every board on the Ray cluster at ``address``, or on the one that the run itself is on.
+
+    Up to ``own_actors`` boards get an actor each, about 60 MB of memory; above it there is one per kind of board.
+    Without ``address``, a run whose Ray is its own and has no dashboard is not mirrored: nobody could see it.
+    """
+
+    def __init__(
+        self, experiment: Experiment, folder: Path, *, address: str | None = None, own_actors: int = OWN_ACTORS
+    ) -> None:
+        named = {board.name: board.entry.device for board in boards(experiment)}
+        titles = {name: spec.title for name, spec in load_catalogue().items()}
+        self._cast = Cast(folder.name, named, titles, own_actors)
+        self._folder, self._address = folder, address
+        self._picture, self._lock = Picture(named), threading.Lock()
+        self._wake, self._over = threading.Event(), threading.Event()
+        self._child: Child | None = None
+        self._thread: threading.Thread | None = None
+        self._failure = ""
+
+    @staticmethod
+    def checked(*, address: str | None = None, own_actors: int = OWN_ACTORS) -> None:
+        """Raise ``BadInput`` for options that cannot be."""
+        if address is not None and not address:
+            raise BadInput("options.address", "nothing", "a Ray cluster's address, such as 10.0.0.5:6379")
+        if own_actors < 0:
+            raise BadInput("options.own_actors", str(own_actors), "a number of boards, 0 or more")
+
+    def append(self, rows: Iterable[Row]) -> None:
+        """Note the rows and return; the thread tells the actors, from the first rows on.
+
+        Raises ``RunFailed`` once the mirror has ended for want of a cluster.
+        """
+        if self._failure:
+            raise RunFailed(self._failure)
+        rows = tuple(rows)
+        if self._thread is None and rows:
+            first = min(row.round for row in rows)
+            self._picture.take((row for row in read_rows(self._folder, ClientRow) if row.round < first), 0.0)
+            self._picture.take((row for row in read_rows(self._folder, RoundRow) if row.round < first), 0.0)
+            self._thread = threading.Thread(target=self._mirror, name="ray-mirror", daemon=True)
+            self._thread.start()
+        with self._lock:
+            self._picture.take(rows, time.time())
+        self._wake.set()
+
+    def close(self) -> None:
+        """Tell what is left and end the actors; a cluster that hangs is not waited for."""
+        self._over.set()
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(2 * END_WITHIN_S)
+        if self._child is not None:
+            self._child.kill()
+
+    def _mirror(self) -> None:
+        """The thread: attaches, tells and ends; whatever goes wrong ends the mirror alone."""
+        try:
+            link = self._attached()
+            while not self._over.is_set():
+                self._tell(link)
+                self._wake.wait(POLL_S)
+                self._wake.clear()
+            self._tell(link)
+            link.close()
+        except Exception as error:  # noqa: BLE001 - a cluster's trouble is not the run's
+            self._failure = f"the boards are no longer shown on Ray: {str(error) or type(error).__name__}"
+            if self._child is not None:
+                self._child.kill()
+
+    def _tell(self, link: Link) -> None:
+        statements = told(self._folder / LIVE)
+        with self._lock:
+            self._picture.hear(statements)
+            boards_, fleet = self._picture.news()
+        if boards_ or fleet is not None:
+            link.show(boards_, fleet)
+
+    def _attached(self) -> Link:
+        if self._address is not None:
+            self._child = Child(self._address, self._cast, self._folder / "logs" / "ray-mirror.log")
+            return self._child
+        import ray
+
+        if os.environ.get("RAY_ADDRESS", "local") == "local" or not ray.is_initialized():
+            raise RunFailed("no cluster with a dashboard; use --ray-dashboard, RAY_ADDRESS or the option address")
+        return Actors(self._cast)

@@ -1,0 +1,93 @@
+"""TensorBoard: a run's figures as event files, written with TensorBoard's own writer; steps are round numbers.
+
+A file of a session is opened with the first round that it tells. It then says from which round on it begins, and
+readers forget what earlier files told of that round and later ones: so a round that is played again is there once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from fedge.experiment import Experiment
+from fedge.telemetry.store import Row
+from server.exporters.described import as_yaml, flat, labels_of
+from server.exporters.figures import Told, gathering
+
+FOLDER = "tensorboard"
+FILE = "events.out.tfevents.{number:010d}.fedge"
+"""Readers take the files of a folder in the order of their names."""
+
+
+class TensorBoard:
+    """Writes into ``out``, the folder ``tensorboard`` of the run by default; relative paths begin in the run folder.
+
+    The time of an event is the fleet's clock, in seconds from the run's start.
+    """
+
+    def __init__(self, experiment: Experiment, folder: Path, *, out: str = FOLDER) -> None:
+        self._experiment, self._folder = experiment, folder / out
+        self._gathering = gathering(experiment)
+        self._writer: Any = None
+        self._closed = False
+
+    def append(self, rows: Iterable[Row]) -> None:
+        """Write the rounds that are complete with ``rows``; they are on disk when this returns."""
+        if self._closed:
+            raise ValueError("the exporter is closed")
+        for told in self._gathering.of(rows):
+            if self._writer is None:
+                self._writer = self._opened(told)
+            self._write(told.end_s, told.round, summary=_summary(told.figures))
+            self._writer.flush()
+
+    def close(self) -> None:
+        self._closed = True
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def _opened(self, first: Told) -> Any:
+        """A new file behind the earlier ones; the first one of all describes the experiment."""
+        from tensorboard.compat.proto.event_pb2 import SessionLog
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        self._folder.mkdir(parents=True, exist_ok=True)
+        earlier = len(list(self._folder.glob("events.out.tfevents.*")))
+        path = self._folder / FILE.format(number=earlier)
+        self._writer = RecordWriter(path.open("xb"))
+        self._write(first.end_s, 0, file_version="brain.Event:2")
+        if earlier:
+            self._write(first.end_s, first.round, session_log=SessionLog(status=SessionLog.START))
+        else:
+            for summary in _descriptions(self._experiment):
+                self._write(0.0, 0, summary=summary)
+        return self._writer
+
+    def _write(self, at_s: float, step: int, **what: Any) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+
+        self._writer.write(Event(wall_time=at_s, step=step, **what).SerializeToString())
+
+
+def _summary(figures: Mapping[str, float]) -> Any:
+    from tensorboard.compat.proto.summary_pb2 import Summary
+
+    return Summary(value=[Summary.Value(tag=tag, simple_value=value) for tag, value in figures.items()])
+
+
+def _descriptions(experiment: Experiment) -> tuple[Any, ...]:
+    """The experiment as text and as hyperparameters, and the labels of its boards' figures."""
+    from tensorboard.plugins.hparams import summary_v2 as hparams
+    from tensorboard.plugins.text.summary_v2 import text_pb
+
+    yaml = "".join(f"    {line}\n" for line in as_yaml(experiment).splitlines())
+    labels = "\n".join(f"- {name}: {label}" for name, label in labels_of(experiment).items())
+    metrics = [hparams.Metric(tag) for tag in ("round/accuracy", "round/energy_j", "round/round_s")]
+    return (
+        text_pb("experiment", yaml),
+        text_pb("figures", labels),
+        hparams.hparams_config_pb([], metrics, time_created_secs=0.0),
+        hparams.hparams_pb(flat(experiment), trial_id=experiment.name, start_time_secs=0.0),
+    )

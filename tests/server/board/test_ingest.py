@@ -1,0 +1,273 @@
+"""The server takes what boards tell once it is stored, and a board that sends rubbish spoils its own rows alone."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from contracts.live_server import LiveServer, heard, live_server, post
+from starlette.testclient import TestClient
+
+from fedge.telemetry.batch import LARGEST, to_bytes
+from fedge.telemetry.intake import Intake
+from fedge.telemetry.live import Batch, Progress
+from fedge.telemetry.reading import read_rows
+from fedge.telemetry.rows import SampleRow
+from fedge.types import NOTHING_SEEN, Trace
+from server.board.ingest import FORGET_S, Ingest, Limits, ingest_app, open_ingest
+
+T0 = 1_790_000_000.0
+
+
+class Kept:
+    """Tables in memory that can be told to fail, or to be slow."""
+
+    def __init__(self) -> None:
+        self.rows: list[SampleRow] = []
+        self.fault: Exception | None = None
+        self.go = threading.Event()
+        self.go.set()
+
+    def append(self, rows: Iterable[SampleRow]) -> None:
+        self.go.wait(20)
+        if self.fault is not None:
+            raise self.fault
+        self.rows += rows
+
+    def close(self) -> None:
+        return
+
+
+def message(board: str, seq: int, stretches: int = 1, start_s: float | None = None) -> Batch:
+    n, nobody = stretches, (None,) * stretches
+    first = T0 + 10 * seq if start_s is None else start_s
+    times = tuple(first + i for i in range(n))
+    trace = Trace(times, (1.0,) * n, tuple(seq % 100 + i / 7 for i in range(n)), *((nobody,) * 7))
+    return Batch(1, board, "s", seq, trace if n else NOTHING_SEEN, Progress(board, T0, "training", round=seq))
+
+
+@pytest.fixture
+def kept() -> Kept:
+    return Kept()
+
+
+@pytest.fixture
+def ingest(tmp_path: Path, kept: Kept) -> Ingest:
+    return Ingest(tmp_path, kept, Intake(), Limits(), lambda: T0 + 1e6)
+
+
+@pytest.fixture
+def client(ingest: Ingest) -> Iterator[TestClient]:
+    with TestClient(ingest_app(ingest)) as asking:
+        yield asking
+
+
+def send(client: TestClient, board: str | None, body: bytes) -> tuple[int, dict[str, object]]:
+    answer = client.post("/telemetry", content=body, headers={} if board is None else {"X-Fedge-Board": board})
+    return answer.status_code, answer.json()
+
+
+def test_a_message_is_acknowledged_when_its_rows_are_stored(client: TestClient, kept: Kept, ingest: Ingest) -> None:
+    assert send(client, "a", to_bytes(message("a", 1, 3))) == (200, {"seq": 1, "kind": "taken"})
+    assert send(client, "a", to_bytes(message("a", 1, 3))) == (200, {"seq": 1, "kind": "duplicate"})
+    assert [row.at_s for row in kept.rows] == [T0 + 10, T0 + 11, T0 + 12]
+    assert ingest.heard()["a"].progress == message("a", 1).progress
+    assert ingest.counts("a")["duplicate"] == 1
+
+
+@pytest.mark.parametrize("board", [None, "", "../x", "a b", "x" * 65])
+def test_without_a_board_that_the_proxy_knows_nothing_is_taken(
+    board: str | None, client: TestClient, kept: Kept, ingest: Ingest
+) -> None:
+    assert send(client, board, to_bytes(message("a", 1)))[0] == 403
+    assert kept.rows == []
+    assert ingest.heard() == {}
+
+
+def test_two_names_at_once_are_none(client: TestClient) -> None:
+    headers = [("X-Fedge-Board", "a"), ("X-Fedge-Board", "b")]
+    assert client.post("/telemetry", content=to_bytes(message("a", 1)), headers=headers).status_code == 403
+
+
+def test_a_message_that_cannot_be_read_is_counted_for_its_sender(client: TestClient, ingest: Ingest) -> None:
+    assert send(client, "a", b"{")[0] == 400
+    assert send(client, "a", b" " * (LARGEST + 1))[0] == 413
+    assert (ingest.counts("a")["malformed"], ingest.counts("a")["huge"]) == (1, 1)
+
+
+def test_a_board_speaks_for_itself_only(client: TestClient, kept: Kept, ingest: Ingest) -> None:
+    send(client, "a", to_bytes(message("a", 1)))
+    before = ingest.heard()["a"]
+    assert send(client, "b", to_bytes(message("a", 2))) == (200, {"seq": 0, "kind": "foreign"})
+    assert ingest.heard()["a"] == before
+    assert ingest.counts("b")["foreign"] == 1
+    assert len(kept.rows) == 1
+
+
+def test_while_the_store_fails_the_board_is_told_to_keep_its_batch(
+    client: TestClient, kept: Kept, ingest: Ingest
+) -> None:
+    kept.fault = OSError("No space left on device")
+    assert send(client, "a", to_bytes(message("a", 1)))[0] == 503
+    kept.fault = None
+    assert send(client, "a", to_bytes(message("a", 1))) == (200, {"seq": 1, "kind": "taken"})
+    assert ingest.counts("a")["duplicate"] == 0
+
+
+def test_a_slow_store_does_not_hold_up_other_requests(ingest: Ingest, kept: Kept) -> None:
+    app = ingest_app(ingest)
+    app.get("/other")(_other)
+    with TestClient(app) as client, ThreadPoolExecutor(1) as beside:
+        kept.go.clear()
+        waiting = beside.submit(send, client, "a", to_bytes(message("a", 1)))
+        begun_s = time.monotonic()
+        assert client.get("/other").json() == {"here": True}
+        assert time.monotonic() - begun_s < 5.0
+        assert not waiting.done()
+        kept.go.set()
+        assert waiting.result(20)[0] == 200
+
+
+async def _other() -> dict[str, bool]:
+    return {"here": True}
+
+
+def test_a_server_that_is_opened_again_knows_what_it_has(tmp_path: Path) -> None:
+    first = open_ingest(tmp_path / "fleet", wall_s=lambda: T0 + 1e6)
+    first.take("a", to_bytes(message("a", 1)))
+    first.take("a", b"{")
+    first.close()
+
+    second = open_ingest(tmp_path / "fleet", wall_s=lambda: T0 + 1e6)
+
+    assert second.take("a", to_bytes(message("a", 1))).content == {"seq": 1, "kind": "duplicate"}
+    assert second.counts("a")["malformed"] == 1
+    second.close()
+
+
+def test_broken_books_are_made_anew_from_the_store(tmp_path: Path) -> None:
+    first = open_ingest(tmp_path, wall_s=lambda: T0 + 1e6)
+    first.take("a", to_bytes(message("a", 1)))
+    first.close()
+    (tmp_path / "intake.json").write_bytes(b"{")
+
+    second = open_ingest(tmp_path, wall_s=lambda: T0 + 1e6)
+
+    assert second.take("a", to_bytes(message("a", 1))).content["kind"] == "out-of-order"
+    assert second.take("a", to_bytes(message("a", 2))).content["kind"] == "taken"
+    second.close()
+    assert len(read_rows(tmp_path, SampleRow)) == 2
+
+
+def test_the_store_is_held_against_its_limits_now_and_then(
+    tmp_path: Path, kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, now_s = [], [T0 + 1e6]
+    monkeypatch.setattr("server.board.ingest.forget_old", lambda *limits: asked.append(limits))
+    ingest = Ingest(tmp_path, kept, Intake(), Limits(1000, 60.0), lambda: now_s[0])
+    for seq in range(1, 11):
+        now_s[0] += FORGET_S / 5
+        ingest.take("a", to_bytes(message("a", seq)))
+    assert [limits[:4] for limits in asked] == [(tmp_path, "samples", 1000, 60.0)] * 2
+
+
+def rubbish(rng: random.Random, victim: str) -> Iterator[bytes]:
+    """What a board that is broken, or worse, may send."""
+    for number in range(60):
+        seq = rng.randint(1, 5)
+        good = to_bytes(message("evil", seq, rng.randint(0, 3)))
+        yield rng.choice(
+            [
+                good,
+                good[: rng.randint(0, len(good))],
+                b"[" * 20_000,
+                b'{"seq":' + b"9" * 4000 + b"}",
+                b"\x00\xff" * 100,
+                json.dumps({"version": 1, "board": victim, "stream": "s", "seq": 10**9}).encode(),
+                to_bytes(message(victim, 10**6 + number, 5)),
+                to_bytes(message("evil", 20_000 + number, 2, T0 + 9e9)),
+                to_bytes(replace(message("evil", 100 + number, 1), progress=None)),
+                to_bytes(message("evil", 10_000 + number, 2, T0 + 1)),
+                b" " * (LARGEST + 1 + rng.randint(0, 300_000)),
+            ]
+        )
+
+
+@pytest.mark.slow
+def test_a_flood_of_rubbish_from_one_board_leaves_all_other_rows_as_they_are(tmp_path: Path) -> None:
+    boards = ("good-1", "good-2")
+
+    def told(server: LiveServer, flood: bool) -> dict[str, list[SampleRow]]:
+        rng, statuses = random.Random(7), []
+        stop = threading.Event()
+
+        def flooding() -> None:
+            while not stop.is_set():
+                for body in rubbish(rng, "good-1"):
+                    statuses.append(post(server.socket, body, "evil")[0])
+                    if stop.is_set() and len(statuses) > 200:
+                        return
+
+        thread = threading.Thread(target=flooding)
+        if flood:
+            thread.start()
+        for seq in range(1, 60):
+            for board in boards:
+                status, answer = post(server.socket, to_bytes(message(board, seq, 4)), board)
+                assert (status, json.loads(answer)["kind"]) == (200, "taken")
+        stop.set()
+        if flood:
+            thread.join()
+            assert set(statuses) == {200, 400, 413}
+        return {board: [row for row in read_rows(server.folder, SampleRow) if row.board == board] for board in boards}
+
+    for name in ("calm", "flooded"):
+        (tmp_path / name).mkdir()
+    with live_server(tmp_path / "calm") as server:
+        calm = told(server, flood=False)
+    with live_server(tmp_path / "flooded") as server:
+        flooded = told(server, flood=True)
+        counts = {board: seen["counts"] for board, seen in heard(server.socket).items()}
+    assert flooded == calm, counts
+    assert [len(rows) for rows in calm.values()] == [59 * 4] * 2
+    assert all(
+        counts["evil"][kind] > 0 for kind in ("malformed", "huge", "duplicate", "out-of-order", "foreign", "future")
+    )
+    assert {board: counts[board] for board in boards} == {board: {"taken": 59} for board in boards}
+
+
+@pytest.mark.slow
+def test_what_was_acknowledged_is_there_after_the_server_is_killed(tmp_path: Path) -> None:
+    with live_server(tmp_path) as server:
+        acknowledged, stop = [], threading.Event()
+
+        def sending() -> None:
+            for seq in range(1, 100_000):
+                if stop.is_set():
+                    return
+                try:
+                    if post(server.socket, to_bytes(message("a", seq)), "a")[0] == 200:
+                        acknowledged.append(T0 + 10 * seq)
+                except OSError:
+                    return
+
+        thread = threading.Thread(target=sending)
+        thread.start()
+        while len(acknowledged) < 100:
+            time.sleep(0.01)
+        server.kill()
+        stop.set()
+        thread.join()
+        rows = [row.at_s for row in read_rows(server.folder, SampleRow)]
+        assert set(acknowledged) <= set(rows)
+        server.start()
+        again = round((rows[-1] - T0) / 10)
+        assert json.loads(post(server.socket, to_bytes(message("a", again)), "a")[1])["kind"] != "taken"
+        assert [row.at_s for row in read_rows(server.folder, SampleRow)] == rows

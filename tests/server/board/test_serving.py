@@ -1,0 +1,186 @@
+"""The feed of many readers, the sockets, and a page that is really served."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from contracts.board_runs import begin, play
+
+from fedge.errors import BadInput
+from server.board import serving
+from server.board.serving import Feed, bound
+from server.board.views import BoardHistory, BoardView, FleetView, RoundView, Summary
+
+
+class Scripted:
+    """A source whose view is set by the test; counts how often it is looked at."""
+
+    def __init__(self) -> None:
+        self.now, self.looks = FleetView(boards=(BoardView("nano-1"), BoardView("nano-2"))), 0
+
+    def view(self) -> FleetView:
+        self.looks += 1
+        return self.now
+
+    def history(self, board: str) -> BoardHistory | None:
+        return None
+
+    def round(self, number: int) -> RoundView | None:
+        return None
+
+
+def told(message: bytes) -> tuple[str, Any]:
+    head, data = message.decode().rstrip("\n").split("\n")
+    return head.removeprefix("event: "), json.loads(data.removeprefix("data: "))
+
+
+async def read(stream: AsyncIterator[bytes]) -> tuple[str, Any]:
+    return told(await asyncio.wait_for(anext(stream), 10))
+
+
+def test_a_reader_hears_everything_once_and_then_only_what_changed() -> None:
+    async def story() -> None:
+        source = Scripted()
+        feed = Feed(source, period_s=0.01)
+        stream = feed.events()
+        name, whole = await read(stream)
+        assert (name, len(whole["boards"])) == ("snapshot", 2)
+        source.now = FleetView(boards=(BoardView("nano-1", power_w=5.0), BoardView("nano-2")))
+        name, part = await read(stream)
+        assert (name, [board["name"] for board in part["boards"]], part["summary"]) == ("changes", ["nano-1"], None)
+        source.now = FleetView(boards=source.now.boards, summary=Summary(round=1))
+        name, part = await read(stream)
+        assert (name, part["boards"], part["summary"]["round"]) == ("changes", [], 1)
+        await stream.aclose()
+
+    asyncio.run(story())
+
+
+def test_many_readers_share_one_look_and_without_readers_nobody_looks() -> None:
+    async def story() -> None:
+        source = Scripted()
+        feed = Feed(source, period_s=0.02)
+        streams = [feed.events() for _ in range(20)]
+        for stream in streams:
+            assert (await read(stream))[0] == "snapshot"
+        before = source.looks
+        source.now = FleetView(boards=(BoardView("nano-1", power_w=5.0), BoardView("nano-2")))
+        assert {(await read(stream))[0] for stream in streams} == {"changes"}
+        assert source.looks - before <= 5
+        for stream in streams:
+            await stream.aclose()
+        producer = feed._producer
+        assert producer is not None
+        await asyncio.wait_for(producer, 10)
+
+    asyncio.run(story())
+
+
+def test_a_reader_that_is_slow_starts_anew_with_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "BACKLOG", 2)
+
+    async def story() -> None:
+        source = Scripted()
+        feed = Feed(source, period_s=0.0)
+        stream = feed.events()
+        assert (await read(stream))[0] == "snapshot"
+        (waiting,) = feed._readers
+        for watts in range(3):
+            source.now = FleetView(boards=(BoardView("nano-1", power_w=float(watts)), BoardView("nano-2")))
+            await feed.view()
+        assert waiting.qsize() == 1
+        name, whole = await read(stream)
+        assert (name, whole["boards"][0]["power_w"]) == ("snapshot", 2.0)
+        await stream.aclose()
+
+    asyncio.run(story())
+
+
+def test_a_reader_without_news_hears_a_beat_and_a_closed_feed_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "BEAT_S", 0.05)
+
+    async def story() -> None:
+        feed = Feed(Scripted(), period_s=0.01)
+        stream = feed.events()
+        assert (await read(stream))[0] == "snapshot"
+        assert (await read(stream))[0] == "beat"
+        feed.close()
+        with pytest.raises(StopAsyncIteration):
+            while True:
+                await read(stream)
+
+    asyncio.run(story())
+
+
+def test_the_first_free_port_is_taken_unless_one_was_asked_for() -> None:
+    with bound("127.0.0.1", None, 8450) as first, bound("127.0.0.1", None, 8450) as second:
+        port = first.getsockname()[1]
+        assert second.getsockname()[1] > port
+        with pytest.raises(BadInput, match="--port"):
+            bound("127.0.0.1", port, 8450)
+
+
+@pytest.mark.parametrize("host", ["203.0.113.7", "no such host"])
+def test_an_address_that_is_not_this_machines_is_refused(host: str) -> None:
+    with pytest.raises(BadInput, match="--host"):
+        bound(host, None, 8450)
+
+
+def test_an_update_of_a_thousand_boards_costs_little(tmp_path: Path) -> None:
+    import time
+
+    from server.board.run_source import RunSource
+
+    folder = tmp_path / "run"
+    tables, source = begin(folder, 1000), RunSource(folder)
+    for number in (1, 2, 3):
+        play(tables, 1000, number, sampled=False)
+    view, _, whole = serving._compared(source, source.view(), b"")
+    spent_s = []
+    for _ in range(5):
+        start_s = time.process_time()
+        view, event, whole = serving._compared(source, view, whole)
+        spent_s.append(time.process_time() - start_s)
+        assert event is None
+    print(f"an update without news takes {1000 * min(spent_s):.1f} ms of one core")
+    assert min(spent_s) < 0.05
+
+
+def test_a_page_that_is_served_streams_and_ends(tmp_path: Path) -> None:
+    from http.client import HTTPConnection
+
+    from server.board.app import board_app
+    from server.board.run_source import RunSource
+    from server.board.security import access_for
+
+    tables = begin(tmp_path / "run", 3)
+    feed = Feed(RunSource(tmp_path / "run"), period_s=0.05)
+    listening = bound("127.0.0.1", None, 8450)
+    port = listening.getsockname()[1]
+    page = serving._Server(serving._config(board_app(feed, access_for("127.0.0.1", port, None))), feed.close)
+    page.capture_signals = serving._Quiet.capture_signals.__get__(page)  # type: ignore[method-assign]
+    thread = threading.Thread(target=lambda: asyncio.run(page.serve(sockets=[listening])))
+    thread.start()
+    try:
+        connection = HTTPConnection("127.0.0.1", port, timeout=20)
+        connection.request("GET", "/api/stream")
+        answer = connection.getresponse()
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        assert answer.readline() == b"event: snapshot\n"
+        play(tables, 3, 1)
+        lines = iter(answer.readline, b"")
+        assert b"event: changes\n" in lines
+        assert json.loads(next(lines).removeprefix(b"data: "))["summary"]["round"] == 1
+    finally:
+        page.handle_exit(2, None)
+        thread.join(15)
+    assert not thread.is_alive()
+    with pytest.raises(OSError), socket.create_connection(("127.0.0.1", port), 1):
+        pass
