@@ -46,7 +46,7 @@ def _reply(message: Message, context: Context) -> Message:
 
 
 def _answer(
-    experiment: Experiment, node: Mapping[str, object], ask: Ask, arrays: NamedArrays | None, folder: Path | None
+    experiment: Experiment, node: Mapping[str, object], ask: Ask, arrays: NamedArrays | None, folder: Path | None = None
 ) -> tuple[Answer, TrainResult | None]:
     """Of the emulated board of this place in the fleet, in the run's folder, or, on a real board, of that itself."""
     if EMULATED in node:

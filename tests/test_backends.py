@@ -92,12 +92,3 @@ def test_every_board_of_every_round_has_a_row_and_a_trace_and_every_model_a_row(
     assert len(read_rows(played["asynchronous"].sim, RoundRow)) == 5
     for runs in played.values():
         assert {sample.board for sample in read_rows(runs.sim, SampleRow)} >= {"nano-1", "agx-orin-64gb-2"}
-
-
-def test_another_seed_is_another_run(tmp_path: Path, project_root: Path) -> None:
-    small = ("--set", "rounds=1", "--set", "fleet=[nano, xavier-nx]")
-    for name, seed in (("one", "1"), ("again", "1"), ("two", "2")):
-        done = fedge(project_root, "local", tmp_path / name, tmp_path, "--seed", seed, *small)
-        assert done.returncode == 0, done.stderr
-
-    assert rows(tmp_path / "one") == rows(tmp_path / "again") != rows(tmp_path / "two")

@@ -67,11 +67,16 @@ server {{
 """
 
 # Boards show a certificate of the fleet's CA where they tell of themselves, and nowhere else: a SuperNode shows none.
-# One of another CA is refused before any path is looked at.
+# One of another CA is refused before any path is looked at, with the status that tells a board to keep what it has: a
+# certificate that has ended is renewed, and 400 would be about the message.
 CLIENTS = """
     ssl_client_certificate {ca};
     ssl_verify_client optional;
-    ssl_verify_depth 1;"""
+    ssl_verify_depth 1;
+    error_page 495 =403 @stranger;
+    location @stranger {{
+        return 403 "Refused: this certificate is not by the fleet's CA, or has ended.\\n";
+    }}"""
 
 # The board's name is that of its certificate, in place of whatever header the sender wrote.
 TELEMETRY = """\

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from fedge.devices.emulated import TRIP_C, Thermal
-from fedge.telemetry.tracing import MOST_STRETCHES, PERIOD_S
+from fedge.telemetry.tracing import PERIOD_S
 from fedge.types import Measurement, PowerMode, RoundReport, Trace
 
+MOST = 1300
+"""Stretches of an emulated board's trace: below 100 KB of JSON, since a thousand boards may answer. Chosen by us."""
 SHORTEST_S = 1e-9
 """No phase is cut nearer to its ends than this."""
 DIGITS = 2
@@ -34,7 +36,7 @@ class Phase:
 
 
 def trace_of_round(
-    report: RoundReport, waiting: PowerMode, thermal: Thermal, temperature_c: float, most: int = MOST_STRETCHES
+    report: RoundReport, waiting: PowerMode, thermal: Thermal, temperature_c: float, most: int = MOST
 ) -> Trace:
     """The trace of the round that ``report`` tells, from its start to the upload's end.
 

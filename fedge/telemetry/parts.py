@@ -56,7 +56,7 @@ def listing(where: Path) -> Listing:
     """The files of the table's folder ``where``; none when it is not there."""
     try:
         names = sorted(path.name for path in where.iterdir())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         names = []
     by_kind: dict[str, dict[int, Path]] = {PART: {}, WAL: {}, DAMAGED: {}}
     for name in names:

@@ -80,7 +80,7 @@ def stamp(folder: Path, *kinds: type) -> tuple[tuple[str, int, int], ...]:
     for path in paths:
         try:
             told = path.stat()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             continue
         seen.append((f"{path.parent.name}/{path.name}", told.st_size, told.st_mtime_ns))
     return tuple(seen)

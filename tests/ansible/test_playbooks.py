@@ -139,6 +139,41 @@ def test_the_example_sets_only_variables_that_a_role_or_ansible_knows() -> None:
     assert {name for name in named if not name.startswith("ansible_")} <= known | {"monitoring_enabled"}
 
 
+def test_the_settings_that_the_roles_write_are_settings_that_the_programs_know() -> None:
+    from experiments.commands.board import BoardSettings
+    from fedge.node.settings import TelemetrySettings
+
+    service = next(task for task in _role_tasks("board_page") if task.get("name") == "Write its settings")
+    written = next(task for task in _role_tasks("supernode") if task.get("name") == "Write the board's settings")
+
+    assert set(service["vars"]["board_page_own"]) <= set(BoardSettings.model_fields)
+    assert set(written["vars"]["supernode_told_by"]) <= set(TelemetrySettings.model_fields)
+    filled = {
+        key: value.replace("{{ supernode_superlink }}", "server:9443")
+        for key, value in written["vars"]["supernode_told_by"].items()
+    }
+    TelemetrySettings.model_validate(filled)
+
+
+def test_a_board_needs_telling_nothing_where_no_key_of_the_ca_is_named() -> None:
+    names = {
+        name: next(play for play in _yaml(ANSIBLE / f"{name}.yml") if play.get("hosts") == "boards")
+        for name in ("site", "upgrade")
+    }
+
+    assert _defaults("telemetry")["telemetry_ca_key"] == ""
+    for play in names.values():
+        (entry,) = [role for role in play["roles"] if role["role"] == "supernode"]
+        assert entry["vars"]["supernode_telemetry"] == "{{ (telemetry_ca_key | default('')) | length > 0 }}"
+
+
+def test_the_key_of_the_ca_stays_on_the_control_node() -> None:
+    uses = [task for role in ROLES for task in _role_tasks(role) if "--ca-key={{ telemetry_ca_key" in str(task)]
+
+    assert [task["delegate_to"] for task in uses] == ["localhost"]
+    assert all(task["become"] is False for task in uses)
+
+
 def test_the_example_gives_a_value_to_everything_that_has_none_by_itself() -> None:
     groups = _inventory()
     given = set(groups["all"]["vars"]) | {name for host in groups["server"]["hosts"].values() for name in host}

@@ -195,7 +195,52 @@ def test_the_runner_finds_what_stands_in_before_flowers_own_program() -> None:
     assert "/usr/lib/fedge-node/ready" not in " ".join(_unit("fedge-ready")["Service"]["Environment"])
 
 
-@pytest.mark.parametrize("name", ["fedge-supernode", "fedge-superexec"])
+def test_what_tells_of_a_board_reads_what_the_client_says_and_commands_nothing() -> None:
+    service = _unit("fedge-telemetry")["Service"]
+    hidden = " ".join(service["InaccessiblePaths"]).replace("-/", "/").split()
+
+    assert service["SupplementaryGroups"] == ["fedge"]
+    assert {"/run/fedge", "/run/fedge-worker", "/etc/fedge/keys", "/etc/fedge/app"} <= set(hidden)
+
+
+@pytest.mark.parametrize("name", ["fedge-telemetry", "fedge-board"])
+def test_what_is_beside_the_training_takes_little_of_the_machine(name: str) -> None:
+    service = _unit(name)["Service"]
+
+    assert re.fullmatch(r"\d+M", service["MemoryMax"][0])
+    assert int(service["Nice"][0]) > 0
+    assert "TasksMax" in service
+
+
+def test_the_board_service_sees_the_runs_and_cannot_change_them_nor_see_what_lies_beside_them() -> None:
+    service = _unit("fedge-board")["Service"]
+
+    assert service["TemporaryFileSystem"] == ["/var/lib/fedge-link:ro"]
+    assert service["BindReadOnlyPaths"] == ["/var/lib/fedge-link/runs"]
+    assert service["InaccessiblePaths"] == ["-/etc/fedge/tls"]
+    assert "ReadWritePaths" not in service
+
+
+def test_only_nginx_reaches_the_socket_that_boards_samples_come_through() -> None:
+    service = _unit("fedge-board")["Service"]
+
+    assert service["Group"] == ["www-data"]
+    assert service["RuntimeDirectoryMode"] == ["0750"]
+    assert service["StateDirectoryMode"] == ["0700"]
+
+
+@pytest.mark.parametrize(
+    ("host", "shut"), [({}, True), ({"host": "::1"}, True), ({"host": "192.0.2.10"}, False)], ids=str
+)
+def test_the_page_is_this_machines_alone_unless_it_is_told_to_listen_elsewhere(
+    host: dict[str, str], shut: bool
+) -> None:
+    service = _sections(_text("fedge-board", board_page_settings=host).replace("\\\n", " "))["Service"]
+
+    assert (service["IPAddressDeny"] == ["any"]) == shut
+
+
+@pytest.mark.parametrize("name", ["fedge-supernode", "fedge-superexec", "fedge-telemetry"])
 def test_a_board_comes_back_however_long_its_server_was_away(name: str) -> None:
     assert _unit(name)["Service"]["Restart"] == ["always"]
     assert _unit(name)["Unit"]["StartLimitIntervalSec"] == ["0"]

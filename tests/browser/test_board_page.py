@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -172,6 +172,7 @@ def test_it_fits_a_phone(page: Page, tmp_path: Path, artefacts: Path) -> None:
     with served(str(finished(tmp_path / "run", rounds=3))) as address:
         page.resize(360, 740, phone=True)
         page.open(address).wait_for(f"{TILES} === 12")
+        page.wait_for("document.querySelectorAll('.lane').length === 12")
         assert no_sideways_scrolling(page)
         page.screenshot(artefacts / "board-phone.png", whole=True)
         page.click('.tile[data-board="nano-1"]')
@@ -247,6 +248,7 @@ def test_a_run_is_seen_going_on(page: Page, tmp_path: Path, artefacts: Path) -> 
         run = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         try:
             page.wait_for("document.getElementById('s-round').textContent === '1 of 4'", 120)
+            page.wait_for("document.querySelectorAll('.lane').length === 3")
             page.screenshot(artefacts / "board-live.png")
             page.wait_for("document.getElementById('run-state').textContent === 'finished'", 240)
             _, errors = run.communicate(timeout=60)
@@ -266,7 +268,11 @@ def test_a_run_is_seen_going_on(page: Page, tmp_path: Path, artefacts: Path) -> 
 FRAMES = """new Promise(done => {
   const times = []; let last = performance.now();
   const ends = last + 3000;
-  const step = now => { times.push(now - last); last = now; now < ends ? requestAnimationFrame(step) : done(times.slice(1)) };
+  const step = now => {
+    times.push(now - last);
+    last = now;
+    if (now < ends) requestAnimationFrame(step); else done(times.slice(1));
+  };
   requestAnimationFrame(step);
 })"""
 
@@ -295,10 +301,12 @@ def test_a_thousand_boards_stay_fluid(page: Page, tmp_path: Path, artefacts: Pat
         )
         per_board_ms = sum(took for took, _ in updates) / max(1, sum(many for _, many in updates))
         print(
-            f"updates (ms, boards): {[(round(took, 1), many) for took, many in updates]}; {1e3 * per_board_ms:.0f} us per board"
+            f"updates (ms, boards): {[(round(took, 1), many) for took, many in updates]}; "
+            f"{1e3 * per_board_ms:.0f} us per board"
         )
         print(
-            f"frames: median {sorted(frames)[len(frames) // 2]:.1f} ms, worst {max(frames):.1f} ms; a search {typed_ms:.1f} ms"
+            f"frames: median {sorted(frames)[len(frames) // 2]:.1f} ms, worst {max(frames):.1f} ms; "
+            f"a search {typed_ms:.1f} ms"
         )
         assert sum(many for _, many in updates) >= 1000
         assert sorted(took for took, _ in updates)[len(updates) // 2] < 100

@@ -44,7 +44,10 @@ function summary() {
   write("s-energy", none ? "–" : energy(told.energy_j));
   write("s-resting", told.resting_energy_j ? `and ${energy(told.resting_energy_j)} resting` : none ? "" : `${energy(told.energy_j / Math.max(1, view.rounds.length))} per round`);
   write("s-saving", percent(told.saving));
-  write("s-parked", told.saving === null ? "not known" : `${percent(told.saving_parked)} if MAXN waits low${told.compared < view.rounds.length ? ` · ${told.compared} rounds` : ""}`);
+  write("s-parked", told.saving === null ? "not known" : `${percent(told.saving_parked)} if MAXN waits low`);
+  const part = told.compared && told.compared < view.rounds.length;
+  write("s-saved", `Saved against MAXN${part ? ` · ${told.compared} of ${view.rounds.length}` : ""}`);
+  $("s-saved").title = part ? `over ${told.compared} of ${view.rounds.length} rounds: those that can be compared, with nobody late` : "";
 }
 
 function changedAgo() {
@@ -58,7 +61,7 @@ function charts() {
   const rounds = view.rounds, x = rounds.map(round => round.round), over = { x, whole: true };
   const [unit, per] = energyScale(rounds.map(round => round.energy_j));
   write("energy-unit", unit);
-  chart($("chart-accuracy"), { ...over, y: rounds.map(round => 100 * round.accuracy) }, `Accuracy over ${count(x.length, "round")}`);
+  chart($("chart-accuracy"), { ...over, y: rounds.map(round => 100 * round.accuracy), most: 100 }, `Accuracy over ${count(x.length, "round")}`);
   chart($("chart-time"), { ...over, y: rounds.map(round => round.round_s), limit: rounds.map(round => round.deadline_s), zero: true }, "Round time over rounds");
   chart($("chart-energy"), { ...over, y: rounds.map(round => round.energy_j / per), zero: true }, "Energy over rounds");
 }

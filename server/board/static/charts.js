@@ -55,7 +55,7 @@ function stepPath(data, X, Y, floor) {
   return [line, area];
 }
 
-// data: {x, y, span?, second?, limit?, zero?, whole?, xUnit?, xText?}; ``whole``: x are numbers of rounds.
+// data: {x, y, span?, second?, limit?, zero?, most?, whole?, xUnit?, xText?}; ``whole``: x are numbers of rounds.
 export function chart(host, data, label) {
   const width = host.clientWidth, height = host.clientHeight;
   if (!width) return;
@@ -72,6 +72,7 @@ export function chart(host, data, label) {
   const upTicks = ticks(low, high, height > 140 ? 5 : 3);
   low = Math.min(low, Math.floor(low / upTicks.step + 1e-9) * upTicks.step);
   high = Math.max(high, Math.ceil(high / upTicks.step - 1e-9) * upTicks.step);
+  if (data.most) high = Math.min(high, Math.max(data.most, ...values));
   const marks = ticks(low, high, (high - low) / upTicks.step + 0.01).found;
   const texts = marks.map(value => tickText(value, upTicks.step));
   const left = 8 + 6.3 * Math.max(...texts.map(text => text.length)), right = 8, top = 9, bottom = 19;
@@ -85,7 +86,7 @@ export function chart(host, data, label) {
   const across = ticks(x0, x1, Math.max(2, Math.floor((width - left) / 85)));
   const whole = data.whole ? across.found.filter(Number.isInteger) : across.found;
   whole.forEach((value, i) => {
-    const plain = data.xText ? data.xText(value) : tickText(value, across.step), last = i === whole.length - 1;
+    const plain = data.xText ? data.xText(value) : tickText(value, data.whole ? 1 : across.step), last = i === whole.length - 1;
     const text = last && data.whole ? `round ${plain}` : last && data.xUnit ? `${plain} ${data.xUnit}` : plain;
     const near = X(value) > width - 44;
     node("text", { x: near ? width - right : X(value), y: height - 4, "text-anchor": near ? "end" : "middle" }, svg, text);

@@ -125,5 +125,6 @@ export function begin(open) {
     due = true;
     requestAnimationFrame(() => { due = false; inSight(); });
   }, { passive: true });
+  new ResizeObserver(() => { if (shown) inSight(); }).observe(host);
   host.addEventListener("click", event => { const found = event.target.closest(".lane"); if (found) onOpen(found.dataset.board); });
 }

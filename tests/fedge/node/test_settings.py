@@ -48,3 +48,27 @@ def test_no_code_is_run_from_the_file(tmp_path: Path) -> None:
 
 def test_a_person_at_a_board_needs_no_file() -> None:
     assert settings_here().board
+
+
+TELEMETRY = "board: nano-3\ntelemetry: {url: 'https://fleet:9443/telemetry', ca: /ca, certificate: /c, key: /k}\n"
+
+
+def test_telemetry_is_off_unless_it_is_asked_for(tmp_path: Path) -> None:
+    assert read_settings(written(tmp_path, "board: nano-3\n")).telemetry is None
+    found = read_settings(written(tmp_path, TELEMETRY))
+    assert found.telemetry is not None
+    assert found.telemetry.spool_mb == 64
+    assert found.live_dir == found.state_dir / "live"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("https", "http", "telemetry.url: got 'http://fleet:9443/telemetry'"),
+        ("key: /k", "kee: /k", "telemetry.k"),
+        ("https://fleet", "https://user:word@fleet", "telemetry.url"),
+    ],
+)
+def test_what_is_wrong_with_telemetry_is_named(old: str, new: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=message):
+        read_settings(written(tmp_path, TELEMETRY.replace(old, new)))

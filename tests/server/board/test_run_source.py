@@ -52,7 +52,8 @@ def test_what_the_boards_say_is_shown_until_their_row_comes(tmp_path: Path) -> N
     folder = tmp_path / "run"
     tables, source = begin(folder, 3), RunSource(folder)
     tell(folder / "live", Progress("nano-1", time.time(), "training", round=1, steps=10, steps_done=4))
-    assert [(board.state, board.progress) for board in source.view().boards][0] == ("training", 0.4)
+    board = source.view().boards[0]
+    assert (board.state, board.progress) == ("training", 0.4)
     assert source.view().run.state == "going"
     play(tables, 3, 1)
     assert source.view().boards[0].state == "done"

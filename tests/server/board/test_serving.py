@@ -112,9 +112,8 @@ def test_a_reader_without_news_hears_a_beat_and_a_closed_feed_ends(monkeypatch: 
         assert (await read(stream))[0] == "snapshot"
         assert (await read(stream))[0] == "beat"
         feed.close()
-        with pytest.raises(StopAsyncIteration):
-            while True:
-                await read(stream)
+        async for message in stream:
+            assert told(message)[0] == "beat"
 
     asyncio.run(story())
 

@@ -1,0 +1,84 @@
+"""Which runs may have Ray's dashboard, what they are told, and how the head is started."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from contracts.launching import Launcher
+
+from experiments.backends import ray_dashboard
+from experiments.backends.ray_dashboard import Dashboard, check, command, mirrored
+from fedge.errors import BadInput
+from fedge.experiment import Experiment, ExporterSpec, FleetEntry
+
+CLUSTER = {"RAY_ADDRESS": "10.0.0.5:6379"}
+
+
+def _experiment(**more: Any) -> Experiment:
+    return Experiment(fleet=(FleetEntry(device="nano"),), **more)
+
+
+@pytest.mark.parametrize(
+    ("backend", "port", "env", "wrong"),
+    [
+        ("local", None, {}, "backend local"),
+        ("local", None, CLUSTER, "backend local"),
+        ("fleet", None, {}, "RAY_ADDRESS"),
+        ("fleet", None, {"RAY_ADDRESS": "local"}, "RAY_ADDRESS"),
+        ("sim", 8300, CLUSTER, "10.0.0.5:6379 has its own"),
+    ],
+)
+def test_a_run_that_cannot_be_shown_is_refused_with_what_would_help(
+    backend: str, port: int | None, env: dict[str, str], wrong: str
+) -> None:
+    with pytest.raises(BadInput, match=wrong):
+        check(_experiment(backend=backend), port, env)
+
+
+def test_a_ray_without_its_dashboard_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_dashboard, "NEEDED", ("no_such_module.inside",))
+    with pytest.raises(BadInput, match=r"pip install 'fedge\[ray-dashboard\]'"):
+        check(_experiment(), None, {})
+    check(_experiment(), None, CLUSTER)  # that cluster's own Ray has it, or says that it has not
+
+
+def test_a_simulation_is_mirrored_where_it_runs_and_a_fleet_on_the_cluster_named() -> None:
+    assert mirrored(_experiment(), CLUSTER).exporters == (ExporterSpec(name="ray"),)
+    fleet = mirrored(_experiment(backend="fleet"), CLUSTER)
+    assert fleet.exporters == (ExporterSpec(name="ray", options={"address": "10.0.0.5:6379"}),)
+
+
+def test_an_exporter_that_is_there_already_stays_as_it_is() -> None:
+    own = (ExporterSpec(name="tensorboard"), ExporterSpec(name="ray", options={"own_actors": 8}))
+    assert mirrored(_experiment(exporters=own), CLUSTER).exporters == own
+
+
+def test_the_head_listens_on_loopback_and_no_port_is_a_fixed_one() -> None:
+    told = command(Path("/short"), 5001, 8265, 4)
+    options = dict(itertools.pairwise(told))
+    assert options["--node-ip-address"] == options["--dashboard-host"] == "127.0.0.1"
+    assert (options["--port"], options["--dashboard-port"], options["--temp-dir"]) == ("5001", "8265", "/short/r")
+    assert options["--dashboard-agent-listen-port"] == options["--max-worker-port"] == "0"
+    assert int(options["--num-cpus"]) == min(4, os.cpu_count() or 1)
+    assert not [word for word in told if "token" in word.lower()]
+
+
+def test_the_address_is_printed_with_the_file_of_the_token_and_not_with_the_token() -> None:
+    told = str(Dashboard("http://127.0.0.1:8265", Path("/short/token")))
+    assert told == "Ray dashboard: http://127.0.0.1:8265 until the run ends; it asks for the token in /short/token"
+    assert str(Dashboard("http://10.0.0.5:8265")) == "Ray dashboard: http://10.0.0.5:8265"
+
+
+def test_on_the_command_line_the_local_backend_is_refused_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "exp.yaml"
+    file.write_text("backend: local\nfleet: [{device: nano}]\n")
+    told = Launcher(monkeypatch, capsys)("run", file, "--ray-dashboard", "--out", tmp_path / "run")
+    assert told.code == 2
+    assert "--ray-dashboard: got backend local" in told.message
+    assert not (tmp_path / "run").exists()

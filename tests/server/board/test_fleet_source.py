@@ -1,0 +1,82 @@
+"""A real fleet on the page: boards that speak all the time, with a run and without one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from contracts.board_runs import begin, play
+
+from fedge.telemetry.intake import Heard
+from fedge.telemetry.live import Progress
+from fedge.telemetry.rows import SampleRow
+from fedge.telemetry.store import RunTables
+from server.board.fleet_source import LOOK_S, FleetSource, newest_run, said_by
+from server.board.views import SILENT_AFTER_S
+
+NOW_S = 1_800_000_000.0
+
+
+def sample(at_s: float, power_w: float = 6.0) -> SampleRow:
+    return SampleRow(at_s, 1.0, 0, "nano-1", power_w, 41.0)
+
+
+class Boards:
+    """What was heard, set by the test."""
+
+    def __init__(self, **known: Heard) -> None:
+        self.known = {name.replace("_", "-"): heard for name, heard in known.items()}
+
+    def heard(self) -> dict[str, Heard]:
+        return dict(self.known)
+
+
+def heard(age_s: float = 1.0, **more: object) -> Heard:
+    progress = Progress("nano-1", NOW_S - 500.0, "training", device="nano", round=1, steps=10, steps_done=5)
+    told = {"heard_s": NOW_S - age_s, "latest": sample(NOW_S - age_s), "progress": progress, **more}
+    return Heard(**told)  # type: ignore[arg-type]
+
+
+def test_boards_are_shown_without_any_run(tmp_path: Path) -> None:
+    boards = Boards(nano_1=heard(counts={"taken": 9, "malformed": 2}), nano_2=heard(SILENT_AFTER_S + 1))
+    view = FleetSource(boards, tmp_path, None, lambda: NOW_S).view()
+    assert (view.run.state, view.run.real, view.problem) == ("none", True, "")
+    assert [(board.name, board.state) for board in view.boards] == [("nano-1", "training"), ("nano-2", "offline")]
+    first = view.boards[0]
+    assert (first.power_w, first.temperature_c, first.seen_at_s) == (6.0, 41.0, NOW_S - 1.0)
+    assert first.refused == view.refused == {"malformed": 2}
+
+
+def test_when_a_board_was_heard_is_on_the_servers_clock() -> None:
+    said = said_by("nano-1", heard(3.0))
+    assert said.at_s == NOW_S - 3.0
+    assert said_by("nano-1", Heard(heard_s=NOW_S)).state == "idle"
+
+
+def test_the_run_that_was_begun_last_is_shown(tmp_path: Path) -> None:
+    runs, now_s = tmp_path / "runs", [NOW_S]
+    first = begin(runs / "b", 3, backend="fleet", name="first")
+    play(first, 3, 1)
+    os.utime(runs / "b" / "run.yaml", (1e9, 1e9))
+    (runs / "no-run").mkdir()
+    source = FleetSource(Boards(nano_1=heard()), tmp_path / "store", runs, lambda: now_s[0])
+    assert (source.view().run.name, source.view().summary.round) == ("first", 1)
+    begin(runs / "a", 3, backend="fleet", name="second")
+    now_s[0] += LOOK_S
+    view = source.view()
+    assert (view.run.name, view.summary.round) == ("second", 0)
+    assert newest_run(tmp_path / "nowhere") is None
+
+
+def test_a_boards_history_is_its_last_hour_from_the_fleets_store(tmp_path: Path) -> None:
+    store = RunTables(tmp_path / "store")
+    store.append([sample(NOW_S - 7200.0), sample(NOW_S - 20.0), sample(NOW_S - 19.0, 8.0)])
+    source = FleetSource(Boards(nano_1=heard()), tmp_path / "store", None, lambda: NOW_S)
+    source.view()
+    found = source.history("nano-1")
+    assert found is not None
+    assert (found.clock, found.sampled, found.curve.power_w) == ("unix", True, (6.0, 8.0))
+    assert found.curve.at_s == pytest.approx((NOW_S - 20.0, NOW_S - 19.0))
+    assert source.history("nobody") is None
+    assert source.round(1) is None

@@ -1,0 +1,86 @@
+"""Another page as a source: what it says is shown, what it cannot say becomes a line."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from contracts.board_runs import begin, play
+
+from fedge.errors import RunFailed
+from server.board import serving
+from server.board.app import board_app
+from server.board.relay_source import PERIOD_S, RelaySource
+from server.board.run_source import RunSource
+from server.board.security import access_for
+from server.board.serving import Feed, bound
+
+TOKEN = "a-token-of-some-length"
+
+
+@contextmanager
+def page_of(folder: Path, token: str | None = None) -> Iterator[str]:
+    feed = Feed(RunSource(folder), period_s=0.01)
+    listening = bound("127.0.0.1", None, 8500)
+    port = listening.getsockname()[1]
+    server = serving._Quiet(serving._config(board_app(feed, access_for("127.0.0.1", port, token))))
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listening])))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join(15)
+
+
+def clock() -> Iterator[float]:
+    now_s = 0.0
+    while True:
+        yield (now_s := now_s + PERIOD_S)
+
+
+def relay(url: str, token: str | None = None) -> RelaySource:
+    ticks = clock()
+    return RelaySource(url, token, lambda: next(ticks))
+
+
+def test_a_relayed_page_shows_the_same(tmp_path: Path) -> None:
+    tables = begin(tmp_path / "run", 3)
+    play(tables, 3, 1)
+    own = RunSource(tmp_path / "run")
+    with page_of(tmp_path / "run") as url:
+        source = relay(url)
+        assert source.view() == own.view()
+        again = source.view()
+        assert source.view() is again, "nothing changed, so nothing was sent"
+        assert source.history("nano-1") == own.history("nano-1")
+        assert source.round(1) == own.round(1)
+        assert source.history("../view") is None
+        assert source.round(9) is None
+
+
+def test_a_page_that_is_gone_becomes_a_line_and_its_figures_stay(tmp_path: Path) -> None:
+    tables = begin(tmp_path / "run", 3)
+    play(tables, 3, 1)
+    with page_of(tmp_path / "run") as url:
+        source = relay(url)
+        before = source.view()
+    after = source.view()
+    assert "does not answer" in after.problem
+    assert after.boards == before.boards
+    with pytest.raises(RunFailed):
+        source.history("nano-1")
+
+
+def test_the_other_pages_token_is_needed_and_never_told(tmp_path: Path) -> None:
+    tables = begin(tmp_path / "run", 3)
+    play(tables, 3, 1)
+    with page_of(tmp_path / "run", TOKEN) as url:
+        assert relay(url, TOKEN).view().summary.round == 1
+        wrong = relay(url, "another-token-of-length").view()
+        assert "token" in wrong.problem
+        assert "another" not in wrong.problem
