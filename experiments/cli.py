@@ -78,11 +78,14 @@ def resume(
 def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders; several are laid side by side.")],
     out: Annotated[Path | None, typer.Option(help="The HTML file; report.html in the first run by default.")] = None,
+    tables: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Also write every table there, as .csv and .tex.")
+    ] = None,
 ) -> None:
-    """Write the report of one run, or of several side by side."""
+    """Write the report of one run, or of several side by side: those that differ in the seed alone, as one group."""
     from experiments.commands.report import report as command
 
-    command(runs, out)
+    command(runs, out, tables)
 
 
 @app.command()

@@ -107,6 +107,23 @@ def status(
     _end(0 if fleet_status(options_of(inventory, playbooks, limit), out) else 1)
 
 
+@fleet.command("board")
+def board(
+    port: Annotated[int | None, typer.Option(min=1, max=65_535, help="The port here; a free one by default.")] = None,
+    open_it: Annotated[bool, typer.Option("--open", help="Open it in the browser of this machine.")] = False,
+    inventory: Inventory = None,
+    playbooks: Playbooks = None,
+) -> None:
+    """Show the page of the server here, through ssh.
+
+    The address is printed, and holds until Ctrl-C.
+    """
+    from experiments.commands.fleet_board import board as command
+    from experiments.commands.fleet_choice import options_of
+
+    command(options_of(inventory, playbooks), port, open_it)
+
+
 @fleet.command("run")
 def run(
     *,
@@ -213,6 +230,10 @@ def proxy(
         typer.Option(metavar="CIDR", help="A network that may start, stop and list runs; none by default."),
     ] = None,
     management_port: Annotated[int, typer.Option(help="The port for that network.")] = 9444,
+    telemetry: Annotated[
+        Path | None,
+        typer.Option(metavar="SOCKET", help="Where the board service takes what boards tell; by default nobody does."),
+    ] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Written instead of printed.")] = None,
 ) -> None:
     """Print the nginx configuration between boards and the SuperLink.
@@ -223,7 +244,7 @@ def proxy(
 
     addresses = tuple(listen) if listen else EVERYWHERE
     networks = tuple(management or ())
-    text = configuration(Proxy(keys, superlink_port, port, addresses, networks, management_port))
+    text = configuration(Proxy(keys, superlink_port, port, addresses, networks, management_port, telemetry))
     _put(text, out)
 
 

@@ -17,10 +17,13 @@ from experiments.summary import ended_by_budget, summarise
 from fedge.errors import BadInput, RunFailed
 from fedge.experiment import Experiment
 from fedge.telemetry import run_folder
+from fedge.telemetry.locking import Lock
 from fedge.telemetry.reading import read_rows
 from fedge.telemetry.rows import RECORDED, ClientRow, EventRow, RoundRow
 
 Refresh = Callable[[], None]
+LOCK = ".lock"
+"""The file of a run's folder that its launcher holds."""
 
 
 def new_folder(experiment: Experiment, out: Path | None) -> Path:
@@ -53,9 +56,9 @@ def check(experiment: Experiment) -> None:
         superlink.reach(experiment.superlink)
 
 
-def start(experiment: Experiment, folder: Path, refresh: Refresh) -> dict[str, Any]:
-    """Start a checked experiment in a new folder."""
-    dumped = yaml.safe_dump(experiment.model_dump(mode="json"), sort_keys=False)
+def start(experiment: Experiment, folder: Path, refresh: Refresh, written: Experiment | None = None) -> dict[str, Any]:
+    """Start a checked experiment in a new folder; ``written`` is what is noted of it, where that is not all of it."""
+    dumped = yaml.safe_dump((written or experiment).model_dump(mode="json"), sort_keys=False)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         run_folder.write_text(folder / run_folder.RUN_YAML, dumped)
@@ -65,7 +68,18 @@ def start(experiment: Experiment, folder: Path, refresh: Refresh) -> dict[str, A
 
 
 def go_on(experiment: Experiment, folder: Path, refresh: Refresh) -> dict[str, Any]:
-    """Play what is left of a run, if anything, then write ``summary.json`` and ``report.html``; returns the summary."""
+    """Play what is left of a run, if anything, then write ``summary.json`` and ``report.html``; returns the summary.
+
+    Raises ``BadInput`` while another process does that.
+    """
+    lock = Lock(folder / LOCK, "a run")
+    try:
+        return _gone_on(experiment, folder, refresh)
+    finally:
+        lock.release()
+
+
+def _gone_on(experiment: Experiment, folder: Path, refresh: Refresh) -> dict[str, Any]:
     earlier_s = _wall_s(folder)
     started_s = time.monotonic()
     if not _finished(experiment, folder):

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
-from fedge.errors import BadInput
+from fedge.errors import BadInput, RunFailed
 from fedge.experiment import Experiment
 from fedge.fleetsim.client import task_of
 from fedge.selection import selector_for
-from fedge.telemetry.reading import read_rows
+from fedge.telemetry.reading import played_rounds
 from fedge.telemetry.rows import ClientRow, RoundRow
 from fedge.telemetry.run_folder import CHECKPOINTS, MODEL, STORE, write_text
 from fedge.telemetry.schema import BY_ROW
@@ -30,6 +31,7 @@ from server.port import NOTHING_OVERDUE, ClientPort, Overdue
 from server.reach import reach_of
 from server.staleness import Asynchronous
 
+KEPT = "what was told before is kept: mend that, then resume"
 CLAIM = ".claim"
 """The file of a run's folder that tells its claim from those of all other runs."""
 NAMES = {"all": "random"}
@@ -44,15 +46,16 @@ def play(
     overdue: Overdue = NOTHING_OVERDUE,
 ) -> None:
     """Play every round that is left and write the model; raises ``RunFailed`` when the run cannot go on."""
-    progress = checkpoint.latest(folder / CHECKPOINTS)
-    tables = RunTables(folder)
-    tables.forget_after(progress.round if progress else -1)
-    _check_rows(folder, progress.round if progress else 0)
-    with Telling(tables, makers_of(experiment, folder)) as telling:
-        coordinator = coordinator_of(experiment, port, telling, folder / CHECKPOINTS, on_round, overdue)
-        arrays = coordinator.run(progress).arrays
-    tables.close()
-    save_model(folder / MODEL, arrays)
+    with _naming_the_disk(folder):
+        tables = RunTables(folder)
+        progress = checkpoint.latest(folder / CHECKPOINTS)
+        tables.forget_after(progress.round if progress else -1)
+        _check_rows(folder, progress.round if progress else 0)
+        with Telling(tables, makers_of(experiment, folder)) as telling:
+            coordinator = coordinator_of(experiment, port, telling, folder / CHECKPOINTS, on_round, overdue)
+            arrays = coordinator.run(progress).arrays
+        tables.close()
+        save_model(folder / MODEL, arrays)
 
 
 def claim_of(experiment: Experiment, folder: Path) -> str:
@@ -80,13 +83,25 @@ def coordinator_of(
     return AsyncCoordinator(experiment, strategy, port, task, tables, selector, reach, checkpoints, on_round)
 
 
+@contextmanager
+def _naming_the_disk(folder: Path) -> Iterator[None]:
+    """A file of the run folder that cannot be written ends the run with one line that says which and why."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except OSError as error:
+        if not isinstance(error.filename, str) or not Path(error.filename).is_relative_to(folder):
+            raise
+        raise RunFailed(f"{error.filename}: {error.strerror}; {KEPT}") from error
+    except SafetensorError as error:
+        raise RunFailed(f"{folder}: {error}; {KEPT}") from error
+
+
 def _check_rows(folder: Path, rounds: int) -> None:
     """Raise ``BadInput`` when rows of rounds that were played are gone: the run could not be told any more."""
     expected = set(range(1, rounds + 1))
-    told = {
-        BY_ROW[RoundRow].name: {row.round for row in read_rows(folder, RoundRow)},
-        BY_ROW[ClientRow].name: {row.round for row in read_rows(folder, ClientRow)},
-    }
+    told = {name: played_rounds(folder, name) for name in (BY_ROW[RoundRow].name, BY_ROW[ClientRow].name)}
     for name, seen in told.items():
         if expected - seen:
             right = f"the rows of the {rounds} rounds played; start the run anew"

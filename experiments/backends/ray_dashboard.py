@@ -9,25 +9,26 @@ import re
 import secrets
 import shutil
 import socket
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from experiments.backends import ray_cluster
 from experiments.backends.processes import Launch, Log, ending, pause, private, spawn
-from experiments.backends.superlink import free_port
 from fedge.errors import BadInput, RunFailed
 from fedge.experiment import Experiment, ExporterSpec, boards
 
 OPTION = "--ray-dashboard"
 EXPORTER = "ray"
 USUAL_PORT = 8265
-"""Ray's own; another one is taken where it is not free."""
+"""Ray's own; where it is taken, Ray takes one that is free."""
+CLIENT_PORTS = range(10_002, 30_000)
+"""Below those that Linux gives to connections. Chosen by us."""
+STARTING = "Ray and its dashboard start"
 START_WITHIN_S = 180.0
-"""A busy machine with two cores took 30 s."""
+"""A busy machine with two cores took 40 s."""
 LONGEST_PLACE = 20
 """Characters: Ray puts sockets some 85 further down, and the system allows 107."""
 NEEDED = ("aiohttp", "aiohttp_cors", "opencensus", "opentelemetry.exporter.prometheus", "prometheus_client")
@@ -36,15 +37,17 @@ MISSING = "Ray without its dashboard"
 INSTALL = "pip install 'fedge[ray-dashboard]'"
 SETTINGS = {
     # Without "clusters" Ray takes 127.0.0.1 for its own address, and listens there alone.
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    ray_cluster.LOOPBACK: "0",
     "RAY_AUTH_MODE": "token",
     # How often processes tell their metrics; Ray's own 10 s are longer than many emulated rounds.
     "RAY_metrics_report_interval_ms": "2000",
-    # Of each part of the dashboard; Ray's own 30 s are not enough on a busy machine.
+    # Of the dashboard and of each part of it; Ray's own 60 s and 30 s are not enough on a busy machine.
+    "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "170",
     "RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT": "120",
 }
 ADDRESS = re.compile(r"view the dashboard at\s.*?127\.0\.0\.1:(\d+)", re.DOTALL)
-ASKING = "import ray, sys; print('dashboard=' + str(ray.init(log_to_driver=False).dashboard_url or '')); ray.shutdown()"
+GCS_PORT = "r/session_latest/gcs_server_port_*"
+"""The file in which the head notes the port that it took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +65,21 @@ class Dashboard:
 
 def check(experiment: Experiment, port: int | None, env: Mapping[str, str]) -> None:
     """Raise ``BadInput`` where the dashboard cannot be had, or a port of ours makes no sense."""
-    joins = _joins(env)
+    joins = ray_cluster.joins(env)
     if experiment.backend == "local":
         raise BadInput(OPTION, "backend local, which has no Ray", "backend sim, or fleet with RAY_ADDRESS set")
     if experiment.backend == "fleet" and not joins:
         right = "RAY_ADDRESS set to the Ray cluster that is to show the boards"
         raise BadInput(OPTION, "backend fleet, whose boards are not on Ray", right)
-    if joins and port is not None:
-        raise BadInput(f"{OPTION}-port", str(port), f"no port: the cluster at {env['RAY_ADDRESS']} has its own")
-    if not joins and not all(map(_there, NEEDED)):
+    if joins:
+        if port is not None:
+            raise BadInput(f"{OPTION}-port", str(port), f"no port: the cluster at {env['RAY_ADDRESS']} has its own")
+        ray_cluster.check(env)
+        return
+    if not all(map(_there, NEEDED)):
         raise BadInput(OPTION, MISSING, INSTALL)
+    if port is not None and not _is_free(port):
+        raise BadInput(f"{OPTION}-port", f"{port}, which is taken", "another port, or none: Ray then finds one")
 
 
 def mirrored(experiment: Experiment, env: Mapping[str, str]) -> Experiment:
@@ -92,10 +100,11 @@ def shown(
 
     Inside, RAY_ADDRESS and the token are in this process's environment, for the run to find. The head has this
     environment too, so RAY_PROMETHEUS_HOST and RAY_GRAFANA_HOST reach the dashboard. Every process of the head
-    ends with the block, whatever happens. Raises ``RunFailed`` for a Ray that does not start, or is not there.
+    ends with the block, whatever happens. Raises ``RunFailed`` for a Ray that does not start, and ``BadInput`` for a
+    cluster that is not there.
     """
-    if _joins(os.environ):
-        yield Dashboard(_dashboard_of(folder))
+    if ray_cluster.joins(os.environ):
+        yield Dashboard(ray_cluster.dashboard_of(private(os.environ, folder)))
         return
     with _temporary() as temp:
         token = secrets.token_hex(32)
@@ -109,10 +118,6 @@ def shown(
             inside = SETTINGS | {"RAY_ADDRESS": address, "RAY_AUTH_TOKEN": token}
             with _environment(inside):
                 yield Dashboard(dashboard, token_file)
-
-
-def _joins(env: Mapping[str, str]) -> bool:
-    return env.get("RAY_ADDRESS", "local") not in {"", "local"}
 
 
 def _there(module: str) -> bool:
@@ -154,55 +159,45 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
 def _head(launch: Launch, port: int | None, n_nodes: int) -> tuple[str, str]:
     """Start the head and wait for it; its address, and the dashboard's."""
     log = Log.open(launch.logs / "ray.log")
-    gcs = free_port()
-    process = spawn(launch, command(launch.app_dir, gcs, port or _free(USUAL_PORT), n_nodes), log)
+    wanted = port or (USUAL_PORT if _is_free(USUAL_PORT) else 0)
+    process = spawn(launch, command(launch.app_dir, wanted, n_nodes), log)
     deadline = time.monotonic() + START_WITHIN_S
     while time.monotonic() < deadline and process.poll() is None:
         found = ADDRESS.search(log.text())
         if found:
+            gcs = next(launch.app_dir.glob(GCS_PORT)).read_text(encoding="utf-8").strip()
             return f"127.0.0.1:{gcs}", f"http://127.0.0.1:{found.group(1)}"
         pause(launch, 0.1)
-    taken = f"; is port {port} free?" if port else ""
-    raise RunFailed(f"Ray did not start{taken}\n{log.tail()}")
+    how = "ended" if process.poll() is not None else f"was not there after {START_WITHIN_S:g} s"
+    raise RunFailed(f"Ray's head did not start: it {how}\n{log.tail()}")
 
 
-def command(temp: Path, gcs: int, port: int, n_nodes: int) -> list[str]:
-    """What starts the head; every port that Ray would take a fixed number for is a free one."""
+def command(temp: Path, port: int, n_nodes: int) -> list[str]:
+    """What starts the head with its dashboard at ``port``, 0 for any; for the rest Ray takes free ports."""
     return [
         *("ray", "start", "--head", "--block", "--disable-usage-stats"),
         *("--log-style", "record", "--log-color", "false"),
-        *("--node-ip-address", "127.0.0.1", "--port", str(gcs), "--temp-dir", str(temp / "r")),
+        *("--node-ip-address", "127.0.0.1", "--port", "0", "--temp-dir", str(temp / "r")),
         *("--include-dashboard", "true", "--dashboard-host", "127.0.0.1", "--dashboard-port", str(port)),
-        *("--dashboard-agent-listen-port", "0", "--ray-client-server-port", str(free_port())),
+        *("--dashboard-agent-listen-port", "0", "--ray-client-server-port", str(_port_of_client())),
         *("--min-worker-port", "0", "--max-worker-port", "0"),
         *("--num-cpus", str(max(1, min(n_nodes, os.cpu_count() or 1)))),
     ]
 
 
-def _free(port: int) -> int:
-    """``port``, or another one where somebody listens on it."""
+def _port_of_client() -> int:
+    """A free port for Ray Client, the one that Ray does not choose itself, and whose loss ends the head.
+
+    It is taken seconds later, so it is none of those that the system gives to whoever asks for any.
+    """
+    return next(port for port in iter(lambda: secrets.choice(CLIENT_PORTS), None) if _is_free(port))
+
+
+def _is_free(port: int) -> bool:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
         except OSError:
-            return free_port()
-    return port
-
-
-def _dashboard_of(folder: Path) -> str:
-    """The dashboard's address as the cluster at RAY_ADDRESS tells it; asked by another process, which then leaves."""
-    env = private(os.environ, folder)
-    try:
-        asked = subprocess.run(
-            [sys.executable, "-c", ASKING], env=env, capture_output=True, text=True, timeout=START_WITHIN_S, check=False
-        )
-    except subprocess.TimeoutExpired as error:
-        raise RunFailed(f"the Ray cluster at {os.environ['RAY_ADDRESS']} does not answer") from error
-    found = re.search(r"^dashboard=(.*)$", asked.stdout, re.MULTILINE)
-    if not found:
-        lines = asked.stderr.strip().splitlines()
-        raise RunFailed(f"no Ray cluster at {os.environ['RAY_ADDRESS']}: {lines[-1] if lines else 'no word'}")
-    if not found.group(1):
-        raise RunFailed(f"the Ray cluster at {os.environ['RAY_ADDRESS']} runs without its dashboard")
-    return found.group(1) if "://" in found.group(1) else f"http://{found.group(1)}"
+            return False
+    return True

@@ -34,6 +34,7 @@ from fedge.errors import BadInput, RunFailed
 
 PLAYBOOK = "status.yml"
 WIDTH = 100
+DAY_S = 86_400.0
 MOST_NAMES = 8
 """Boards that a note names before it counts them. Chosen by us."""
 
@@ -57,6 +58,15 @@ def _offset(board: Board) -> str:
     return f"{'+' if board.offset_s > 0 else '-'}{duration(abs(board.offset_s))}"
 
 
+def _heard(board: Board) -> str:
+    return "" if board.heard_s is None else duration(max(0.0, board.heard_s))
+
+
+def _days(left_s: float | None) -> str:
+    """Whole days that are left; none of one that has ended."""
+    return "" if left_s is None else f"{max(0.0, left_s) // DAY_S:.0f} d"
+
+
 VERSIONS = ("fedge", "flwr")
 COLUMNS: Sequence[tuple[str, Callable[[Board], str]]] = (
     ("board", lambda board: board.name),
@@ -69,6 +79,8 @@ COLUMNS: Sequence[tuple[str, Callable[[Board], str]]] = (
     ("C", lambda board: _rounded(board.temperature_c)),
     ("free", lambda board: "" if board.free_mb is None else f"{board.free_mb / 1000:.1f}G"),
     ("clock", _offset),
+    ("heard", _heard),
+    ("cert", lambda board: _days(board.certificate_left_s)),
     # "NAME (FOLDER, TOKEN)": its file has all of it.
     ("run", lambda board: (board.run or "").partition(" (")[0]),
 )

@@ -6,8 +6,11 @@ import csv
 import io
 import json
 import math
+import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +20,8 @@ from rich.table import Table
 
 from fedge.errors import BadInput, UnknownName
 from fedge.telemetry import open_run
-from fedge.telemetry.run_folder import write_text
 
+Row = tuple[Any, ...]
 MAX_ROWS = 200
 """Rows that a table shows; the other forms have all. Chosen by us."""
 
@@ -29,18 +32,61 @@ def query(run: Path, sql: str, form: str, out: Path | None) -> None:
         raise UnknownName("--format", form, tuple(FORMS))
     _check(out)
     with open_run(run) as opened:
-        found = opened.query(sql)
-    names = list(found.column_names)
-    rows = list(zip(*(column.to_pylist(maps_as_pydicts="strict") for column in found.columns), strict=True))
-    text = FORMS[form](names, rows)
-    if out is None:
-        sys.stdout.write(text)
-        return
+        schema, batches = opened.batches(sql)
+        counted = Counted(row for batch in batches for row in _rows_of(batch))
+        pieces = FORMS[form](list(schema.names), counted)
+        if out is None:
+            _print(pieces)
+            return
+        _write(out, pieces)
+    sys.stderr.write(f"{counted.rows} rows in {out.resolve()}\n")
+
+
+class Counted:
+    """Rows that are counted as they are taken."""
+
+    def __init__(self, rows: Iterator[Row]) -> None:
+        self._from, self.rows = rows, 0
+
+    def __iter__(self) -> Iterator[Row]:
+        for row in self._from:
+            self.rows += 1
+            yield row
+
+
+def _rows_of(batch: Any) -> list[Row]:
+    """Raises ``BadInput`` for what Python has no value for, such as a date before Christ."""
+    columns = []
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        try:
+            columns.append(column.to_pylist(maps_as_pydicts="strict"))
+        except (TypeError, ValueError, KeyError, OverflowError) as error:
+            raise BadInput(
+                "SQL", f"a value of {name} that cannot be told ({error})", "it as text: ::varchar"
+            ) from error
+    return list(zip(*columns, strict=True))
+
+
+def _print(pieces: Iterable[str]) -> None:
     try:
-        write_text(out, text)
+        for piece in pieces:
+            sys.stdout.write(piece)
+        sys.stdout.flush()
+    except BrokenPipeError:  # such as `| head`, which has seen enough; Python would complain once more at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _write(out: Path, pieces: Iterable[str]) -> None:
+    """By a temporary name and a rename; whatever stops it, nothing is left."""
+    part = out.with_name(f".{out.name}.{os.getpid()}.part")
+    try:
+        with part.open("w", encoding="utf-8", newline="") as file:
+            file.writelines(pieces)
+        part.replace(out)
     except OSError as error:
         raise BadInput("--out", str(out), f"a file that can be written ({error.strerror})") from error
-    sys.stderr.write(f"{len(rows)} rows in {out.resolve()}\n")
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _check(out: Path | None) -> None:
@@ -53,42 +99,65 @@ def _check(out: Path | None) -> None:
         raise BadInput("--out", f"{out}, which is there already", "a new file")
 
 
-def as_table(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+def as_table(names: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
     """For the eye: as wide as the terminal, or as it needs to be where the output is a file or a pipe."""
-    console = Console(file=io.StringIO(), width=None if sys.stdout.isatty() else _width(names, rows), highlight=False)
+    every = iter(rows)
+    shown = list(islice(every, MAX_ROWS))
+    more = sum(1 for _ in every)
+    console = Console(file=io.StringIO(), width=None if sys.stdout.isatty() else _width(names, shown), highlight=False)
     table = Table(box=None, pad_edge=False, header_style="bold" if sys.stdout.isatty() else "")
     for place, name in enumerate(names):
-        figures = all(row[place] is None or isinstance(row[place], int | float) for row in rows)
-        table.add_column(escape(name), justify="right" if figures else "left")
-    for row in rows[:MAX_ROWS]:
-        table.add_row(*(escape(_cell(value)) for value in row))
+        figures = all(row[place] is None or isinstance(row[place], int | float | Decimal) for row in shown)
+        table.add_column(escape(_visible(name)), justify="right" if figures else "left")
+    for row in shown:
+        table.add_row(*(escape(_visible(_cell(value))) for value in row))
     console.print(table)
-    if len(rows) > MAX_ROWS:
-        console.print(f"{MAX_ROWS} of {len(rows)} rows; --format csv or json has all")
+    if more:
+        console.print(f"{MAX_ROWS} of {MAX_ROWS + more} rows; --format csv or json has all")
     written: str = console.file.getvalue()  # type: ignore[attr-defined]
-    return "".join(line.rstrip() + "\n" for line in written.splitlines())
+    yield "".join(line.rstrip() + "\n" for line in written.splitlines())
 
 
-def as_csv(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+def as_csv(names: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
     """With a head, floats in full, NULL as an empty field, rails as JSON."""
+    yield _csv_line(names)
+    for row in rows:
+        yield _csv_line([json.dumps(_plain(value)) if _is_nested(value) else value for value in row])
+
+
+def _csv_line(values: Sequence[Any]) -> str:
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(names)
-    writer.writerows([json.dumps(_plain(value)) if _is_nested(value) else value for value in row] for row in rows)
+    csv.writer(text, lineterminator="\n").writerow(values)
     return text.getvalue()
 
 
-def as_json(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """A list with one object per row, each on a line; what JSON has no number for is null."""
-    lines = [json.dumps({name: _plain(value) for name, value in zip(names, row, strict=True)}) for row in rows]
-    return "[" + ",\n".join(lines) + "]\n"
+def as_json(names: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
+    """A list with one object per row, each on a line; what JSON has no number for is null.
+
+    Raises ``BadInput`` where two columns have one name: an object could keep but one of them.
+    """
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise BadInput(
+            "SQL", f"two columns called {twice}", "a name for each, such as `... as other`, for --format json"
+        )
+    between = "["
+    for row in rows:
+        yield between + json.dumps({name: _plain(value) for name, value in zip(names, row, strict=True)})
+        between = ",\n"
+    yield "]\n" if between != "[" else "[]\n"
 
 
-FORMS: Mapping[str, Callable[[Sequence[str], Sequence[Sequence[Any]]], str]] = {
+FORMS: Mapping[str, Callable[[Sequence[str], Iterable[Row]], Iterator[str]]] = {
     "table": as_table,
     "csv": as_csv,
     "json": as_json,
 }
+
+
+def _visible(text: str) -> str:
+    """Without what a terminal would obey: boards' own words are among the events."""
+    return "".join(sign if sign.isprintable() or sign == "\n" else "?" for sign in text)
 
 
 def _cell(value: Any) -> str:
@@ -111,10 +180,11 @@ def _plain(value: Any) -> Any:
         return [_plain(one) for one in value]
     if isinstance(value, float):
         return value if math.isfinite(value) else None
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
     return value if isinstance(value, int | str | None) else str(value)
 
 
-def _width(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> int:
-    shown = rows[:MAX_ROWS]
+def _width(names: Sequence[str], shown: Sequence[Row]) -> int:
     widest = [max([len(name), *(len(_cell(row[place])) for row in shown)]) for place, name in enumerate(names)]
     return max(80, sum(widest) + 2 * len(widest))

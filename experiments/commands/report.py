@@ -12,8 +12,11 @@ from fedge.telemetry import run_folder
 COMPARISON = "comparison.html"
 
 
-def report(runs: Sequence[Path], out: Path | None) -> None:
-    """Write the report and print its path; raises ``BadInput`` for a folder that is no run with a finished round."""
+def report(runs: Sequence[Path], out: Path | None, tables: Path | None = None) -> None:
+    """Write the report, and its tables into the folder ``tables``, and print where they lie.
+
+    Raises ``BadInput`` for a folder that is no run with a finished round.
+    """
     from experiments.report.page import write_report
 
     target = out or (runs[0] / run_folder.REPORT if len(runs) == 1 else Path(COMPARISON))
@@ -24,3 +27,16 @@ def report(runs: Sequence[Path], out: Path | None) -> None:
     except OSError as error:
         raise BadInput("--out", str(target), f"a file that can be written ({error.strerror})") from error
     sys.stdout.write(f"{target.resolve()}\n")
+    if tables is not None:
+        _write_tables(runs, tables)
+
+
+def _write_tables(runs: Sequence[Path], folder: Path) -> None:
+    from experiments.report.table_files import write_tables
+
+    try:
+        written = write_tables(runs, folder)
+    except OSError as error:
+        right = f"a folder that can be written ({error.strerror})"
+        raise BadInput("--tables", str(folder), right) from error
+    sys.stdout.write(f"{folder.resolve()}: {len(written)} files\n")

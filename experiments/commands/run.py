@@ -8,7 +8,8 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,8 @@ def run(config: Path, overrides: Sequence[str], out: Path | None, as_json: bool,
         launch.check(experiment)
         _warn(experiment, console)
     with _shown_on_ray(experiment, folder, ray_port, console) as mirrored:
-        _play(launch.start, mirrored, folder, console, as_json)
+        # Being shown is no part of the experiment: a run that is resumed without it is not shown.
+        _play(partial(launch.start, written=experiment), mirrored, folder, console, as_json)
 
 
 def resume(folder: Path, as_json: bool, ray_port: int | None = None) -> None:
@@ -59,7 +61,9 @@ def _shown_on_ray(experiment: Experiment, folder: Path, port: int | None, consol
     from experiments.backends import ray_dashboard
 
     ray_dashboard.check(experiment, port or None, os.environ)
-    with ray_dashboard.shown(experiment, folder, port or None) as dashboard:
+    with ExitStack() as stack:
+        with console.status(ray_dashboard.STARTING):
+            dashboard = stack.enter_context(ray_dashboard.shown(experiment, folder, port or None))
         console.print(str(dashboard), soft_wrap=True, highlight=False, markup=False)
         yield ray_dashboard.mirrored(experiment, os.environ)
 

@@ -16,11 +16,12 @@ DIGITS = 6
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One of the views that a slider chooses from."""
+    """One of the views that a slider or a menu chooses from; ``told`` is written beside it, else the label."""
 
     label: str
     data: list[Trace]
     layout: dict[str, Any]
+    told: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,8 @@ class Chart:
     frames: tuple[Frame, ...] = ()
     spans: tuple[tuple[str, float, float], ...] = ()
     """Named ranges of the x axis (label, from, to) that two menus choose from."""
+    menu: str = ""
+    """What a menu of the frames is called; without it they have a slider."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import accumulate
@@ -10,6 +10,7 @@ from typing import Any
 
 from experiments.report import predictions
 from experiments.report.chart import LEGEND, Chart, axis, marks
+from experiments.report.groups import fields
 from experiments.report.palette import GREY, colours
 from experiments.report.quantities import energy_scale, time_scale
 from experiments.report.runs import Run
@@ -179,18 +180,7 @@ def _learning(runs: Sequence[Run], told: Sequence[Run], key: str) -> Chart:
 
 def differences(runs: Sequence[Run]) -> dict[str, tuple[str, ...]]:
     """Field of the experiment -> its value in each run, for the fields in which the runs differ."""
-    flat = [dict(_flat("", run.experiment.model_dump(mode="json"))) for run in runs]
+    flat = [dict(fields(run)) for run in runs]
     keys = dict.fromkeys(key for one in flat for key in one)
     values = {key: tuple(str(one.get(key, "")) for one in flat) for key in keys}
     return {key: found for key, found in values.items() if len(set(found)) > 1}
-
-
-def _flat(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from _flat(f"{prefix}.{key}" if prefix else str(key), inner)
-    elif isinstance(value, list):
-        for i, inner in enumerate(value):
-            yield from _flat(f"{prefix}[{i}]", inner)
-    elif value is not None:
-        yield prefix, value

@@ -11,9 +11,13 @@ from pathlib import Path
 from experiments.report import (
     comparison,
     energy,
+    error_quantiles,
     figures,
     modes,
+    over_seeds,
+    pareto,
     participation,
+    power,
     predictions,
     quantities,
     sampling,
@@ -21,6 +25,7 @@ from experiments.report import (
     timeline,
 )
 from experiments.report.chart import Chart, Section, as_json
+from experiments.report.groups import Group, grouped
 from experiments.report.quantities import duration, number, percent
 from experiments.report.runs import Run, load_run, load_runs
 from experiments.report.style import SCRIPT, css
@@ -46,22 +51,32 @@ def _single(run: Run) -> str:
 
 
 def _several(runs: Sequence[Run]) -> str:
+    groups = grouped(runs)
     sections = [
-        Section("Summary", "★ marks the best figure of a column.", (), tables.side_by_side(runs)),
+        *over_seeds.sections(runs),
+        Section("Every run", "★ marks the best figure of a column.", (), tables.side_by_side(runs).html),
         Section("Accuracy", "What the fleet learnt for its time and its energy.", comparison.accuracies(runs)),
+        Section("Time against energy", _marked(groups), pareto.pareto(groups)),
         Section("Cost", "One bar per run.", comparison.bars(runs)),
         Section(
             "Prediction error",
             "Mean over the boards: before anything was measured and in the last round, over all modes, against the "
             "emulated truth; and in the last round in the modes that they worked in, against the meter.",
             comparison.learning(runs),
-            comparison.left_out(runs) + tables.prediction_errors(runs),
+            comparison.left_out(runs) + tables.prediction_errors(runs).html,
         ),
-        Section("What differs", "Fields of the experiments that are not equal.", (), tables.setup(runs)),
+        Section("Labels", "How the figures of each run came about.", (), tables.labels(runs).html),
+        Section("What differs", "Fields of the experiments that are not equal.", (), tables.shown_setup(runs)),
     ]
     head = f"<h1>{len(runs)} runs side by side</h1><p>{_several_emulated(runs)}</p>"
     places = "<br>".join(escape(f"{run.name}: {run.folder}") for run in runs)
     return html_page(f"{len(runs)} runs side by side", head, sections, places)
+
+
+def _marked(groups: Sequence[Group]) -> str:
+    if over_seeds.several_seeds(groups):
+        return "One mark per group: the mean over its seeds."
+    return "One mark per run."
 
 
 # Words ----------------------------------------------------------------------------------------------------------------
@@ -84,7 +99,7 @@ def _head(run: Run) -> str:
     )
     return (
         f"<h1>{escape(run.name)}</h1><p class='soft'>{' · '.join(facts)}</p>"
-        f"{_cards(run)}<p>{_emulated(run)}</p>{tables.provenance(run)}"
+        f"{_cards(run)}<p>{_emulated(run)}</p>{tables.provenance(run).html}"
     )
 
 
@@ -196,15 +211,16 @@ def _sections(run: Run) -> list[Section]:
         Section("Timeline", timeline.LEADS[run.asynchronous], timeline.timeline(run)),
         *shown,
         Section("Energy", "Where the joules went.", (energy.energy_of_clients(run),)),
+        power.section(run),
         Section("Power modes", scale, modes.modes(run)),
         Section(
             "Predictions",
             "Could the boards foresee their time and power?",
             predictions.predictions(run),
-            tables.errors_by_samples(run),
+            error_quantiles.shown(run) + tables.shown_errors_by_samples(run),
         ),
-        Section("Events", "What went otherwise than planned.", (), tables.events(run)),
-        Section("Last round", "Every board's mode, and why it took it.", (), tables.last_round(run)),
+        Section("Events", "What went otherwise than planned.", (), tables.shown_events(run)),
+        Section("Last round", "Every board's mode, and why it took it.", (), tables.shown_last_round(run)),
     ]
 
 
@@ -221,7 +237,8 @@ def html_page(title: str, head: str, sections: Sequence[Section], foot: str) -> 
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f'<title>{title}</title>\n<link rel="icon" href="data:,">\n<style>{css()}</style>\n</head>\n<body>\n<main>\n'
-        f"{head}\n{''.join(_section(section) for section in sections)}\n<footer>{foot}</footer>\n</main>\n"
+        f"{head}\n{''.join(_section(section) for section in sections)}\n<footer>{foot}</footer>\n"
+        '<p id="said" class="unseen" role="status"></p>\n</main>\n'
         f'<script type="application/json" id="charts">{data}</script>\n'
         f"<script>{get_plotlyjs()}</script>\n<script>{SCRIPT}</script>\n</body>\n</html>\n"
     )
@@ -251,6 +268,10 @@ def _figure(chart: Chart) -> str:
 
 def _controls(chart: Chart) -> str:
     key = chart.key
+    if chart.menu and chart.frames:
+        options = "".join(f'<option value="{i}">{escape(one.label)}</option>' for i, one in enumerate(chart.frames))
+        menu = f'<label>{escape(chart.menu)} <select id="slider-{key}">{options}</select></label>'
+        return f'<div class="controls">{menu}<output id="told-{key}"></output></div>'
     if len(chart.frames) > 1:
         slider = (
             f'<input type="range" id="slider-{key}" min="0" max="{len(chart.frames) - 1}" step="1" aria-label="round">'

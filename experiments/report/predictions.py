@@ -47,8 +47,16 @@ def note(run: Run) -> str:
 def everywhere(run: Run, key: str) -> tuple[float | None, ...]:
     """The fleet's median error over all modes, before the first round and in every one; ``key`` is time or power."""
     prior = _middle(getattr(row, f"prior_{key}_ape") for row in run.clients)
-    by_round = [[row for row in run.clients if row.round == played.round] for played in run.rounds]
+    found = _by_round(run.clients)
+    by_round = [found.get(played.round, ()) for played in run.rounds]
     return (prior, *(_middle(getattr(row, f"{key}_ape") for row in rows) for rows in by_round))
+
+
+def _by_round(rows: Iterable[ClientRow]) -> dict[int, list[ClientRow]]:
+    found: dict[int, list[ClientRow]] = {}
+    for row in rows:
+        found.setdefault(row.round, []).append(row)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +89,7 @@ def _span(low: float, above: float) -> str:
 
 
 def _errors_of(samples: str, rows: Sequence[ClientRow]) -> Errors:
-    time, power = (_middle(_missed_by(m, p) for _, m, p in _pairs(rows, column)) for column, *_ in QUANTITIES)
+    time, power = (_middle(_missed_by(m, p) for _, m, p in pairs(rows, column)) for column, *_ in QUANTITIES)
     return Errors(
         samples, len(rows), time, power, _middle(r.time_ape for r in rows), _middle(r.power_ape for r in rows)
     )
@@ -97,7 +105,7 @@ def _middle(values: Iterable[float | None]) -> float | None:
     return median(given) if given else None
 
 
-def _pairs(rows: Sequence[ClientRow], column: str) -> list[tuple[ClientRow, float, float]]:
+def pairs(rows: Sequence[ClientRow], column: str) -> list[tuple[ClientRow, float, float]]:
     """Rows with a measurement and the prediction made before it."""
     found = [(row, getattr(row, column), getattr(row, f"predicted_{column}")) for row in rows]
     return [(row, float(m), float(p)) for row, m, p in found if known(m) and known(p) and m > 0 and p > 0]
@@ -105,13 +113,13 @@ def _pairs(rows: Sequence[ClientRow], column: str) -> list[tuple[ClientRow, floa
 
 def _scatter(run: Run, column: str, key: str, title: str, unit: str, factor: float) -> Chart:
     colour, symbol = colours(run.devices), symbols(run.devices)
-    pairs, note = thinned(_pairs(run.clients, column))
+    shown, note = thinned(pairs(run.clients, column))
     first = run.rounds[0].round
-    low, high = _ends([value * factor for _, measured, predicted in pairs for value in (measured, predicted)])
+    low, high = _ends([value * factor for _, measured, predicted in shown for value in (measured, predicted)])
     data: list[Trace] = [_diagonal(low, high)]
     for device in run.devices:
         # Latest first: the legend takes its mark from the first point, and should show a filled one.
-        own = [pair for pair in reversed(pairs) if pair[0].device == device]
+        own = [pair for pair in reversed(shown) if pair[0].device == device]
         data.append(
             {
                 "type": "scatter",
@@ -189,7 +197,7 @@ def _missed(row: ClientRow, measured: float, predicted: float, unit: str) -> str
 
 def _error_where_worked(run: Run, column: str, key: str) -> Chart:
     def error(rows: Sequence[ClientRow]) -> float | None:
-        return _middle(_missed_by(m, p) for _, m, p in _pairs(rows, column))
+        return _middle(_missed_by(m, p) for _, m, p in pairs(rows, column))
 
     caption = (
         "<b>Measured.</b> In the one mode that each board worked in, predicted before it did: the median over the "
@@ -228,7 +236,8 @@ def _lines(run: Run, error: Callable[[Sequence[ClientRow]], float | None], prior
     data: list[Trace] = []
     for device in run.devices:
         own = [row for row in run.clients if row.device == device]
-        values = [error([row for row in own if row.round == n]) for n in numbers]
+        by_round = _by_round(own)
+        values = [error(by_round.get(n, [])) for n in numbers]
         before = [] if prior is None else [_middle(getattr(row, prior) for row in own)]
         data.append(
             {

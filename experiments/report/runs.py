@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.schema import load_experiment
-from experiments.summary import compared_of, is_asynchronous, summarise
+from experiments.summary import compared_of, summarise
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, boards
 from fedge.telemetry import run_folder
@@ -45,7 +45,7 @@ class Run:
     @property
     def asynchronous(self) -> bool:
         """Whether boards began their tasks at times of their own, not at the round's start."""
-        return is_asynchronous(self.rounds, self.clients)
+        return bool(self.summary["asynchronous"])
 
     @property
     def compared(self) -> tuple[RoundRow, ...]:

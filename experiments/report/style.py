@@ -39,6 +39,7 @@ th { text-align: left; font-weight: 600; color: var(--soft); white-space: nowrap
 th, td { padding: 5px 18px 5px 0; border-bottom: 1px solid var(--line); vertical-align: top; }
 th { vertical-align: bottom; }
 td:first-child { white-space: nowrap; }
+td:not(.n) { min-width: 11ch; }
 td:last-child { min-width: 22ch; }
 th.n, td.n { text-align: right; white-space: nowrap; padding-left: 6px; }
 th.n { white-space: normal; line-height: 1.25; }
@@ -59,6 +60,11 @@ td.n:not(.best)::after { content: ""; }
 .controls select, .controls button { font: inherit; color: inherit; background: var(--card);
   border: 1px solid var(--line); border-radius: 6px; padding: 2px 8px; }
 .controls output { font-variant-numeric: tabular-nums; font-weight: 600; }
+.copies { display: flex; gap: 6px; justify-content: flex-end; }
+.copies button { font: inherit; font-size: 12px; color: var(--soft); background: none; border: 1px solid var(--line);
+  border-radius: 6px; padding: 1px 8px; min-height: 24px; cursor: pointer; }
+.copies button:hover, .copies button:focus-visible { color: var(--ink); border-color: var(--soft); }
+.unseen { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
 .scale { display: inline-block; width: 130px; height: 10px; border-radius: 3px; vertical-align: -1px; margin: 0 6px;
   background: linear-gradient(to right, $stops); }
 details summary { cursor: pointer; } details[open] { color: var(--soft); }
@@ -66,13 +72,14 @@ footer { margin-top: 48px; font-size: 12.5px; color: var(--soft); overflow-wrap:
 @media (max-width: 560px) { main { padding: 18px 12px 48px; } h1 { font-size: 22px; }
   dl.cards { grid-template-columns: 1fr 1fr; gap: 8px; } dl.cards div { padding: 8px 10px; }
   dd.figure { font-size: 19px; } dl.cards div.wide { grid-column: 1 / -1; } }
-@media print { .controls { display: none; } figure { break-inside: avoid; } }
+@media print { .controls, .copies { display: none; } figure { break-inside: avoid; } }
 """
 
 SCRIPT = """
 "use strict";
 const charts = JSON.parse(document.getElementById("charts").textContent);
 const dark = window.matchMedia("(prefers-color-scheme: dark)");
+const said = document.getElementById("said");
 const hovers = window.matchMedia("(hover: hover)").matches;
 const config = { responsive: true, displaylogo: false, displayModeBar: hovers ? "hover" : false,
   modeBarButtons: [["zoom2d", "pan2d", "resetScale2d", "toImage"]], toImageButtonOptions: { format: "svg" } };
@@ -115,15 +122,15 @@ function draw(chart) {
 function slide(chart) {
   const slider = document.getElementById("slider-" + chart.key);
   const told = document.getElementById("told-" + chart.key);
-  chart.shown = chart.frames.length - 1;
+  chart.shown = slider.tagName === "SELECT" ? 0 : chart.frames.length - 1;
   const show = () => {
     chart.shown = Number(slider.value);
-    told.textContent = chart.frames[chart.shown].label;
+    told.textContent = chart.frames[chart.shown].told || chart.frames[chart.shown].label;
     draw(chart);
   };
   slider.addEventListener("input", show);
   slider.value = chart.shown;
-  told.textContent = chart.frames[chart.shown].label;
+  told.textContent = chart.frames[chart.shown].told || chart.frames[chart.shown].label;
 }
 
 function span(chart) {
@@ -140,6 +147,39 @@ function span(chart) {
     from.value = 0;
     to.value = chart.spans.length - 1;
     show();
+  });
+}
+
+// Browsers without the clipboard's interface, or that refuse it to a file, still copy what is selected.
+function copySelected(text) {
+  const box = document.createElement("textarea");
+  box.value = text;
+  box.style.position = "fixed";
+  box.style.opacity = "0";
+  document.body.append(box);
+  box.select();
+  const done = document.execCommand("copy");
+  box.remove();
+  return done;
+}
+
+async function copied(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    return copySelected(text);
+  }
+}
+
+for (const button of document.querySelectorAll("button[data-copy]")) {
+  const words = button.textContent;
+  button.addEventListener("click", async () => {
+    const done = await copied(button.dataset.copy);
+    button.focus();
+    button.textContent = done ? "copied" : "not copied";
+    said.textContent = done ? "The table was copied." : "The browser did not allow to copy.";
+    setTimeout(() => { button.textContent = words; }, 1500);
   });
 }
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 VERSION_FILE = "VERSION"
 PART, WAL, DAMAGED, TEMPORARY = ".parquet", ".wal", ".damaged", ".part"
+NOTHING = -math.inf
+"""What comes before every value: the greatest of none."""
 ROW_GROUP = 131_072
 """Rows; chosen by us."""
 
@@ -96,13 +100,22 @@ def _stated_version(path: Path) -> int:
 
 
 def write_part(target: Path, found: Any) -> None:
-    """Write an Arrow table as a part: under a temporary name, on the disk, renamed, the name on the disk too."""
+    """Write an Arrow table as a part: under a temporary name, on the disk, renamed, the name on the disk too.
+
+    On an ``OSError``, which names the file, nothing of it stays.
+    """
     import pyarrow.parquet as pq
 
     temporary = target.with_name(f"{target.name}.{os.getpid()}{TEMPORARY}")
-    pq.write_table(found, temporary, compression="zstd", row_group_size=ROW_GROUP)
-    sync_file(temporary)
-    temporary.replace(target)
+    try:
+        pq.write_table(found, temporary, compression="zstd", row_group_size=ROW_GROUP)
+        sync_file(temporary)
+        temporary.replace(target)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        # Arrow puts a sentence of its own before the system's, and no file beside it.
+        raise OSError(error.errno, os.strerror(error.errno or 0), str(target)) from error
     sync_folder(target.parent)
 
 
@@ -150,6 +163,8 @@ def forget_after(where: Path, last_round: int) -> None:
     import pyarrow.parquet as pq
 
     for path in listing(where).parts.values():
+        if _greatest(path, "round") <= last_round:
+            continue
         found = pq.read_table(path, partitioning=None)
         kept = found.filter(pc.less_equal(found.column("round"), last_round))
         if kept.num_rows == 0:
@@ -163,31 +178,43 @@ def forget_old(folder: Path, table: str, max_bytes: int, max_age_s: float, now_s
     """Remove the oldest parts of a table of ``folder`` until it keeps to both limits; returns how many went.
 
     A part goes when all of its rows are older than ``max_age_s``, on the clock of ``now_s``, or when the parts and
-    write-ahead files after it fill ``max_bytes``. What is not a part yet stays.
+    write-ahead files after it fill ``max_bytes``. What is not a part yet stays. A part without rows stays in place of
+    one that has the highest number, so that no number is used twice.
     """
     kind = BY_NAME[table]
     where = table_folder(folder, kind)
     files = listing(where)
     used = sum(_size(path) for path in files.live_wals.values())
-    gone = 0
-    for _, path in sorted(files.parts.items(), reverse=True):
+    gone = []
+    for number, path in sorted(files.parts.items(), reverse=True):
         used += _size(path)
-        if used > max_bytes or _newest_s(path, kind) < now_s - max_age_s:
-            path.unlink(missing_ok=True)
-            gone += 1
-    return gone
+        newest_s = _greatest(path, kind.time)
+        is_kept = used <= max_bytes and newest_s >= now_s - max_age_s
+        if not is_kept and not (number == files.last and newest_s == NOTHING):
+            gone.append(number)
+    for number in reversed(gone):  # what needs room comes last
+        if number == files.last:
+            write_part(files.parts[number], empty(kind))
+        else:
+            files.parts[number].unlink(missing_ok=True)
+    return len(gone)
 
 
-def _newest_s(path: Path, table: Table) -> float:
-    """The latest time in a part; endless when the file does not tell."""
+def _greatest(path: Path, column: str) -> float:
+    """The greatest value of a part's column, by its footer: infinity where it does not tell, ``NOTHING`` of no rows."""
     import pyarrow.parquet as pq
 
-    with pq.ParquetFile(path) as file:
-        place = file.schema_arrow.get_field_index(table.time)
-        groups = [file.metadata.row_group(i).column(place).statistics for i in range(file.metadata.num_row_groups)]
+    try:
+        with pq.ParquetFile(path) as file:
+            if not file.metadata.num_rows:
+                return NOTHING
+            place = file.metadata.schema.names.index(column)
+            groups = [file.metadata.row_group(i).column(place).statistics for i in range(file.metadata.num_row_groups)]
+    except (ValueError, OSError):  # a damaged one: Arrow raises both
+        return math.inf
     if any(group is None or not group.has_min_max for group in groups):
-        return float("inf")
-    return max((float(group.max) for group in groups), default=float("-inf"))
+        return math.inf
+    return max(float(group.max) for group in groups)
 
 
 def _size(path: Path) -> int:

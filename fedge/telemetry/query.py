@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from fedge.errors import BadInput, UnknownName
 from fedge.telemetry import parts
-from fedge.telemetry.reading import Snapshot, again, logger, snapshot
+from fedge.telemetry.reading import Snapshot, again, logger, snapshot, unreadable
 from fedge.telemetry.run_folder import RUN_YAML
 from fedge.telemetry.schema import BY_NAME, BY_ROW, TABLES, R, records
 
 NAMES = ("rounds", "clients", "events", "samples")
+T = TypeVar("T")
+INTERRUPT_S = 0.05
+"""Between two requests to end; chosen by us."""
+BATCH_ROWS = 8192
+"""Of an answer that is taken bit by bit; chosen by us."""
 
 
 class OpenRun:
@@ -46,10 +54,13 @@ class OpenRun:
             self._connection = None
 
     def arrow(self, table: str) -> Any:
-        """The whole table as a ``pyarrow.Table``; raises ``UnknownName``."""
+        """The whole table as a ``pyarrow.Table``; raises ``UnknownName``, ``BadInput`` where a file cannot be read."""
         if table not in BY_NAME:
             raise UnknownName("table", table, NAMES)
-        return self._tables[table].dataset().to_table()
+        try:
+            return self._tables[table].dataset().to_table()
+        except (OSError, ValueError) as error:
+            raise unreadable(error) from error
 
     def pandas(self, table: str) -> Any:
         """The whole table as a ``pandas.DataFrame``, ``rails_w`` as dictionaries; raises ``UnknownName``."""
@@ -64,18 +75,38 @@ class OpenRun:
 
         Nothing but these tables can be read, and nothing written. Raises ``BadInput`` with what is wrong.
         """
+        return self._waited(lambda: self._asked(sql).to_arrow_table())
+
+    def batches(self, sql: str) -> tuple[Any, Iterator[Any]]:
+        """The same as an Arrow schema and record batches, made as they are taken: for answers that fill the memory."""
+        reader = self._waited(lambda: self._asked(sql).to_arrow_reader(BATCH_ROWS))
+        return reader.schema, iter(lambda: self._waited(lambda: next(reader, None)), None)
+
+    def _waited(self, work: Callable[[], T]) -> T:
+        """What ``work`` gives, done beside this thread: DuckDB itself would not hear Ctrl-C."""
+        with ThreadPoolExecutor(1, "fedge-query") as beside, _told():
+            doing = beside.submit(work)
+            try:
+                return doing.result()
+            except KeyboardInterrupt:
+                # Again until it ends: what had not begun yet would not hear the first.
+                while not doing.done():
+                    if self._connection is not None:
+                        self._connection.interrupt()
+                    wait([doing], INTERRUPT_S)
+                raise
+
+    def _asked(self, sql: str) -> Any:
+        """DuckDB's relation; nothing is worked out before it is taken."""
         import duckdb
 
-        try:
-            statements = duckdb.extract_statements(sql)
-            kinds = [str(statement.type).rpartition(".")[2] for statement in statements]
-            if len(kinds) != 1 or kinds[0] not in {"SELECT", "EXPLAIN"}:
-                raise BadInput("SQL", " and ".join(kinds) or "nothing", _right())
-            if self._connection is None:
-                self._connection = self._connected()
-            return self._connection.sql(sql).to_arrow_table()
-        except duckdb.Error as error:
-            raise BadInput("SQL", _line(error), _right()) from error
+        statements = duckdb.extract_statements(sql)
+        kinds = [str(statement.type).rpartition(".")[2] for statement in statements]
+        if len(kinds) != 1 or kinds[0] not in {"SELECT", "EXPLAIN"}:
+            raise BadInput("SQL", " and ".join(kinds) or "nothing", _right())
+        if self._connection is None:
+            self._connection = self._connected()
+        return self._connection.sql(sql)
 
     def _connected(self) -> Any:
         """A database in memory that knows the four tables and may open no file."""
@@ -98,6 +129,18 @@ class OpenRun:
 def open_run(path: str | Path) -> OpenRun:
     """Open a run's folder, also while the run goes on; raises ``BadInput`` when it is none."""
     return again(lambda: OpenRun(Path(path)))
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """What DuckDB finds wrong as ``BadInput``; where batches are taken, Arrow tells of it."""
+    import duckdb
+    import pyarrow as pa
+
+    try:
+        yield
+    except (duckdb.Error, pa.ArrowException, OSError) as error:
+        raise BadInput("SQL", _line(error), _right()) from error
 
 
 def _right() -> str:

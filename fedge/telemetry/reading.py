@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fedge.errors import RunFailed
+from fedge.errors import BadInput, RunFailed
 from fedge.telemetry import parts, wal
 from fedge.telemetry.run_folder import STORE
-from fedge.telemetry.schema import BY_ROW, OLD_FILES, TABLES, R, Table, arrow_schema, records
+from fedge.telemetry.schema import BY_NAME, BY_ROW, OLD_FILES, TABLES, R, Table, arrow_schema, records
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -86,14 +86,33 @@ def stamp(folder: Path, *kinds: type) -> tuple[tuple[str, int, int], ...]:
     return tuple(seen)
 
 
+def played_rounds(folder: Path, table: str) -> set[int]:
+    """The rounds that have a row in the table of that name."""
+    found = again(lambda: snapshot(folder, BY_NAME[table]).dataset().to_table(columns=["round"]))
+    return set(found.column("round").to_pylist())
+
+
 def again(read: Callable[[], T]) -> T:
-    """``read`` until no file vanishes on the way; raises ``RunFailed`` when that never ends."""
+    """``read`` until no file vanishes on the way.
+
+    Raises ``RunFailed`` when that never ends, ``BadInput`` for a file that is damaged, not a table, or not to be read.
+    """
+    import pyarrow as pa
+
     for _ in range(TRIES):
         try:
             return read()
         except FileNotFoundError:
             time.sleep(PAUSE_S)
+        except (OSError, pa.ArrowException) as error:
+            raise unreadable(error) from error
     raise RunFailed("the store's files change faster than they can be read; try again")
+
+
+def unreadable(error: Exception) -> BadInput:
+    """What is told of a store's file that Arrow or the system cannot read, in one line."""
+    told = " ".join(str(error).split())
+    return BadInput(STORE, told, "files as fedge wrote them; a damaged one can be moved away, its rows are lost then")
 
 
 def _taken(where: Path, table: Table) -> Snapshot:
@@ -111,7 +130,10 @@ def _taken(where: Path, table: Table) -> Snapshot:
         one = wal.read(path)
         if one.damaged:
             notes.append(f"{_short(path)}: damaged after {one.rows} rows, which are read; what follows is not")
-        found.append(parts.found_rows(table, one.batches, one.schema))
+        try:
+            found.append(parts.found_rows(table, one.batches, one.schema))
+        except ValueError as error:
+            raise BadInput(str(path), f"columns that do not fit ({error})", f"those of {table.name}") from error
     return Snapshot(table, tuple(files.parts.values()), _joined(table, found), tuple(notes))
 
 

@@ -97,11 +97,11 @@ def fitted(table: Table, found: Any) -> Any:
 
 def records(found: Any, row: type[R]) -> list[R]:
     """The rows of an Arrow table as records; a missing value takes the record's default where None would be wrong."""
-    fields = dataclasses.fields(row)
+    hints = typing.get_type_hints(row)
     columns: list[Iterable[Any]] = []
-    for field in fields:
+    for field in dataclasses.fields(row):
         values: list[Any] = found.column(field.name).to_pylist()
-        instead = _instead_of_none(field, typing.get_type_hints(row)[field.name])
+        instead = _instead_of_none(field, hints[field.name])
         columns.append(values if instead is None else map(instead, values))
     return [row(*values) for values in zip(*columns, strict=True)]
 

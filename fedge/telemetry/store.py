@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedge.errors import BadInput
 from fedge.telemetry import parts, wal
+from fedge.telemetry.locking import Lock
 from fedge.telemetry.reading import read_rows
 from fedge.telemetry.rows import ClientRow, EventRow, RoundRow, SampleRow, Traced
 from fedge.telemetry.run_folder import STORE, write_text
@@ -25,6 +27,8 @@ FULL_ROWS, FULL_BYTES, FULL_FRAMES = 262_144, 32 * 2**20, 16_384
 """With any of these a write-ahead file becomes a part; chosen by us."""
 FRAME_ROWS = 65_536
 """The most rows of one frame; chosen by us."""
+LOCK = "LOCK"
+"""The file in the store that its writer holds."""
 SYNC_SAMPLES_S = 1.0
 """Chosen by us: what a loss of power may take is this much of samples, and waiting for the disk costs little."""
 
@@ -86,13 +90,13 @@ class TableWriter:
 
 
 class RunTables:
-    """A run's store as its writer has it; there is one at a time for a folder.
+    """A run's store as its writer has it; there is one at a time for a folder, until ``close`` or its process ends.
 
-    Raises ``BadInput`` for a store of a newer version. A run of version 1 is taken over.
+    Raises ``BadInput`` while another one writes, and for a store of a newer version. A run of version 1 is taken over.
     """
 
     def __init__(self, folder: Path, now_s: Callable[[], float] = time.monotonic) -> None:
-        self._folder = folder
+        self._lock = _locked(folder)
         version = parts.version_of(folder)
         if version is None:
             _begin(folder)
@@ -125,8 +129,9 @@ class RunTables:
             writer.seal()
 
     def close(self) -> None:
-        """Everything is in parts; appending later begins a new write-ahead file."""
+        """Make parts of everything and let others write; nothing may be appended any more."""
         self.seal()
+        self._lock.release()
 
     @property
     def rounds(self) -> tuple[RoundRow, ...]:
@@ -155,9 +160,17 @@ def _sliced(batch: Any) -> list[Any]:
     return [batch.slice(at, FRAME_ROWS) for at in range(0, batch.num_rows, FRAME_ROWS)]
 
 
+def _locked(folder: Path) -> Lock:
+    """The store's lock; its folder is made where there is none."""
+    try:
+        (folder / STORE).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(str(folder / STORE), str(error.strerror), "a folder that this user may write to") from error
+    return Lock(folder / STORE / LOCK, "a store")
+
+
 def _begin(folder: Path) -> None:
     """The version comes first: whoever finds tables finds it too."""
-    (folder / STORE).mkdir(parents=True, exist_ok=True)
     _state_version(folder)
     parts.sync_folder(folder)
 

@@ -15,6 +15,7 @@ import os
 import struct
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,18 +64,23 @@ def batch_frame(batch: Any) -> bytes:
 def append(path: Path, data: bytes, good_bytes: int, sync: bool) -> int:
     """Write ``data`` behind the first ``good_bytes``; returns where it ends.
 
-    When it returns, the bytes are with the operating system; with ``sync`` they are on the disk. On an error nothing of
-    ``data`` stays.
+    When it returns, the bytes are with the operating system; with ``sync`` they are on the disk. On an ``OSError``,
+    which names the file, nothing of ``data`` stays; what cannot be taken back then, the next append takes back.
     """
     fd = os.open(path, os.O_WRONLY | os.O_APPEND | (os.O_CREAT if good_bytes == 0 else 0), 0o644)
     try:
+        if os.fstat(fd).st_size > good_bytes:
+            os.ftruncate(fd, good_bytes)
         try:
             _write_all(fd, data)
+            if sync:
+                os.fsync(fd)
         except OSError:
-            os.ftruncate(fd, good_bytes)
+            with suppress(OSError):
+                os.ftruncate(fd, good_bytes)
             raise
-        if sync:
-            os.fsync(fd)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         os.close(fd)
     return good_bytes + len(data)

@@ -112,6 +112,7 @@ class Child:
     """The actors' driver as a process of its own, attached to the cluster at ``address``; its log is ``log``."""
 
     def __init__(self, address: str, cast: Cast, log: Path) -> None:
+        self._log = log
         log.parent.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "server.exporters.ray_boards"]
         env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "RAY_USAGE_STATS_ENABLED": "0"}
@@ -122,7 +123,7 @@ class Child:
         self._write(json.dumps({"address": address, "cast": dataclasses.asdict(cast)}) + "\n")
 
     def show(self, boards: Sequence[Shown], fleet: FleetShown | None) -> None:
-        """Raises ``OSError`` when the process is gone."""
+        """Raises ``RunFailed`` when the process is gone."""
         self._write(to_json(boards, fleet))
 
     def close(self) -> None:
@@ -140,8 +141,11 @@ class Child:
     def _write(self, line: str) -> None:
         stdin = self._process.stdin
         assert stdin is not None
-        stdin.write(line)
-        stdin.flush()
+        try:
+            stdin.write(line)
+            stdin.flush()
+        except OSError as error:
+            raise RunFailed(f"the process that shows them has ended; {self._log} says why") from error
 
 
 class RayMirror:

@@ -10,6 +10,13 @@ import pytest
 from browser.chromium import Page, browser, program
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """One worker plays them all, and what else starts Ray or a Prometheus: two of these at once crowd two cores."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.xdist_group("heavy"))
+
+
 @pytest.fixture(scope="session")
 def new_page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Page]]:
     """Opens a tab; skips where no Chromium is installed."""

@@ -21,7 +21,9 @@ from urllib.request import urlopen
 import pytest
 from browser.chromium import Page
 
+from experiments.backends import ray_cluster, ray_dashboard
 from experiments.backends.superlink import free_port
+from fedge.errors import BadInput
 from fedge.telemetry.reading import read_rows
 from fedge.telemetry.rows import ClientRow
 
@@ -30,16 +32,15 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 OWN = "FEDGE_TEST_OF_RAY"
 """In the environment of every process of the run, whoever starts it."""
+FLEET = "[{device: nano, count: 2}, {device: xavier-nx}, {device: agx-orin-64gb}]"
 BOARDS = {
-    f"{name}-{i}": f"{name}-{i} ({title})"
-    for name, title in {
-        "nano": "Jetson Nano 4GB",
-        "xavier-nx": "Jetson Xavier NX 8GB",
-        "agx-xavier": "Jetson AGX Xavier 32GB",
-        "agx-orin-64gb": "Jetson AGX Orin 64GB",
-    }.items()
-    for i in (1, 2)
+    "nano-1": "nano-1 (Jetson Nano 4GB)",
+    "nano-2": "nano-2 (Jetson Nano 4GB)",
+    "xavier-nx-1": "xavier-nx-1 (Jetson Xavier NX 8GB)",
+    "agx-orin-64gb-1": "agx-orin-64gb-1 (Jetson AGX Orin 64GB)",
 }
+SCRAPE_S = 3
+"""Longer than the 2 s after which Ray's processes tell anew, and shorter than the 10 s that Ray writes."""
 LIMIT_S = 200.0
 """Far more than it takes on an idle machine."""
 TEXT = "document.body.innerText"
@@ -80,10 +81,13 @@ def _alive(mark: str) -> list[str]:
 
 @contextmanager
 def _prometheus(temp: Path, folder: Path, port: int) -> Iterator[None]:
-    """Debian's Prometheus with the very configuration that Ray writes."""
+    """Debian's Prometheus with the configuration that Ray writes, only that it asks more often."""
+    written = (temp / "r" / "session_latest" / "metrics" / "prometheus" / "prometheus.yml").read_text()
+    assert "scrape_interval: 10s" in written
+    (folder / "prometheus.yml").write_text(written.replace("scrape_interval: 10s", f"scrape_interval: {SCRAPE_S}s"))
     command = [
         "prometheus",
-        f"--config.file={temp / 'r' / 'session_latest' / 'metrics' / 'prometheus' / 'prometheus.yml'}",
+        f"--config.file={folder / 'prometheus.yml'}",
         f"--storage.tsdb.path={folder}",
         f"--web.listen-address=127.0.0.1:{port}",
     ]
@@ -114,6 +118,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     command = [
         *(sys.executable, "-m", "experiments.cli", "run", "experiments/configs/quickstart.yaml"),
         *("--ray-dashboard", "--out", str(folder), "--set", "rounds=2000", "--set", "workload.local_epochs=0.2"),
+        *("--set", f"fleet={FLEET}"),
     ]
     host = f"http://127.0.0.1:{port}"
     env = os.environ | {OWN: str(os.getpid()), "RAY_PROMETHEUS_HOST": host, "PYTHONUNBUFFERED": "1"}
@@ -213,6 +218,16 @@ def test_ray_finds_the_prometheus_that_it_was_told_of_and_the_page_says_what_is_
     logged_in.open(f"{run.dashboard}/#/metrics")
     logged_in.wait_for(f"{TEXT}.includes('Set up Prometheus and Grafana')", 30)
     logged_in.screenshot(artefacts / "ray-metrics.png")
+
+
+def test_a_run_elsewhere_finds_the_dashboard_by_the_clusters_address_and_its_token_alone(run: Run) -> None:
+    place = run.token_file.parent
+    port = next(place.glob(ray_dashboard.GCS_PORT)).read_text()
+    env = os.environ | ray_dashboard.SETTINGS | {"RAY_ADDRESS": f"127.0.0.1:{port}"}
+    found = ray_cluster.dashboard_of(env | {"RAY_AUTH_TOKEN_PATH": str(run.token_file)})
+    assert found == run.dashboard
+    with pytest.raises(BadInput, match="which asks for another token; its token: RAY_AUTH_MODE=token"):
+        ray_cluster.dashboard_of(env | {"RAY_AUTH_TOKEN": "f" * 64})
 
 
 def test_after_ctrl_c_no_process_and_no_token_is_left(run: Run) -> None:

@@ -14,6 +14,11 @@ BOARDS_VARIABLE = "FLEET_BOARDS"
 """Some of the boards by their names, where a machine has little time; all four otherwise."""
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Removal comes last: all files share one fleet."""
+    items.sort(key=lambda item: item.path.name == "test_removal.py")
+
+
 @pytest.fixture(scope="session")
 def fleet() -> Iterator[Hosts]:
     """The server and its boards, up and bare."""

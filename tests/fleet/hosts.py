@@ -225,17 +225,27 @@ class Hosts:
 
     def fedge(self, *words: str, limit_s: float = 1200.0) -> subprocess.CompletedProcess[str]:
         """``fedge fleet`` with this fleet's inventory, as a person gives it."""
+        with self.begun(*words) as process:
+            try:
+                said = process.communicate(timeout=limit_s)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+        return subprocess.CompletedProcess(process.args, process.returncode, *said)
+
+    def begun(self, *words: str) -> subprocess.Popen[str]:
+        """The same, while it goes on."""
         program = Path(sys.prefix) / "bin" / "fedge"
         env = {**os.environ, **self.environment, "FEDGE_INVENTORY": str(self.inventory), "COLUMNS": "100"}
         env["XDG_STATE_HOME"] = str(self.folder / "state")
-        return subprocess.run(
+        return subprocess.Popen(
             [str(program), "fleet", *words],
             cwd=self.folder,
             env=env,
-            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            check=False,
-            timeout=limit_s,
         )
 
     def online(self) -> set[str]:

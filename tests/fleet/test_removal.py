@@ -14,10 +14,12 @@ KEPT = "/var/lib/fedge-link/runs"
 LEFT = (
     "{ find / -xdev -iname '*fedge*' -not -path '/opt/*' -not -path '/proc/*' -not -path '/sys/*'"
     f" -not -path '/var/lib/nvpmodel/*' -not -path '*/.ansible/*' -not -path '{KEPT}*';"
+    " dpkg-query -W -f '${Package}=${db:Status-Status}\\n' | grep -E '^prometheus.*=installed';"
     " getent passwd | grep -i fedge; getent group | grep -i fedge;"
     " systemctl list-unit-files --no-legend 'fedge*'; } || true"
 )
-"""What a removed host still has; below /opt is what was there before, as is the recorded board."""
+"""What a removed host still has; below /opt is what was there before, as is the recorded board;
+Prometheus only comes with monitoring."""
 
 
 def test_removing_leaves_nothing_of_fedge_but_the_runs(provisioned: Hosts) -> None:

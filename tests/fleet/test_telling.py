@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import json
+import signal
 import time
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
 
 import pytest
+from cryptography import x509
 
 pytest.importorskip("flwr", reason="the fleet meets on Flower's SuperLink")
 pytest.importorskip("ansible", reason="the playbooks need ansible-core")
 
-from fleet.hosts import INSTALLED, Hosts
+from fleet.hosts import INSTALLED, Host, Hosts
+from fleet.told import PYTHON, findings_of, view
+
+from experiments.fleet.certificates import BOARD_DAYS, certificate_text, make_board, parse_request
+from experiments.fleet.keys import read_signer
 
 pytestmark = [pytest.mark.fleet, pytest.mark.slow, pytest.mark.xdist_group("hosts")]
 ARRIVES_S = 30.0
 FRESH_S = 10.0
-PYTHON = f"{INSTALLED}/.venv/bin/python"
-PAGE = "http://127.0.0.1:8400"
-ASK = f"{PYTHON} -c 'import urllib.request as u; print(u.urlopen(\"{PAGE}/%s\", timeout=5).read().decode())'"
 COUNT = (
     f"cd {INSTALLED} && {PYTHON} -c 'import json; from fedge.telemetry import open_run\n"
     'with open_run("/var/lib/fedge-board/store") as run:\n'
@@ -32,12 +38,30 @@ KNOCK = (
     "l.request('POST', '/telemetry', body=b'{}', headers={'X-Fedge-Board': 'somebody-else'})\n"
     "print(l.getresponse().status)\n"
 )
+OLD = timedelta(days=BOARD_DAYS - 10.3)
+"""So long ago the certificate was made that ten days are left of it, and some hours for the test."""
+FOLDER = "/etc/fedge/tell"
+REQUEST = (
+    f"rm -f {FOLDER}/board.crt; /usr/lib/fedge-node/venv/bin/python -I -B /usr/lib/fedge-node/request.py %s"
+    f" --folder={FOLDER} --ca=/etc/fedge/ca.crt"
+)
 
 
-def view(hosts: Hosts) -> dict[str, Any]:
-    """What the page of the server shows; nothing while it does not answer."""
-    said = hosts.server.ssh(ASK % "api/view")
-    return dict(json.loads(said.stdout)) if said.returncode == 0 else {}
+def put_old_certificate(hosts: Hosts, name: str, host: Host) -> x509.Certificate:
+    """In the place of the board's own, one of the same CA that ends soon."""
+    keys = hosts.folder / "keys"
+    request = parse_request(json.loads(host.run(REQUEST % name))["request"])
+    since = datetime.now(UTC) - OLD
+    made = make_board(read_signer(keys / "ca.crt", keys / "ca.key"), request, name, since, BOARD_DAYS)
+    host.run(
+        f"cat > {FOLDER}/board.crt <<'END'\n{certificate_text(made).decode()}END\nsystemctl restart fedge-telemetry"
+    )
+    return made
+
+
+def certificate_of(host: Host) -> x509.Certificate:
+    """The one that the board shows."""
+    return x509.load_pem_x509_certificate(host.run(f"cat {FOLDER}/board.crt").encode())
 
 
 def test_every_board_is_heard_of_within_half_a_minute_and_the_page_tells_how_long_ago(provisioned: Hosts) -> None:
@@ -85,7 +109,26 @@ def test_who_runs_an_experiments_code_reads_neither_the_key_nor_the_samples(prov
             assert said.returncode != 0, path
 
 
-def test_status_names_a_board_that_has_fallen_silent(provisioned: Hosts, tmp_path) -> None:
+def test_the_page_is_seen_from_the_control_node_until_ctrl_c(provisioned: Hosts) -> None:
+    with provisioned.begun("board") as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            address = line.partition(" ")[0]
+            with urlopen(f"{address}api/view", timeout=10) as answer:
+                seen = json.load(answer)
+        finally:
+            process.send_signal(signal.SIGINT)
+            code = process.wait(ARRIVES_S)
+
+    assert {one["name"] for one in seen["boards"]} == set(provisioned.boards)
+    assert line.endswith(f" is the page of {provisioned.server.name}, until Ctrl-C\n")
+    assert code == 0
+    with pytest.raises(URLError, match="refused"):
+        urlopen(address, timeout=10)
+
+
+def test_status_names_a_board_that_has_fallen_silent(provisioned: Hosts, tmp_path: Path) -> None:
     name, host = next(iter(provisioned.boards.items()))
     told = tmp_path / "status.json"
     host.run("systemctl stop fedge-telemetry")
@@ -96,3 +139,23 @@ def test_status_names_a_board_that_has_fallen_silent(provisioned: Hosts, tmp_pat
 
     boards = {board["name"]: board for board in json.loads(told.read_text())["boards"]}
     assert [finding["what"] for finding in boards[name]["findings"]] == ["fedge-telemetry is stopped"]
+
+
+def test_a_certificate_near_its_end_is_told_by_status_and_by_a_check_and_renewed_by_provisioning(
+    provisioned: Hosts, tmp_path: Path
+) -> None:
+    name, host = next(iter(provisioned.boards.items()))
+    old = put_old_certificate(provisioned, name, host)
+    found = findings_of(provisioned, tmp_path)[name]
+    checked = provisioned.fedge("provision", "--check", "--limit", name)
+    kept = certificate_of(host)
+    renewed = provisioned.fedge("provision", "--limit", name)
+    provisioned.wait_online([name])
+    after = findings_of(provisioned, tmp_path)[name]
+
+    assert found == "the certificate of its telemetry ends in 10 days"
+    assert "Ask whether a certificate is wanted" in checked.stdout, checked.stdout[-3000:]
+    assert kept == old
+    assert renewed.returncode == 0, renewed.stdout[-3000:]
+    assert certificate_of(host).not_valid_after_utc - datetime.now(UTC) > timedelta(days=BOARD_DAYS - 1)
+    assert after == ""

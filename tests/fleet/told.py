@@ -1,4 +1,4 @@
-"""What ``fedge fleet status`` says of a test fleet, read from its JSON."""
+"""What ``fedge fleet status`` says of a test fleet, read from its JSON, and what the server's page shows."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from fleet.hosts import Hosts
+from fleet.hosts import INSTALLED, Hosts
 
 SAY_LIMIT_S = 120.0
+PAGE = "http://127.0.0.1:8400"
+PYTHON = f"{INSTALLED}/.venv/bin/python"
+ASK = f"{PYTHON} -c 'import urllib.request as u; print(u.urlopen(\"{PAGE}/%s\", timeout=5).read().decode())'"
 
 
 def findings_of(fleet: Hosts, folder: Path) -> dict[str, str]:
@@ -36,3 +40,9 @@ def until_told(fleet: Hosts, folder: Path, words: Mapping[str, str], limit_s: fl
         if all(said in told[board] for board, said in words.items()) or time.monotonic() > end_s:
             return told
         time.sleep(2.0)
+
+
+def view(hosts: Hosts) -> dict[str, Any]:
+    """What the page of the server shows; nothing while it does not answer."""
+    said = hosts.server.ssh(ASK % "api/view")
+    return dict(json.loads(said.stdout)) if said.returncode == 0 else {}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from experiments.fleet.status.clocks import Clock
-from experiments.fleet.status.facts import Facts, mapping, text
+from experiments.fleet.status.facts import Facts, mapping, number, text
 from experiments.fleet.status.nodes import Node, Nodes, key_of
 from experiments.fleet.status.records import Own
 
@@ -63,6 +63,17 @@ class Case:
     @property
     def key(self) -> bytes | None:
         return key_of(text(self.facts.get("public_key")))
+
+    @property
+    def heard_s(self) -> float | None:
+        """How long ago the server last heard of it."""
+        return number(mapping(self.common.ages_s).get(self.name))
+
+    @property
+    def certificate_left_s(self) -> float | None:
+        """Seconds until the certificate of its telemetry ends."""
+        ends_s, now_s = number(self.facts.get("certificate")), number(self.facts.get("at_s"))
+        return None if ends_s is None or now_s is None else ends_s - now_s
 
     @property
     def superlink(self) -> str:

@@ -102,6 +102,8 @@ def _record(case: Case, findings: tuple[Finding, ...]) -> Board:
         give_s=case.clock.give_s if case.clock else None,
         run=text(claim.get("run")),
         run_left_s=number(claim.get("left_s")),
+        heard_s=case.heard_s,
+        certificate_left_s=case.certificate_left_s,
     )
 
 

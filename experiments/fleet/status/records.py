@@ -71,6 +71,10 @@ class Board:
     give_s: float | None = None
     run: str | None = None
     run_left_s: float | None = None
+    heard_s: float | None = None
+    """Seconds since the server last heard of it, where it tells of itself."""
+    certificate_left_s: float | None = None
+    """Until the certificate ends by which it does; negative: it has ended."""
 
     @property
     def well(self) -> bool:

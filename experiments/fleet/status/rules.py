@@ -177,10 +177,9 @@ def full(free_mb: Facts, cure: str) -> Iterator[Finding]:
 
 def telemetry(case: Case) -> Iterator[Finding]:
     """It is to tell of itself, and the server has not heard of it for a while."""
-    ages_s = case.common.ages_s
-    if case.service(TELEMETRY).get("state") != "active" or ages_s is None:
+    if case.service(TELEMETRY).get("state") != "active" or case.common.ages_s is None:
         return
-    age_s, cure = number(ages_s.get(case.name)), f"on the board: journalctl -u {TELEMETRY}"
+    age_s, cure = case.heard_s, f"on the board: journalctl -u {TELEMETRY}"
     if age_s is None:
         yield note("telemetry: no sample of it has come yet", cure)
     elif age_s > SILENT_S:
@@ -189,10 +188,9 @@ def telemetry(case: Case) -> Iterator[Finding]:
 
 def certificate(case: Case) -> Iterator[Finding]:
     """The certificate by which it tells of itself has ended, or will soon."""
-    ends_s, now_s = number(case.facts.get("certificate")), number(case.facts.get("at_s"))
-    if ends_s is None or now_s is None or ends_s - now_s >= CERTIFICATE_DAYS * 86400:
+    left_s = case.certificate_left_s
+    if left_s is None or left_s >= CERTIFICATE_DAYS * 86400:
         return
-    left_s = ends_s - now_s
     when = f"ended {duration(-left_s)} ago" if left_s < 0 else f"ends in {left_s / 86400:.0f} days"
     yield wrong(f"the certificate of its telemetry {when}", case.cure("provision"))
 

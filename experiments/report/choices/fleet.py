@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
+from experiments.report.cells import LABELS, badge, figure, swatch, table, text
 from experiments.report.chart import LEGEND, Chart, Section, Trace, axis, round_axis
 from experiments.report.choices.summary import (
     BASELINES,
@@ -20,7 +21,6 @@ from experiments.report.choices.summary import (
 )
 from experiments.report.page import html_page
 from experiments.report.palette import ALARM, COLOURS, GREY, colours, symbols
-from experiments.report.tables import LABELS, badge, figure, swatch, table, text
 from fedge.experiment import Experiment, boards
 from fedge.fleetsim.boards import kind_of
 from fedge.studies.fleet import SETTLED_FROM, FleetRun, Judged, Spent

@@ -7,12 +7,12 @@ from html import escape
 from itertools import accumulate
 from pathlib import Path
 
+from experiments.report.cells import badge, figure, swatch, table
 from experiments.report.chart import LEGEND, Chart, Section, Trace, axis, round_axis
 from experiments.report.choices.summary import MODE_CHOICE, Choice, Figures, grouped
 from experiments.report.page import html_page
 from experiments.report.palette import GREY, colours, symbols
 from experiments.report.quantities import energy_scale
-from experiments.report.tables import badge, figure, swatch, table
 from fedge.telemetry import run_folder
 from fedge.types import ProfileTable
 

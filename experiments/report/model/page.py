@@ -5,12 +5,12 @@ from __future__ import annotations
 from html import escape
 from pathlib import Path
 
+from experiments.report.cells import Cell, badge, figure, table, text
 from experiments.report.chart import Section
 from experiments.report.model import charts
 from experiments.report.model.terminal import KNOBS, against, facts_lines, interval, knobs, thinned, word_of
 from experiments.report.page import html_page
 from experiments.report.quantities import number, percent
-from experiments.report.tables import Cell, badge, figure, table, text
 from fedge.models.facts import Facts
 from fedge.models.points import ModeFront, Point
 from fedge.telemetry import run_folder

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
+from experiments.report.cells import Cell, badge, figure, swatch, table, text
 from experiments.report.chart import Section
 from experiments.report.page import html_page
 from experiments.report.palette import colours
 from experiments.report.quantities import UNKNOWN, number
 from experiments.report.study import charts
 from experiments.report.study.summary import Column, grouped, target_names
-from experiments.report.tables import Cell, badge, figure, swatch, table, text
 from fedge.evaluation.cells import Outcome, Row, Target
 from fedge.evaluation.choosing import CONFIDENCE
 from fedge.evaluation.study import Study

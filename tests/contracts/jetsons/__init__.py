@@ -4,6 +4,7 @@
 ``kernel.KernelMachine`` is the machine that lives in it. Nothing here needs pytest or anything newer than Python 3.6.
 """
 
+import os
 from pathlib import Path
 from typing import Dict, Tuple, Union
 
@@ -19,8 +20,15 @@ _ALL: Dict[str, Board] = {
     for each in (NANO, TX2, XAVIER_NX, AGX_XAVIER, AGX_ORIN_JP5, AGX_ORIN_JP6, ORIN_NANO_JP5, ORIN_NANO_JP6)
 }
 BOARDS: Tuple[str, ...] = tuple(_ALL)
+UNLIKE: Tuple[str, ...] = ("nano", "tx2", "agx-xavier", "agx-orin-jp6")
+"""One of each kind: a memory override, a cluster between another's cores, clusters that are off, the newest names."""
+PLAYED: Tuple[str, ...] = BOARDS if os.environ.get("FEDGE_EVERY_BOARD") == "1" else UNLIKE
+"""The boards on which the power daemon's long tests are played: the unlike ones, or all with FEDGE_EVERY_BOARD=1.
 
-__all__ = ["BOARDS", "Board", "Caps", "board", "build", "contents", "nearest"]
+``.ci/test-vendor`` sets it, so every board is played under each of the boards' Pythons; ``make test`` does not.
+"""
+
+__all__ = ["BOARDS", "PLAYED", "UNLIKE", "Board", "Caps", "board", "build", "contents", "nearest"]
 
 
 def board(name: str) -> Board:

@@ -16,6 +16,8 @@ from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 from fedge.powerd.machine import Machine
 
 CPUS, POLICIES = "/sys/devices/system/cpu", "/sys/devices/system/cpu/cpufreq"
+CORE_LINK = re.compile(CPUS + r"/cpu\d+/cpufreq")
+"""The one link that comes and goes: a core's to its cluster's policy."""
 BPMP_EMC = "/sys/kernel/debug/bpmp/debug/clk/emc"
 OVERRIDE = "/sys/kernel/debug/clk/override.emc"
 NOTES = "/.kernel"
@@ -72,6 +74,8 @@ class KernelMachine(Machine):
 
     def __init__(self, root: str, die_at_write: Optional[int] = None, quick: bool = False) -> None:
         super().__init__(root)
+        self._paths: Dict[str, Path] = {}
+        self._behind: Dict[str, str] = {}
         self.die_at_write, self.quick = die_at_write, quick
         self.count = 0
         """The writes that this object was asked for, the refused ones too; a change by nvpmodel counts as one."""
@@ -81,6 +85,13 @@ class KernelMachine(Machine):
         self.again: List[str] = facts["again"]
 
     # ------------------------------------------------------------------------------------------------------- Machine
+    def path(self, path: str) -> Path:
+        """As every machine has it; each is put together once, since tests ask for the same few very often."""
+        known = self._paths.get(path)
+        if known is None:
+            known = self._paths[path] = super().path(path)
+        return known
+
     def read(self, path: str) -> str:
         real = self.resolve(path)
         fault = self._fault(READ_FAULTS, path, real)
@@ -127,11 +138,17 @@ class KernelMachine(Machine):
 
     # -------------------------------------------------------------------------------------------------- what tests use
     def resolve(self, path: str) -> str:
-        """The board's path behind a path with links."""
+        """The board's path behind a path with links; looked up once where no link comes and goes."""
+        known = self._behind.get(path)
+        if known is not None:
+            return known
         real = os.path.realpath(str(self.path(path)))
-        if os.path.commonpath([real, self.root]) != self.root:
+        if not (real + "/").startswith(self.root + "/"):
             raise AssertionError(f"{path} leaves the root {self.root}: {real}")
-        return real[len(self.root) :] or "/"
+        behind = real[len(self.root) :] or "/"
+        if not CORE_LINK.match(path):
+            self._behind[path] = behind
+        return behind
 
     def plant(self, *faults: Fault) -> None:
         """Let these go wrong from now on, in every process that uses the root; none given: nothing goes wrong."""
@@ -242,7 +259,7 @@ class KernelMachine(Machine):
 
     def _renew_policies(self) -> None:
         hidden, shown = self.path(OFFLINE), self.path(POLICIES)
-        for policy in [*sorted(hidden.glob("policy*")), *sorted(shown.glob("policy*"))]:
+        for policy in [*_named(hidden, "policy"), *_named(shown, "policy")]:
             cpus = [int(word) for word in (policy / "related_cpus").read_text().split()]
             affected = [cpu for cpu in cpus if self.online(cpu)]
             if bool(affected) != (policy.parent == shown):
@@ -261,7 +278,7 @@ class KernelMachine(Machine):
             link.unlink()
 
     def _write_ranges(self) -> None:
-        every = sorted(int(path.name[3:]) for path in self.path(CPUS).glob("cpu[0-9]*"))
+        every = sorted(int(path.name[3:]) for path in _named(self.path(CPUS), "cpu") if path.name[3:].isdigit())
         on = [cpu for cpu in every if self.online(cpu)]
         self.put(f"{CPUS}/online", ranges(on))
         self.put(f"{CPUS}/offline", ranges([cpu for cpu in every if cpu not in on]))
@@ -367,6 +384,11 @@ def ranges(numbers: Sequence[int]) -> str:
         else:
             parts.append([number])
     return ",".join("-".join(map(str, part)) for part in parts)
+
+
+def _named(folder: Path, begin: str) -> List[Path]:
+    """What lies in the folder under names that begin so, sorted; nothing where there is no such folder."""
+    return sorted(path for path in folder.iterdir() if path.name.startswith(begin)) if folder.is_dir() else []
 
 
 def _move(policy: Path, folder: Path) -> None:

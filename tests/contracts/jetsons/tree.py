@@ -70,14 +70,24 @@ def contents(root: Union[str, Path]) -> Dict[str, bytes]:
     return {path: content for path, content in _walk(str(root)) if path not in skipped}
 
 
-def _walk(top: str) -> Iterator[Tuple[str, bytes]]:
-    for folder, folders, names in os.walk(top):
-        for name in sorted(names + folders):
-            path = Path(folder, name)
-            if path.is_symlink():
-                yield str(path)[len(top) :], b"-> " + os.readlink(str(path)).encode()  # noqa: PTH115 (3.9 and up)
-            elif path.is_file():
-                yield str(path)[len(top) :], path.read_bytes()
+def _walk(top: str, below: str = "") -> Iterator[Tuple[str, bytes]]:
+    """Plain strings, since a root is hundreds of files and tests look at it thousands of times."""
+    for entry in sorted(os.scandir(top + below), key=lambda entry: entry.name):
+        path = f"{below}/{entry.name}"
+        if entry.is_symlink():
+            yield path, b"-> " + os.readlink(entry.path).encode()  # noqa: PTH115 (3.9 and up)
+        elif entry.is_dir():
+            yield from _walk(top, path)
+        elif entry.is_file():
+            yield path, _bytes(entry.path)
+
+
+def _bytes(path: str) -> bytes:
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return b"".join(iter(lambda: os.read(file, 65536), b""))
+    finally:
+        os.close(file)
 
 
 def _identity(root: Root, board: Board) -> None:

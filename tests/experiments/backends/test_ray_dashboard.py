@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import itertools
 import os
+import socket
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 from contracts.launching import Launcher
 
+from experiments import launch
 from experiments.backends import ray_dashboard
 from experiments.backends.ray_dashboard import Dashboard, check, command, mirrored
-from fedge.errors import BadInput
+from fedge.errors import BadInput, RunFailed
 from fedge.experiment import Experiment, ExporterSpec, FleetEntry
 
 CLUSTER = {"RAY_ADDRESS": "10.0.0.5:6379"}
@@ -30,6 +33,7 @@ def _experiment(**more: Any) -> Experiment:
         ("fleet", None, {}, "RAY_ADDRESS"),
         ("fleet", None, {"RAY_ADDRESS": "local"}, "RAY_ADDRESS"),
         ("sim", 8300, CLUSTER, "10.0.0.5:6379 has its own"),
+        ("sim", None, {"RAY_ADDRESS": "ray://10.0.0.5:10001"}, "cluster's head"),
     ],
 )
 def test_a_run_that_cannot_be_shown_is_refused_with_what_would_help(
@@ -46,6 +50,14 @@ def test_a_ray_without_its_dashboard_is_told_what_to_install(monkeypatch: pytest
     check(_experiment(), None, CLUSTER)  # that cluster's own Ray has it, or says that it has not
 
 
+def test_a_port_that_is_taken_is_refused_before_anything_starts() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        with pytest.raises(BadInput, match=rf"--ray-dashboard-port: got {port}, which is taken; another port"):
+            check(_experiment(), port, {})
+    check(_experiment(), port, {})
+
+
 def test_a_simulation_is_mirrored_where_it_runs_and_a_fleet_on_the_cluster_named() -> None:
     assert mirrored(_experiment(), CLUSTER).exporters == (ExporterSpec(name="ray"),)
     fleet = mirrored(_experiment(backend="fleet"), CLUSTER)
@@ -58,11 +70,12 @@ def test_an_exporter_that_is_there_already_stays_as_it_is() -> None:
 
 
 def test_the_head_listens_on_loopback_and_no_port_is_a_fixed_one() -> None:
-    told = command(Path("/short"), 5001, 8265, 4)
+    told = command(Path("/short"), 8300, 4)
     options = dict(itertools.pairwise(told))
     assert options["--node-ip-address"] == options["--dashboard-host"] == "127.0.0.1"
-    assert (options["--port"], options["--dashboard-port"], options["--temp-dir"]) == ("5001", "8265", "/short/r")
+    assert (options["--port"], options["--dashboard-port"], options["--temp-dir"]) == ("0", "8300", "/short/r")
     assert options["--dashboard-agent-listen-port"] == options["--max-worker-port"] == "0"
+    assert int(options["--ray-client-server-port"]) < 30_000  # never one that a connection may have a second later
     assert int(options["--num-cpus"]) == min(4, os.cpu_count() or 1)
     assert not [word for word in told if "token" in word.lower()]
 
@@ -82,3 +95,23 @@ def test_on_the_command_line_the_local_backend_is_refused_in_one_line(
     assert told.code == 2
     assert "--ray-dashboard: got backend local" in told.message
     assert not (tmp_path / "run").exists()
+
+
+def test_being_shown_is_no_part_of_the_experiment_and_does_not_stay_in_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    played = []
+
+    def play(experiment: Experiment, *_: object) -> None:
+        played.append([spec.name for spec in experiment.exporters])
+        raise RunFailed("as wanted")
+
+    monkeypatch.setattr(launch, "_backend", lambda _: play)
+    monkeypatch.setattr(ray_dashboard, "shown", lambda *_: nullcontext(Dashboard("http://127.0.0.1:8265")))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    fedge, file = Launcher(monkeypatch, capsys), tmp_path / "exp.yaml"
+    file.write_text("backend: sim\nfleet: [{device: nano}]\nexporters: [tensorboard]\n")
+    told = fedge("run", file, "--ray-dashboard", "--out", tmp_path / "run")
+    assert "Ray dashboard: http://127.0.0.1:8265" in told.out
+    assert fedge("resume", tmp_path / "run").code == fedge("resume", tmp_path / "run", "--ray-dashboard").code == 1
+    assert played == [["tensorboard", "ray"], ["tensorboard"], ["tensorboard", "ray"]]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -111,3 +113,61 @@ def test_a_mistake_is_one_line(fedge, run: Path, arguments: tuple[str, ...], sai
     assert (code, out) == (2, "")
     assert said in err
     assert len(err.splitlines()) == 1
+
+
+def test_figures_are_numbers_in_json_also_whole_sums_and_decimals(fedge, run: Path) -> None:
+    _, out, _ = fedge("query", run, "select sum(round) as s, 1.5 as d from rounds", "--format", "json")
+    assert json.loads(out) == [{"s": 3, "d": 1.5}]
+
+
+@pytest.mark.parametrize(
+    ("sql", "said"),
+    [
+        ("select 1 as a, 2 as a", "two columns called a"),
+        ("select map([{'x': 1}], [2]) as m", "a value of m that cannot be told"),
+        ("select date '0044-03-15 (BC)' as ides", "a value of ides that cannot be told"),
+        ("select case when i > 9000 then ('a' || i)::int else i end from range(10000) t(i)", "Could not convert"),
+    ],
+)
+def test_an_answer_that_cannot_be_told_is_one_line_too(fedge, run: Path, sql: str, said: str, tmp_path: Path) -> None:
+    code, _, err = fedge("query", run, sql, "--format", "json", "--out", tmp_path / "x.json")
+
+    assert code == 2
+    assert said in err
+    assert len(err.splitlines()) == 1
+    assert not list(tmp_path.glob("*x.json*")), "nothing half-written"
+
+
+def test_words_of_boards_cannot_command_the_terminal(fedge, run: Path) -> None:
+    _, out, _ = fedge("query", run, "select chr(27) || '[2J' as a")
+    assert "\x1b" not in out
+    assert "?[2J" in out
+
+
+def test_a_damaged_part_is_one_line_that_names_it(fedge, run: Path) -> None:
+    (run / "store/rounds/000001.parquet").write_bytes(b"PAR1 and no more")
+    code, _, err = fedge("query", run, "select * from rounds")
+
+    assert code == 2
+    assert "rounds/000001.parquet" in err
+    assert len(err.splitlines()) == 1
+
+
+def test_a_pipe_that_is_closed_early_is_no_error(run: Path) -> None:
+    asked = f"{sys.executable} -m experiments.cli query {run} 'select * from range(300000)' --format csv | head -1"
+    done = subprocess.run(asked, shell=True, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("range\n", "")
+
+
+def test_ctrl_c_ends_a_long_question(run: Path) -> None:
+    endless = "select sum(a.i * b.i * c.i) from range(1000000) a(i), range(1000000) b(i), range(1000000) c(i)"
+    program = "import sys; from fedge.telemetry import open_run\nwith open_run(sys.argv[1]) as r:\n"
+    program += " print(r.query('select 1').num_rows, flush=True)\n r.query(sys.argv[2])"
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(run), endless], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"1\n"
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert b"KeyboardInterrupt" in err

@@ -56,7 +56,12 @@ def test_a_check_with_something_to_change_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "word"), [(["proxy"], "upstream fedge_superlink"), (["firewall", "--account", "www-data"], "skuid")]
+    ("command", "word"),
+    [
+        (["proxy"], "upstream fedge_superlink"),
+        (["proxy", "--telemetry", "/run/fedge-board/ingest.sock"], "server unix:/run/fedge-board/ingest.sock;"),
+        (["firewall", "--account", "www-data"], "skuid"),
+    ],
 )
 def test_a_configuration_is_printed_or_written_and_written_again(tmp_path: Path, command: list[str], word: str) -> None:
     out = tmp_path / "file"
@@ -76,7 +81,7 @@ def test_a_file_of_something_else_is_not_overwritten(tmp_path: Path) -> None:
     assert (tmp_path / "nginx.conf").read_text(encoding="utf-8") == "events {}"
 
 
-COMMANDS = ("keys", "provision", "up", "status", "run", "logs", "upgrade", "down", "proxy", "firewall")
+COMMANDS = ("keys", "provision", "up", "status", "board", "run", "logs", "upgrade", "down", "proxy", "firewall")
 BOARDS = """
 - name: The boards
   hosts: boards

@@ -712,6 +712,24 @@ def test_a_certificate_that_ends_soon_is_told_in_time(left_days: int, found: str
         )
 
 
+def test_the_table_says_when_a_board_was_heard_of_and_how_long_its_certificate_holds() -> None:
+    told = verdict(telling_hosts({"nano-1": 1.23}, certificate=NOW_S + 82 * 86400 + 10))
+    ended = verdict(telling_hosts({"nano-1": 200.0}, certificate=NOW_S - 86400))
+    head, row, other = shown(told).splitlines()[:3]
+
+    assert (told.boards[0].heard_s, round(told.boards[0].certificate_left_s or 0)) == (1.23, 82 * 86400 + 10)
+    assert [column for column in head.split() if column in {"heard", "cert"}] == ["heard", "cert"]
+    assert row.rstrip().endswith("1.2 s 82 d")
+    assert "82 d" not in other
+    assert "3 min 0 d" in shown(ended)
+
+
+def test_where_no_board_tells_of_itself_the_table_says_nothing_of_it() -> None:
+    head = shown(verdict(answers())).splitlines()[0]
+
+    assert not {"heard", "cert"} & set(head.split())
+
+
 @pytest.mark.parametrize("certificate", [None, "soon", {"error": "absent", "text": "no file"}])
 def test_a_certificate_of_which_nothing_is_known_is_not_judged(certificate: object) -> None:
     assert said(verdict(telling_hosts({"nano-1": 1.0}, certificate=certificate))) == ""

@@ -1,4 +1,4 @@
-"""The recorded boards' roots, built once and shared: a root that a test has left changed is built anew."""
+"""The recorded boards' roots, built once and shared: a root that a test has left changed is copied anew."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ class Roots:
     """Every board at most once; a board's root is as it was built whenever it is given out."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self._fresh = folder, {}
+        self._built, self._folder, self._fresh = folder / "built", folder / "given", {}
 
     def root(self, name: str) -> Path:
         """The board's root, without any write in its log, and with nothing planted."""
@@ -28,9 +28,10 @@ class Roots:
                 if planted.exists():
                     planted.unlink()
             return root
+        if name not in self._fresh:
+            self._fresh[name] = jetsons.contents(jetsons.build(name, self._built))
         shutil.rmtree(str(root), ignore_errors=True)
-        jetsons.build(name, self._folder)
-        self._fresh[name] = jetsons.contents(root)
+        shutil.copytree(str(self._built / name), str(root), symlinks=True)
         return root
 
 

@@ -21,25 +21,25 @@ EMC = "/sys/kernel/debug/bpmp/debug/clk/emc/"
 CAP = "/sys/kernel/nvpmodel_emc_cap/emc_iso_cap"
 
 
-@pytest.fixture(params=jetsons.BOARDS)
+@pytest.fixture(params=jetsons.PLAYED)
 def any_board(request):
     return jetsons.board(request.param)
 
 
 @pytest.fixture
-def machine(any_board, tmp_path):
-    return KernelMachine(str(jetsons.build(any_board.name, tmp_path)))
+def machine(any_board, roots):
+    return KernelMachine(str(roots.root(any_board.name)))
 
 
 @pytest.fixture
-def xavier(tmp_path):
+def xavier(roots):
     """An AGX Xavier in its default preset: cores 0 to 3 are on, policies 4 and 6 are gone."""
-    return KernelMachine(str(jetsons.build("agx-xavier", tmp_path)))
+    return KernelMachine(str(roots.root("agx-xavier")))
 
 
 @pytest.fixture
-def nano(tmp_path):
-    return KernelMachine(str(jetsons.build("nano", tmp_path)))
+def nano(roots):
+    return KernelMachine(str(roots.root("nano")))
 
 
 def refusal(machine, path, text):
@@ -54,7 +54,8 @@ def gpu(machine):
 
 def test_there_are_eight_boards_of_three_jetpack_generations():
     assert len(jetsons.BOARDS) == 8
-    assert {jetsons.board(name).l4t.split(".")[0] for name in jetsons.BOARDS} == {"32", "35", "36"}
+    for names in (jetsons.BOARDS, jetsons.UNLIKE):
+        assert {jetsons.board(name).l4t.split(".")[0] for name in names} == {"32", "35", "36"}
 
 
 def test_no_link_leaves_a_root_and_every_link_leads_somewhere(machine):
@@ -181,8 +182,8 @@ def test_the_nano_overrides_its_memory_clock_while_the_state_is_1(nano):
 
 
 @pytest.mark.parametrize("name", ["nano", "xavier-nx"])
-def test_a_drifting_memory_clock_reads_otherwise_each_time_in_any_process_until_it_is_locked(name, tmp_path):
-    truth, machine = jetsons.board(name), KernelMachine(str(jetsons.build(name, tmp_path)))
+def test_a_drifting_memory_clock_reads_otherwise_each_time_in_any_process_until_it_is_locked(name, roots):
+    truth, machine = jetsons.board(name), KernelMachine(str(roots.root(name)))
     folder = EMC if truth.emc.bpmp else "/sys/kernel/debug/clk/override.emc/"
     rate, lock = ("rate", "mrq_rate_locked") if truth.emc.bpmp else ("clk_rate", "clk_state")
     before = jetsons.contents(machine.root)
@@ -230,8 +231,8 @@ def test_files_that_only_tell_cannot_be_written(xavier):
     assert refusal(xavier, "/sys/class/thermal/thermal_zone0/temp", "1") == "EACCES"
 
 
-def test_gated_zones_answer_eagain(tmp_path):
-    orin = KernelMachine(str(jetsons.build("agx-orin-jp6", tmp_path)))
+def test_gated_zones_answer_eagain(roots):
+    orin = KernelMachine(str(roots.root("agx-orin-jp6")))
     busy = [path for path in orin.glob("/sys/class/thermal/thermal_zone*") if "cv" in orin.read(path + "/type")]
 
     assert len(busy) == 3

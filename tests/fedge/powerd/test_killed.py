@@ -4,7 +4,7 @@ import json
 import signal
 
 import pytest
-from contracts.jetsons import BOARDS
+from contracts.jetsons import PLAYED
 from contracts.jetsons.kernel import KernelMachine
 from contracts.jetsons.nvpmodel import SWITCH
 from contracts.running_powerd import BOOT, LIMIT_S, Running, board_root, state_of
@@ -109,7 +109,7 @@ def test_killed_at_every_write_of_a_mode_change_the_next_start_restores_every_by
     assert killed_everywhere(root, lowest(root), "die_at_write") >= 10
 
 
-@pytest.mark.parametrize("name", [name for name in BOARDS if name not in EVERY_WRITE])
+@pytest.mark.parametrize("name", [name for name in PLAYED if name not in EVERY_WRITE])
 def test_killed_at_some_writes_of_a_mode_change_the_next_start_restores_every_byte(name, scratch) -> None:
     root = board_root(name, scratch, extras=["lock-min"])
     before, change = state_of(root), lowest(root)

@@ -57,8 +57,18 @@ def test_a_store_goes_on_after_its_parts_went(fleet_store: Path) -> None:
     forget_old(fleet_store, "samples", 0, max_age_s=0.0, now_s=1e9)
 
     assert seconds(fleet_store) == []
+    assert forget_old(fleet_store, "samples", 0, max_age_s=0.0, now_s=1e9) == 0
     RunTables(fleet_store).append([sample_row(12.0)])
     assert seconds(fleet_store) == [12.0]
+    assert sorted(path.name for path in (fleet_store / "store" / "samples").iterdir()) == [
+        "000007.parquet",
+        "000008.wal",
+    ], "no number is used twice: a reader may still hold the old list"
+
+
+def test_a_damaged_part_is_no_obstacle_to_forgetting_others(fleet_store: Path) -> None:
+    (fleet_store / "store/samples/000001.parquet").write_bytes(b"PAR1 not at all")
+    assert forget_old(fleet_store, "samples", MANY, max_age_s=5.0, now_s=10.0) == 1
 
 
 def test_a_table_that_is_not_there_has_nothing_to_forget(tmp_path: Path) -> None:

@@ -120,6 +120,7 @@ def test_damage_ends_a_table_where_it_is_and_is_told_for_good(tmp_path: Path, ca
         assert opened.notes == ("rounds/000001.wal: damaged after 1 rows, which are read; what follows is not",)
     assert "damaged after 1 rows" in caplog.text
 
+    del tables  # its process is gone
     RunTables(tmp_path).append([round_row(4)])
     with open_run(tmp_path) as opened:
         assert [row.round for row in opened.rows(RoundRow)] == [1, 4]

@@ -14,6 +14,7 @@ import pytest
 from contracts.crashing import Crash, every_crash
 from contracts.store_rows import client_row, event_row, old_run, round_row, sample_row, traced
 
+from fedge.errors import BadInput
 from fedge.telemetry import parts, store
 from fedge.telemetry.reading import read_rows
 from fedge.telemetry.rows import ClientRow, EventRow, RoundRow, SampleRow
@@ -249,8 +250,86 @@ def test_after_a_step_to_a_part_failed_rows_are_still_taken(tmp_path: Path, monk
     tables.append([round_row(3)])
 
     assert played(tmp_path) == [1, 2, 3]
+    tables.close()
     RunTables(tmp_path).close()
     assert played(tmp_path) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("failing", ["write", "fsync"])
+def test_rows_that_did_not_fit_on_the_disk_are_not_there_and_later_ones_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    def full(fd: int, *data: bytes) -> int:
+        if data:
+            real_write(fd, data[0][:100])
+        raise OSError(28, "No space left on device")
+
+    real_write, tables = os.write, RunTables(tmp_path)
+    tables.append([round_row(1)])
+    with monkeypatch.context() as patch:
+        patch.setattr(os, failing, full)
+        with pytest.raises(OSError, match=r"No space left on device: '.*store/rounds/000001.wal'"):
+            tables.append([round_row(2)])
+        patch.setattr(os, "ftruncate", lambda *_: (_ for _ in ()).throw(OSError(5, "Input/output error")))
+        with pytest.raises(OSError, match="No space"):
+            tables.append([round_row(2)])
+    tables.append([round_row(3)])
+
+    assert played(tmp_path) == [1, 3]
+    tables.close()
+    assert played(tmp_path) == [1, 3]
+
+
+def test_a_part_that_did_not_fit_leaves_nothing_behind_and_its_rows_where_they_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = RunTables(tmp_path)
+    tables.append([round_row(1)])
+    with monkeypatch.context() as patch:
+        patch.setattr(parts, "sync_file", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+        with pytest.raises(OSError, match=r"No space left on device: '.*store/rounds/000001.parquet'"):
+            tables.close()
+
+    assert names_of(tmp_path, "rounds") == ["000001.wal"]
+    assert played(tmp_path) == [1]
+
+
+HOLDER = """
+import sys, pathlib
+from fedge.telemetry.store import RunTables
+tables = RunTables(pathlib.Path(sys.argv[1]))
+print(1, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_second_writer_is_refused_until_the_first_is_done_or_gone(tmp_path: Path) -> None:
+    tables = RunTables(tmp_path)
+    tables.append([round_row(1)])
+    left = tmp_path / "store/rounds/000002.parquet.1.part"
+    left.touch()
+    with pytest.raises(BadInput, match=f"store: got a store that process {os.getpid()} is writing; one writer"):
+        RunTables(tmp_path)
+    assert left.exists(), "what may be the first one's is left alone"
+
+    tables.close()
+    RunTables(tmp_path).close()
+    held = [sys.executable, "-c", HOLDER, str(tmp_path)]
+    process = subprocess.Popen(held, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"1\n"
+    with pytest.raises(BadInput, match=f"process {process.pid} is writing"):
+        RunTables(tmp_path)
+    process.kill()
+    process.communicate()
+    RunTables(tmp_path)
+
+
+def test_a_store_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "run").touch()
+    with pytest.raises(BadInput, match="run/store: got Not a directory; a folder that this user may write to"):
+        RunTables(tmp_path / "run")
 
 
 PROGRAM = """

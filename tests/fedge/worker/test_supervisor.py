@@ -296,13 +296,15 @@ def loss(scores, labels):
     {}
     return torch.nn.functional.cross_entropy(scores, labels)
 """
+ONE_PROCESS = pytest.mark.xdist_group("trainer")
 REAL_NOISE = {"synthetic": {"samples": 40, "channels": 1, "side": 8, "classes": 3}}
 
 
-@pytest.fixture
-def real(tmp_path):
+@pytest.fixture(scope="module")
+def real(tmp_path_factory):
+    """One for all its tests: most of what it costs is to import torch."""
     pytest.importorskip("torch", reason="the trainer itself needs torch")
-    worker = Worker(tmp_path, "-m", "fedge.worker", "--device", "cpu")
+    worker = Worker(tmp_path_factory.mktemp("real"), "-m", "fedge.worker", "--device", "cpu")
     with Client(worker.path, 60.0) as client:
         yield client
     worker.end()
@@ -319,6 +321,7 @@ def short(steps=3):
 
 
 @pytest.mark.slow
+@ONE_PROCESS
 def test_the_trainer_itself_trains_over_the_wire(real):
     assert real.load({"builtin": "digits-cnn"}, REAL_NOISE)["samples"] == 40
     again = real.load({"builtin": "digits-cnn"}, REAL_NOISE)
@@ -336,7 +339,9 @@ def test_the_trainer_itself_trains_over_the_wire(real):
 
 
 @pytest.mark.slow
+@ONE_PROCESS
 def test_the_trainers_own_troubles_are_told_and_each_leaves_a_usable_worker(real):
+    restarts = real.status()["restarts"]
     for trouble, kind, says in [
         ("torch.empty(1 << 45)", "oom", "ran out of memory"),
         ("[][1]", "failed", "IndexError"),
@@ -355,10 +360,11 @@ def test_the_trainers_own_troubles_are_told_and_each_leaves_a_usable_worker(real
     assert "exit status 9" in caught.value.text
     load_task(real, "pass")
     assert real.train(short(), steps=3, finish=True)[0]["done"] == 3
-    assert real.status()["restarts"] == 1
+    assert real.status()["restarts"] == restarts + 1
 
 
 @pytest.mark.slow
+@ONE_PROCESS
 def test_the_trainer_itself_is_cancelled_at_a_minibatch(real):
     real.load({"builtin": "digits-cnn"}, REAL_NOISE)
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import re
+import shutil
 import signal
+import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -120,6 +125,23 @@ def test_without_a_cluster_the_mirror_ends_and_says_what_to_do(tmp_path: Path, m
         mirror.append(_played(2))
 
 
+def test_when_the_process_beside_the_run_ends_the_mirror_says_where_the_reason_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", shutil.which("false"))
+    mirror, number = RayMirror(EXPERIMENT, tmp_path, address="10.0.0.5:6379"), itertools.count(1)
+
+    def ended() -> bool:
+        try:
+            mirror.append(_played(next(number)))
+        except RunFailed as error:
+            return str(tmp_path / "logs" / "ray-mirror.log") in str(error)
+        return False
+
+    _until(ended, True)
+    mirror.close()
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cluster:
     """A running Ray: its address, its dashboard, its token, and where its metrics are listed."""
@@ -148,9 +170,20 @@ class Cluster:
         return found
 
 
+@contextlib.contextmanager
+def _taken(port: int) -> Iterator[None]:
+    """Have somebody listen on ``port``, if nobody does."""
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            stack.enter_context(socket.create_server(("127.0.0.1", port)))
+        yield
+
+
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with ray_dashboard.shown(EXPERIMENT, tmp_path_factory.mktemp("head"), None) as dashboard:
+    head = tmp_path_factory.mktemp("head")
+    with _taken(8265), ray_dashboard.shown(EXPERIMENT, head, None) as dashboard:
+        assert not dashboard.address.endswith(":8265")
         assert dashboard.token_file is not None
         discovery = dashboard.token_file.parent / "r" / "prom_metrics_service_discovery.json"
         token = dashboard.token_file.read_text()
@@ -171,6 +204,7 @@ def _until(what: Callable[[], Any], want: Any) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("heavy")
 def test_boards_are_actors_of_their_names_with_their_figures_and_are_gone_afterwards(
     cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -200,6 +234,7 @@ def test_boards_are_actors_of_their_names_with_their_figures_and_are_gone_afterw
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("heavy")
 def test_a_cluster_that_is_lost_ends_the_mirror_alone(cluster: Cluster, tmp_path: Path) -> None:
     mirror = RayMirror(EXPERIMENT, tmp_path, address=cluster.address, own_actors=0)
     mirror.append(_played(1))

@@ -1,0 +1,141 @@
+"""Where a running Ray cluster has its dashboard; asked by a process of its own, which is ended when nothing comes."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from fedge.errors import BadInput
+
+ADDRESS = "RAY_ADDRESS"
+ASK_WITHIN_S = 12.0
+"""Ray itself would try for 35 s. Chosen by us."""
+LISTENS_WITHIN_S = 5.0
+"""How long a machine has to take a connection. Chosen by us."""
+LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""Unless it is 0, Ray takes 127.0.0.1 for the machine's address in its network."""
+RIGHT = "the address of a running Ray cluster, such as 10.0.0.5:6379"
+STARTED = "ray start --head --include-dashboard true"
+
+
+def joins(env: Mapping[str, str]) -> bool:
+    """Whether the environment names a cluster that a run joins."""
+    return env.get(ADDRESS, "local") not in {"", "local"}
+
+
+def check(env: Mapping[str, str]) -> None:
+    """Raise ``BadInput`` for an address of the wrong kind."""
+    if "://" in env[ADDRESS]:
+        raise BadInput(ADDRESS, repr(env[ADDRESS]), "the address of the cluster's head, such as 10.0.0.5:6379")
+
+
+def dashboard_of(env: Mapping[str, str], within_s: float = ASK_WITHIN_S) -> str:
+    """The address of the dashboard of the cluster at RAY_ADDRESS, asked with the token that ``env`` tells of.
+
+    Raises ``BadInput``, at the latest after ``within_s``, where that cluster is not there, does not let this program
+    in, has another version of Ray or Python, or has no dashboard.
+    """
+    command = [sys.executable, "-m", __name__]
+    paths = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    try:
+        done = subprocess.run(
+            command, env={**env, **paths}, capture_output=True, text=True, timeout=within_s, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        got = f"{env[ADDRESS]}, where no Ray answered within {within_s:g} s"
+        raise BadInput(ADDRESS, got, RIGHT) from error
+    lines = done.stdout.splitlines()
+    if done.returncode or not lines:
+        reason = (done.stderr.strip().splitlines() or ["no word"])[-1]
+        raise BadInput(ADDRESS, f"{env[ADDRESS]}, which could not be asked: {reason}", RIGHT)
+    return _told(json.loads(lines[-1]))
+
+
+def _told(answer: Mapping[str, str]) -> str:
+    """The dashboard's address in the program's answer."""
+    if "got" in answer:
+        raise BadInput(ADDRESS, answer["got"], answer["right"])
+    found = answer["dashboard"]
+    return found if "://" in found else f"http://{found}"
+
+
+def asked(address: str) -> str:
+    """What the cluster at ``address`` tells of its dashboard; may wait for long. Raises ``BadInput``."""
+    from ray.exceptions import AuthenticationError, RayError
+
+    resolved = _listening(address)
+    try:
+        found = _asked(resolved)
+    except AuthenticationError as error:
+        right = "its token: RAY_AUTH_MODE=token with RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
+        raise BadInput(ADDRESS, f"{address}, which asks for another token", right) from error
+    except RayError as error:
+        raise BadInput(ADDRESS, f"{address}: {_line(error)}", RIGHT) from error
+    except RuntimeError as error:
+        right = "a cluster with the same Ray and Python as here"
+        raise BadInput(ADDRESS, f"{address}: {_line(error)}", right) from error
+    if not found:
+        raise BadInput(ADDRESS, f"{address}, which runs without its dashboard", f"a cluster that has one: {STARTED}")
+    return found
+
+
+def _listening(address: str) -> str:
+    """Host and port that Ray takes ``address`` for, where somebody listens."""
+    from ray._private.services import canonicalize_bootstrap_address_or_die
+
+    try:
+        resolved: str = canonicalize_bootstrap_address_or_die(address)
+        host, port = resolved.rsplit(":", 1)
+        number = int(port)
+    except ConnectionError as error:
+        right = f"{RIGHT}, or one here: {STARTED}"
+        raise BadInput(ADDRESS, f"{address}: no Ray, or more than one, on this machine", right) from error
+    except ValueError as error:
+        raise BadInput(ADDRESS, repr(address), RIGHT) from error
+    try:
+        socket.create_connection((host.strip("[]"), number), LISTENS_WITHIN_S).close()
+    except (OSError, OverflowError) as error:
+        raise _unheard(address, resolved, error) from error
+    return resolved
+
+
+def _asked(resolved: str) -> str:
+    from ray import _raylet
+    from ray._private.utils import check_version_info
+
+    raylet: Any = _raylet  # compiled, without types
+    client = raylet.GcsClient(address=resolved)
+    versions = client.internal_kv_get(b"CLUSTER_METADATA", b"cluster", timeout=LISTENS_WITHIN_S)
+    if versions:
+        check_version_info(json.loads(versions), "here")
+    found: bytes | None = client.internal_kv_get(b"webui:url", b"dashboard", timeout=LISTENS_WITHIN_S)
+    return (found or b"").decode()
+
+
+def _unheard(address: str, resolved: str, error: Exception) -> BadInput:
+    reason = getattr(error, "strerror", None) or str(error)
+    if resolved == address:
+        return BadInput(ADDRESS, f"{address}, where nothing answers ({reason})", RIGHT)
+    right = f"{RIGHT}; for one on 127.0.0.1 alone, {LOOPBACK}=0 too"
+    return BadInput(ADDRESS, f"{address}, for Ray {resolved}, where nothing answers ({reason})", right)
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def main(address: str) -> str:
+    """The program's answer, one line: ``dashboard``, or what was ``got`` and would be ``right``."""
+    try:
+        return json.dumps({"dashboard": asked(address)})
+    except BadInput as error:
+        return json.dumps({"got": error.got, "right": error.right})
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"\n{main(os.environ[ADDRESS])}\n")

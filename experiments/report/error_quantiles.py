@@ -1,0 +1,56 @@
+"""How far predictions missed the meter: quantiles of the error per kind of board, over boards and rounds; pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from experiments.report import predictions
+from experiments.report.cells import Cell, Table, measured, swatch
+from experiments.report.palette import colours
+from experiments.report.quantities import percent
+from experiments.report.runs import Run
+
+QUANTILES = (0.5, 0.9, 0.95, 1.0)
+
+
+def quantile(values: Sequence[float], p: float) -> float | None:
+    """The quantile by straight lines between the sorted values; None of none."""
+    if not values:
+        return None
+    place = p * (len(values) - 1)
+    ordered, below = sorted(values), math.floor(place)
+    above = min(below + 1, len(values) - 1)
+    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
+
+
+def table(run: Run) -> Table:
+    """One row per kind of board and quantity; no row where nothing was both predicted and measured."""
+    colour = colours(run.devices)
+    rows = []
+    for column, key, *_ in predictions.QUANTITIES:
+        pairs = predictions.pairs(run.clients, column)
+        for device in run.devices:
+            misses = [p / m - 1.0 for row, m, p in pairs if row.device == device]
+            if misses:
+                sizes = [abs(miss) for miss in misses]
+                cells = (_cell(quantile(misses, 0.5)), *(_cell(quantile(sizes, p)) for p in QUANTILES))
+                rows.append(
+                    (swatch(colour[device], device), Cell(key), measured(str(len(misses)), len(misses)), *cells)
+                )
+    heads = ("board", "of", "predictions", "middle, with its sign", "median", "90 %", "95 %", "largest")
+    return Table("prediction-quantiles", heads, tuple(rows))
+
+
+def _cell(miss: float | None) -> Cell:
+    return measured(percent(miss), None if miss is None else 100 * miss, "%")
+
+
+def shown(run: Run) -> str:
+    """The table and how to read it."""
+    found = table(run)
+    said = (
+        "Every board and round above the diagonals: by how much predictions missed what was measured. So many of them "
+        "missed by no more than the figure; the one with a sign is negative where predictions were too low."
+    )
+    return f'<p class="caption">{said}</p>{found.html}' if found.rows else ""
