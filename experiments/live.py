@@ -230,9 +230,9 @@ def summary_table(summary: dict[str, Any]) -> RenderableType:
         "report": summary.get("report"),
     }
     table = Table.grid(padding=(0, 2))
-    table.title = Text(
-        f"{summary.get('name', '')}: {summary.get('policy', '')}, {summary.get('rounds', 0)} rounds", style="bold"
-    )
+    rounds = summary.get("rounds", 0)
+    played = f"{rounds} round{'s' * (rounds != 1)}"
+    table.title = Text(f"{summary.get('name', '')}: {summary.get('policy', '')}, {played}", style="bold")
     table.title_justify = "left"
     for name, value in facts.items():
         if value is not None:

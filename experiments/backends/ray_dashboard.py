@@ -162,20 +162,25 @@ def _head(launch: Launch, port: int | None, n_nodes: int) -> tuple[str, str]:
     wanted = port or (USUAL_PORT if _is_free(USUAL_PORT) else 0)
     process = spawn(launch, command(launch.app_dir, wanted, n_nodes), log)
     deadline = time.monotonic() + START_WITHIN_S
-    while time.monotonic() < deadline and process.poll() is None:
+    over = False
+    while time.monotonic() < deadline and not over:
+        over = process.poll() is not None  # before the last look: it leaves once everything has started
         found = ADDRESS.search(log.text())
         if found:
             gcs = next(launch.app_dir.glob(GCS_PORT)).read_text(encoding="utf-8").strip()
             return f"127.0.0.1:{gcs}", f"http://127.0.0.1:{found.group(1)}"
         pause(launch, 0.1)
-    how = "ended" if process.poll() is not None else f"was not there after {START_WITHIN_S:g} s"
+    how = "ended" if over else f"was not there after {START_WITHIN_S:g} s"
     raise RunFailed(f"Ray's head did not start: it {how}\n{log.tail()}")
 
 
 def command(temp: Path, port: int, n_nodes: int) -> list[str]:
-    """What starts the head with its dashboard at ``port``, 0 for any; for the rest Ray takes free ports."""
+    """What starts the head with its dashboard at ``port``, 0 for any; for the rest Ray takes free ports.
+
+    Not with ``--block``, which ends all when one part does: Ray Client gives up where the rest needs more than 30 s.
+    """
     return [
-        *("ray", "start", "--head", "--block", "--disable-usage-stats"),
+        *("ray", "start", "--head", "--disable-usage-stats"),
         *("--log-style", "record", "--log-color", "false"),
         *("--node-ip-address", "127.0.0.1", "--port", "0", "--temp-dir", str(temp / "r")),
         *("--include-dashboard", "true", "--dashboard-host", "127.0.0.1", "--dashboard-port", str(port)),
@@ -186,7 +191,7 @@ def command(temp: Path, port: int, n_nodes: int) -> list[str]:
 
 
 def _port_of_client() -> int:
-    """A free port for Ray Client, the one that Ray does not choose itself, and whose loss ends the head.
+    """A free port for Ray Client, the one that Ray does not choose itself.
 
     It is taken seconds later, so it is none of those that the system gives to whoever asks for any.
     """

@@ -48,6 +48,7 @@ import os, sys, tarfile, tempfile
 os.umask(0o027)
 os.makedirs(sys.argv[1], exist_ok=True)
 job = tempfile.mkdtemp(prefix=sys.argv[2] + "-", dir=sys.argv[1])
+os.chmod(job, 0o750)  # the board service reads runs by their group
 with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as tar:
     tar.extractall(job, filter="data")
 print(job)

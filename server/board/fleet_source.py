@@ -87,11 +87,12 @@ def said_by(board: str, heard: Heard) -> Progress:
 
 
 def newest_run(runs: Path | None) -> Path | None:
-    """The run folder in ``runs`` that was begun last; None when there is none."""
+    """The run folder in ``runs``, or in a job's folder there, that was begun last; None when there is none."""
     if runs is None or not runs.is_dir():
         return None
     begun: list[tuple[float, str, Path]] = []
-    for folder in runs.iterdir():
+    # `fedge fleet run` has a folder for what it sends, with the run's beside that.
+    for folder in (path for job in runs.iterdir() for path in (job, job / "run")):
         try:
             begun.append(((folder / run_folder.RUN_YAML).stat().st_mtime, folder.name, folder))
         except OSError:

@@ -10,6 +10,7 @@ import pytest
 from browser.chromium import Page, browser, program
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """One worker plays them all, and what else starts Ray or a Prometheus: two of these at once crowd two cores."""
     for item in items:

@@ -15,12 +15,15 @@ pytest.importorskip("flwr", reason="the fleet meets on Flower's SuperLink")
 pytest.importorskip("ansible", reason="the playbooks need ansible-core")
 
 from fleet.hosts import Hosts
+from fleet.told import view
 
 from fedge.telemetry.reading import read_rows
 from fedge.telemetry.rows import ClientRow
 
 pytestmark = [pytest.mark.fleet, pytest.mark.slow, pytest.mark.xdist_group("hosts")]
 ROUNDS = 5
+SHOWN_S = 30.0
+"""Within so long the server's page shows a run."""
 DEVICES = {"nano-1": "nano", "xavier-nx-1": "xavier-nx", "agx-orin-1": "agx-orin-64gb", "orin-nano-1": "orin-nano"}
 EXPERIMENT = {
     "name": "five-rounds",
@@ -74,6 +77,11 @@ def test_a_run_goes_through_tls_and_every_board_answers_in_every_round(provision
         (number, board) for number in range(1, ROUNDS + 1) for board in provisioned.boards
     }
     assert (folder / "report.html").stat().st_size > 100_000
+    shown, end_s = {}, time.monotonic() + SHOWN_S
+    while (shown.get("state"), shown.get("name")) != ("finished", EXPERIMENT["name"]):
+        assert time.monotonic() < end_s, shown
+        shown = view(provisioned).get("run", {})
+        time.sleep(0.5)
 
 
 def test_the_logs_of_every_board_are_collected(provisioned: Hosts, tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def _head(experiment: Experiment, runs: Sequence[FleetRun]) -> str:
     facts = (
         f"<b>{escape(experiment.name)}</b>",
         f"{len(boards(experiment))} boards",
-        f"{len(runs[0].rounds)} rounds",
+        f"{len(runs[0].rounds)} round{'s' * (len(runs[0].rounds) > 1)}",
         f"{seeds} seed{'s' * (seeds > 1)}",
     )
     return (

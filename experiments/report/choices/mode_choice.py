@@ -42,7 +42,7 @@ def _head(target: ProfileTable, steps: int, choices: Sequence[Choice]) -> str:
     facts = (
         f"<b>{escape(target.device)}</b>, {escape(target.workload)}",
         f"{len(target.modes):,} modes",
-        f"{rounds} rounds of {steps} minibatches",
+        f"{rounds} round{'s' * (rounds > 1)} of {steps} minibatches",
         f"{seeds} seed{'s' * (seeds > 1)}",
     )
     return (

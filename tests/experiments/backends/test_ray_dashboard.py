@@ -78,6 +78,7 @@ def test_the_head_listens_on_loopback_and_no_port_is_a_fixed_one() -> None:
     assert int(options["--ray-client-server-port"]) < 30_000  # never one that a connection may have a second later
     assert int(options["--num-cpus"]) == min(4, os.cpu_count() or 1)
     assert not [word for word in told if "token" in word.lower()]
+    assert "--block" not in told  # with it, one part that is late ends all others
 
 
 def test_the_address_is_printed_with_the_file_of_the_token_and_not_with_the_token() -> None:

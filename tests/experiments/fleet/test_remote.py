@@ -9,6 +9,7 @@ import pwd
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import tarfile
@@ -198,6 +199,12 @@ def test_an_experiment_is_sent_played_and_fetched(
     assert (tmp_path / "runs" / "exp-1" / "task").read_text(encoding="utf-8") == "# my own task"
     assert (tmp_path / "runs" / "exp-1" / "where").read_text(encoding="utf-8") == job
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["exp-1"]
+
+
+def test_what_is_sent_can_be_read_by_the_group_of_the_runs_and_by_nobody_else(server: Server, tmp_path: Path) -> None:
+    job = remote.send(server, experiment(tmp_path), "exp")
+
+    assert stat.S_IMODE(Path(job).stat().st_mode) == 0o750
 
 
 def test_two_runs_of_one_name_have_folders_of_their_own(server: Server, tmp_path: Path) -> None:

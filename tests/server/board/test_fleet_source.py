@@ -69,6 +69,14 @@ def test_the_run_that_was_begun_last_is_shown(tmp_path: Path) -> None:
     assert newest_run(tmp_path / "nowhere") is None
 
 
+def test_a_run_that_was_sent_from_the_control_node_is_shown_out_of_its_jobs_folder(tmp_path: Path) -> None:
+    begin(tmp_path / "runs" / "by-hand", 3, backend="fleet", name="by-hand")
+    os.utime(tmp_path / "runs" / "by-hand" / "run.yaml", (1e9, 1e9))
+    begin(tmp_path / "runs" / "sent-x1" / "run", 3, backend="fleet", name="sent")
+
+    assert FleetSource(Boards(), tmp_path / "store", tmp_path / "runs", lambda: NOW_S).view().run.name == "sent"
+
+
 def test_a_boards_history_is_its_last_hour_from_the_fleets_store(tmp_path: Path) -> None:
     store = RunTables(tmp_path / "store")
     store.append([sample(NOW_S - 7200.0), sample(NOW_S - 20.0), sample(NOW_S - 19.0, 8.0)])

@@ -19,7 +19,7 @@ from server.exporters import Exporter
 from server.exporters.mlflow import RUNS, STORE, MLflow, client_of
 
 pytest.importorskip("mlflow", reason="the extra mlflow is not installed")
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("mlflow")]  # its start-up is paid once
 
 
 @pytest.fixture(scope="module")
