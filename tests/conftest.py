@@ -41,12 +41,26 @@ def _missing(mark: str) -> str | None:
     return None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if getattr(config.option, "loadgroup", False):
+        _name_groups(items)
     for item in items:
         for mark in ("jetson", "gpu", "fleet"):
             reason = _missing(mark) if item.get_closest_marker(mark) else None
             if reason:
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _name_groups(items: list[pytest.Item]) -> None:
+    """Write each test's group at the end of its name, where pytest-xdist's scheduler reads it.
+
+    pytest-xdist 3.8 does so itself in ``_nodeid``, which pytest 9.2 no longer has: without this no group is kept.
+    """
+    for item in items:
+        group = "_".join(sorted({str(mark.args[0]) for mark in item.iter_markers("xdist_group")}))
+        if group and not item.nodeid.endswith(f"@{group}") and hasattr(item, "_id"):
+            item._id = type(item._id).parse(f"{item.nodeid}@{group}")
 
 
 @pytest.fixture(scope="session")

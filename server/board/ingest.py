@@ -1,7 +1,8 @@
 """Takes boards' telemetry: POST /telemetry, behind the proxy that knows each board by its certificate.
 
 The proxy names the board in the header ``X-Fedge-Board``; whoever may connect here could claim any name, so this
-listens on a unix socket of the proxy's alone. Rows are in the store before a message is acknowledged.
+listens on a unix socket of the proxy's alone. Rows are in the store before a message is acknowledged; what has come of
+many boards while the store was busy is appended at once.
 """
 
 from __future__ import annotations
@@ -11,19 +12,20 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from fastapi import FastAPI, Request
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fedge.telemetry import batch, intake
 from fedge.telemetry.intake import Heard, Intake
+from fedge.telemetry.live import Batch
 from fedge.telemetry.parts import forget_old
 from fedge.telemetry.rows import SampleRow
 from fedge.telemetry.store import RunTables
@@ -34,8 +36,8 @@ BOOKS = "intake.json"
 """What the server has of each board, beside the store."""
 SAVE_S = 5.0
 """The books are written so often at most: what a crash takes of them is found again in the store. Chosen by us."""
-FORGET_S = 600.0
-"""So often the store is held against its limits. Chosen by us."""
+FORGET_S = 3600.0
+"""So often what came becomes a part, and the store is held against its limits. Chosen by us."""
 MOST_BODIES = 64
 """So many messages are held in memory at once; others wait. Chosen by us."""
 MOST_READ = 4 * 2**20
@@ -51,6 +53,8 @@ class Samples(Protocol):
     """Where rows are kept; after ``append`` they survive the end of this process."""
 
     def append(self, rows: Iterable[SampleRow]) -> None: ...
+
+    def seal(self) -> None: ...
 
     def close(self) -> None: ...
 
@@ -71,8 +75,27 @@ class Told:
     content: Mapping[str, object]
 
 
+NOT_NOW = Told(503, {"error": "the server's store cannot be written now; keep it and send it again"})
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A message that is none: how it is counted, and what is answered."""
+
+    kind: intake.Kind
+    told: Told
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What came of ``board``, which the proxy has made sure of; None: more than a message may have."""
+
+    board: str
+    body: bytes | None
+
+
 class Ingest:
-    """Messages into rows and books; one message at a time, from any thread."""
+    """Messages into rows and books; some messages at a time, from any thread."""
 
     def __init__(
         self, folder: Path, tables: Samples, books: Intake, limits: Limits, wall_s: Callable[[], float]
@@ -84,27 +107,32 @@ class Ingest:
         self._failing = False
 
     def take(self, board: str, body: bytes) -> Told:
-        """What becomes of the message ``body`` of ``board``, which the proxy has made sure of."""
-        try:
-            message = batch.from_bytes(body)
-        except batch.Huge as error:
-            return self.refuse(board, "huge", str(error))
-        except Malformed as error:
-            return self.refuse(board, "malformed", str(error))
+        """What becomes of one message."""
+        return self.take_all([Message(board, body)])[0]
+
+    def take_all(self, messages: Sequence[Message]) -> list[Told]:
+        """What becomes of messages, of which no two are of the same board; the rows of all are appended at once."""
+        read = [_read(message) for message in messages]
         now_s = self._wall_s()
         with self._turn:
-            verdict = self._books.judged(board, message, now_s)
-            if verdict.rows and not self._kept(verdict.rows):
-                return Told(503, {"error": "the server's store cannot be written now; keep it and send it again"})
-            self._books.settle(verdict)
+            verdicts = {
+                place: self._books.judged(messages[place].board, said, now_s)
+                for place, said in enumerate(read)
+                if isinstance(said, Batch)
+            }
+            kept = self._kept({place: verdict.rows for place, verdict in verdicts.items()})
+            told = []
+            for place, (message, said) in enumerate(zip(messages, read, strict=True)):
+                if not isinstance(said, Batch):
+                    self._books.refuse(message.board, said.kind)
+                    told.append(said.told)
+                elif place in kept:
+                    self._books.settle(verdicts[place])
+                    told.append(Told(200, {"seq": verdicts[place].seq, "kind": verdicts[place].kind}))
+                else:
+                    told.append(NOT_NOW)
             self._look_after(now_s)
-        return Told(200, {"seq": verdict.seq, "kind": verdict.kind})
-
-    def refuse(self, board: str, kind: intake.Kind, why: str) -> Told:
-        """Count a message that cannot be read."""
-        with self._turn:
-            self._books.refuse(board, kind)
-        return Told(413 if kind == "huge" else 400, {"error": why})
+        return told
 
     def heard(self) -> dict[str, Heard]:
         """What is known of every board now."""
@@ -122,10 +150,18 @@ class Ingest:
             self._tables.close()
             self._save()
 
-    def _kept(self, rows: Iterable[SampleRow]) -> bool:
+    def _kept(self, rows: Mapping[int, Sequence[SampleRow]]) -> set[int]:
+        """Whose rows are in the store now; together, and where that fails one by one, lest one board spoil others'."""
+        if self._appended([row for its in rows.values() for row in its]):
+            return set(rows)
+        return {place for place, its in rows.items() if not its or (len(rows) > 1 and self._appended(its))}
+
+    def _appended(self, rows: Sequence[SampleRow]) -> bool:
+        if not rows:
+            return True
         try:
             self._tables.append(rows)
-        except Exception:  # the process's edge: the board keeps its batch, and the page goes on
+        except Exception:  # the process's edge: boards keep their batches, and the page goes on
             if not self._failing:
                 logger.exception("samples cannot be stored; boards keep them")
             self._failing = True
@@ -140,9 +176,10 @@ class Ingest:
         if not 0 <= now_s - self._forgot_s < FORGET_S:
             self._forgot_s = now_s
             try:
+                self._tables.seal()  # only parts can be forgotten, and those of a small fleet are long in filling
                 forget_old(self._folder, "samples", self._limits.most_bytes, self._limits.most_age_s, now_s)
             except OSError as error:
-                logger.warning("old samples cannot be removed: %s", error)
+                logger.warning("the store cannot be held against its limits: %s", error)
 
     def _save(self) -> None:
         path = self._folder / BOOKS
@@ -154,6 +191,17 @@ class Ingest:
             logger.warning("%s cannot be written: %s", path, error)
             with suppress(OSError):
                 unfinished.unlink(missing_ok=True)
+
+
+def _read(message: Message) -> Batch | Unreadable:
+    if message.body is None:
+        return Unreadable("huge", Told(413, {"error": _too_large()}))
+    try:
+        return batch.from_bytes(message.body)
+    except batch.Huge as error:
+        return Unreadable("huge", Told(413, {"error": str(error)}))
+    except Malformed as error:
+        return Unreadable("malformed", Told(400, {"error": str(error)}))
 
 
 def open_ingest(folder: Path, limits: Limits | None = None, wall_s: Callable[[], float] = time.time) -> Ingest:
@@ -183,34 +231,76 @@ def _ends_in(folder: Path) -> dict[str, float]:
         return {row["board"]: float(row["end_s"]) for row in run.query(ENDS).to_pylist()}
 
 
-def ingest_app(ingest: Ingest) -> FastAPI:
-    """The application behind the proxy."""
-    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    app.post("/telemetry")(_taking(ingest))
+def ingest_app(ingest: Ingest) -> ASGIApp:
+    """The application behind the proxy: plain ASGI, since a board is heard every second and a fleet has a thousand."""
+    queue = Queue(ingest)
+    room = asyncio.Semaphore(MOST_BODIES)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await (await _answer(Request(scope, receive), queue, room))(scope, receive, send)
+
     return app
 
 
-def _taking(ingest: Ingest) -> Callable[[Request], object]:
-    # One worker: messages are taken one at a time anyway, and the page's own threads stay free.
-    worker = ThreadPoolExecutor(1, "fedge-ingest")
-    room = asyncio.Semaphore(MOST_BODIES)
+async def _answer(request: Request, queue: Queue, room: asyncio.Semaphore) -> Response:
+    if request.url.path != "/telemetry":
+        return JSONResponse({"error": "boards tell what they see at /telemetry"}, 404)
+    if request.method != "POST":
+        return JSONResponse({"error": "boards POST what they see"}, 405, {"allow": "POST"})
+    names = request.headers.getlist(HEADER)
+    if len(names) != 1 or not BOARD.fullmatch(names[0]):
+        return JSONResponse({"error": "no board: this is for boards with a certificate of the fleet"}, 403)
+    async with room:
+        try:
+            body = await asyncio.wait_for(_body(request), BODY_LIMIT_S)
+        except (TimeoutError, ClientDisconnect):
+            return JSONResponse({"error": "the message did not come in time"}, 408)
+        told = await queue.take(Message(names[0], body))
+    return JSONResponse(dict(told.content), told.status)
 
-    async def take(request: Request) -> Response:
-        board = request.headers.get(HEADER, "")
-        if not BOARD.fullmatch(board) or len(request.headers.getlist(HEADER)) != 1:
-            return JSONResponse({"error": "no board: this is for boards with a certificate of the fleet"}, 403)
-        async with room:
+
+class Queue:
+    """Messages that wait for the store: as many at once as have come since it was free, of each board one."""
+
+    def __init__(self, ingest: Ingest) -> None:
+        self._ingest = ingest
+        self._waiting: list[tuple[Message, asyncio.Future[Told]]] = []
+        self._busy: asyncio.Task[None] | None = None
+        # One worker: groups are taken one after the other, and the page's own threads stay free.
+        self._worker = ThreadPoolExecutor(1, "fedge-ingest")
+
+    async def take(self, message: Message) -> Told:
+        """Its answer, once its rows are in the store."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Told] = loop.create_future()
+        self._waiting.append((message, answer))
+        if self._busy is None or self._busy.done():
+            self._busy = loop.create_task(self._work(loop))
+        return await answer
+
+    async def _work(self, loop: asyncio.AbstractEventLoop) -> None:
+        while self._waiting:
+            group, self._waiting = _first_of_each(self._waiting)
+            messages = [message for message, _ in group]
             try:
-                body = await asyncio.wait_for(_body(request), BODY_LIMIT_S)
-            except (TimeoutError, ClientDisconnect):
-                return JSONResponse({"error": "the message did not come in time"}, 408)
-            ask = (board, body) if body is not None else None
-            told = await asyncio.get_running_loop().run_in_executor(
-                worker, lambda: ingest.take(*ask) if ask else ingest.refuse(board, "huge", _too_large())
-            )
-        return JSONResponse(dict(told.content), told.status)
+                told = await loop.run_in_executor(self._worker, self._ingest.take_all, messages)
+            except Exception:  # the process's edge: whatever it is, no board waits for ever
+                logger.exception("messages could not be taken")
+                told = [NOT_NOW] * len(group)
+            for (_, answer), one in zip(group, told, strict=True):
+                if not answer.done():  # a board that went away meanwhile
+                    answer.set_result(one)
 
-    return take
+
+Waiting = list[tuple[Message, "asyncio.Future[Told]"]]
+
+
+def _first_of_each(waiting: Waiting) -> tuple[Waiting, Waiting]:
+    """The first message of every board, and what has to wait for it."""
+    first: dict[str, tuple[Message, asyncio.Future[Told]]] = {}
+    later = [each for each in waiting if first.setdefault(each[0].board, each) is not each]
+    return list(first.values()), later
 
 
 async def _body(request: Request) -> bytes | None:

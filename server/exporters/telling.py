@@ -15,6 +15,8 @@ from server.opening import Tables
 
 KIND = "exporter"
 """The kind of event that tells of an exporter that was ended."""
+LIVE_ONLY = ("ray",)
+"""Exporters that show what happens now: there is nothing to tell them afterwards."""
 LONGEST_REASON = 200
 """Characters of an exporter's own message. Chosen by us."""
 logger = logging.getLogger(__name__)
@@ -67,5 +69,6 @@ class Telling:
             self._exporters.pop(name, None)
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST_REASON]
             logger.warning("exporter %s: %s", name, reason)
-            told = f"{name} was ended, the run goes on: {reason}; `fedge export` tells the rest afterwards"
+            rest = "" if name in LIVE_ONLY else "; `fedge export` tells the rest afterwards"
+            told = f"{name} was ended, the run goes on: {reason}{rest}"
             self._tables.append([EventRow(self._at_s, self._round, None, KIND, told)])

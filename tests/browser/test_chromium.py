@@ -8,7 +8,7 @@ from urllib.parse import quote
 import pytest
 from browser.chromium import Page
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("heavy")]
 
 
 def _document(body: str) -> str:
