@@ -21,7 +21,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 
-hypothesis.settings.register_profile("fedge", deadline=None, derandomize=True, database=None)
+# FEDGE_EXAMPLES: fewer examples per property, where the same tests are run a second time on another Python.
+hypothesis.settings.register_profile(
+    "fedge", deadline=None, derandomize=True, database=None, max_examples=int(os.environ.get("FEDGE_EXAMPLES", "100"))
+)
 hypothesis.settings.load_profile("fedge")
 
 # Where torch has no build, the parts without it are still tested.

@@ -13,7 +13,7 @@ import pytest
 from fedge.telemetry.reading import read_rows
 from fedge.telemetry.rows import ClientRow, EventRow, RoundRow, SampleRow
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("heavy")]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("simulations")]
 QUICK = ["--set", "rounds=3", "--set", "workload.local_epochs=1"]
 FEDBUFF = ("rounds=5", "strategy.name=FedBuff", "strategy.options.buffer_size=2", "strategy.options.concurrency=5")
 KINDS: dict[str, tuple[str, ...]] = {

@@ -53,9 +53,15 @@ def show_run(folder: Path, place: Place, told: Callable[[str], None]) -> None:
     _show(RunSource(folder), place, told)
 
 
-def relay(url: str, token: str | None, place: Place, told: Callable[[str], None]) -> None:
-    """Serve what the page at ``url`` shows."""
-    _show(RelaySource(url, token), place, told)
+def relay(
+    url: str, token: str | None, place: Place, told: Callable[[str], None], note: Callable[[str], None]
+) -> None:
+    """Serve what the page at ``url`` shows; ``note`` hears why it shows nothing yet, where that is so."""
+    source = RelaySource(url, token)
+    problem = source.view().problem
+    if problem:
+        note(f"{problem}; the page goes on trying")
+    _show(source, place, told)
 
 
 def serve_fleet(service: Service, place: Place, told: Callable[[str], None]) -> None:

@@ -14,6 +14,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedge.errors import BadInput
 from fedge.telemetry import run_folder
+from fedge.telemetry.parts import version_of
+
+
+LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +26,7 @@ class Asked:
 
     shown: str | None
     serve: Path | None = None
-    host: str = "127.0.0.1"
+    host: str = LOOPBACK
     port: int | None = None
     token_file: Path | None = None
     relay_token_file: Path | None = None
@@ -40,7 +44,7 @@ class BoardSettings(BaseModel):
     """The folder in which run folders lie; the newest is shown."""
     ingest: Path = Path("/run/fedge-board/ingest.sock")
     """The unix socket on which the proxy passes on what boards send."""
-    host: str = "127.0.0.1"
+    host: str = LOOPBACK
     port: Annotated[int, Field(ge=1, le=65_535)] = 8400
     token_file: Path | None = None
     names: tuple[str, ...] = ()
@@ -53,6 +57,7 @@ def board(asked: Asked) -> None:
     """Serve the page until Ctrl-C; prints its address."""
     from experiments.backends import board as backend
 
+    _check_together(asked)
     if asked.serve is not None:
         settings = read_settings(asked.serve)
         place = backend.Place(settings.host, settings.port, settings.token_file, settings.names)
@@ -68,9 +73,21 @@ def board(asked: Asked) -> None:
         url, token = address(shown)
         if asked.relay_token_file is not None:
             token = read_token(asked.relay_token_file)
-        backend.relay(url, token, place, _told(asked.open))
+        backend.relay(url, token, place, _told(asked.open), _note)
     else:
         backend.show_run(run_at(Path(shown)), place, _told(asked.open))
+
+
+def _check_together(asked: Asked) -> None:
+    """Raise ``BadInput`` for options that would be left out of account without a word."""
+    given = {"RUN_OR_ADDRESS": asked.shown, "--port": asked.port, "--token-file": asked.token_file}
+    given |= {"--relay-token-file": asked.relay_token_file, "--host": None if asked.host == LOOPBACK else asked.host}
+    odd = [name for name, value in given.items() if value is not None]
+    if asked.serve is not None and odd:
+        raise BadInput(odd[0], f"{given[odd[0]]}, with --serve", f"without it: {asked.serve} says all that")
+    if asked.relay_token_file is not None and "://" not in (asked.shown or ""):
+        right = "--token-file for the page itself; this one is the token of another page, http://HOST:PORT/"
+        raise BadInput("--relay-token-file", f"{asked.relay_token_file}, with a run folder", right)
 
 
 def address(text: str) -> tuple[str, str | None]:
@@ -91,14 +108,16 @@ def read_token(path: Path) -> str:
 
 
 def run_at(path: Path) -> Path:
-    """A run folder, or a path at which one can come to be; raises ``BadInput`` for what will never be one."""
+    """A run folder, or a path at which one can come to be; raises ``BadInput`` for what cannot be shown."""
     if path.is_file():
         raise BadInput("RUN_OR_ADDRESS", str(path), "the folder of a run, not a file in it")
     if path.is_dir() and any(path.iterdir()) and not (path / run_folder.RUN_YAML).is_file():
         right = "the folder of a run, or one that is not there yet: the page waits for it"
         raise BadInput("RUN_OR_ADDRESS", f"{path}, which holds other things than a run", right)
+    if (path / run_folder.RUN_YAML).is_file():
+        version_of(path)
     if not path.exists() and not path.absolute().parent.is_dir():
-        raise BadInput("RUN_OR_ADDRESS", f"{path}, in a folder that does not exist", "the folder of a run")
+        raise BadInput("RUN_OR_ADDRESS", f"{path}, in a folder that does not exist", "the folder of a run (fedge run ... --out FOLDER)")
     return path.absolute()
 
 
@@ -121,6 +140,11 @@ def read_settings(path: Path) -> BoardSettings:
         right = f"known: {known}" if first["type"] == "extra_forbidden" else str(first["msg"])
         got = "nothing" if first["type"] == "missing" else repr(first["input"])
         raise BadInput(f"{path}: {field}", got, right) from error
+
+
+def _note(text: str) -> None:
+    sys.stderr.write(f"note: {text}\n")
+    sys.stderr.flush()
 
 
 def _told(opened: bool) -> Any:

@@ -34,7 +34,7 @@ class Range:
 def parsed(data: bytes) -> object:
     """The JSON value in ``data``; raises ``Malformed`` for what is not one, NaN and doubled keys included."""
     try:
-        return json.loads(data.decode("utf-8"), parse_constant=_no_constant, object_pairs_hook=_once)
+        return _READER.decode(data.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise Malformed(f"not JSON: {str(error)[:SHOWN]}") from error
 
@@ -92,6 +92,10 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         raise ValueError("a key comes twice")
     return found
+
+
+_READER = json.JSONDecoder(parse_constant=_no_constant, object_pairs_hook=_once)
+"""One for all: making it takes as long as reading a small message."""
 
 
 def _shown(value: object) -> str:

@@ -63,7 +63,7 @@ class FleetSource:
         return RunSource(folder, self._said, self._refused, self._now_s, real=True)
 
     def _said(self) -> Mapping[str, Progress]:
-        return {board: said_by(board, heard) for board, heard in self._heard.items()}
+        return {board: of_run(said_by(board, heard), self._folder) for board, heard in self._heard.items()}
 
     def _refused(self) -> Mapping[str, Mapping[str, int]]:
         return {board: heard.counts for board, heard in self._heard.items()}
@@ -84,6 +84,13 @@ def said_by(board: str, heard: Heard) -> Progress:
         power_w=latest.power_w if latest else said.power_w,
         temperature_c=latest.temperature_c if latest and latest.temperature_c is not None else said.temperature_c,
     )
+
+
+def of_run(said: Progress, folder: Path | None) -> Progress:
+    """The word of a board that works for the run in ``folder``; rounds of another run are none of this one's."""
+    if not said.run or folder is None or f" ({folder.name}, " in said.run:
+        return said
+    return replace(said, round=0, steps=0, steps_done=0)
 
 
 def newest_run(runs: Path | None) -> Path | None:

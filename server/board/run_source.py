@@ -14,6 +14,7 @@ import yaml
 
 from fedge.telemetry import open_run, run_folder
 from fedge.telemetry.live import Progress
+from fedge.telemetry.newest import newest
 from fedge.telemetry.progress import told
 from fedge.telemetry.query import OpenRun
 from fedge.telemetry.reading import read_rows, stamp
@@ -28,7 +29,7 @@ LIVE = "live"
 """The folder in a run's folder where its boards say what they do."""
 QUIET_AFTER_S = 900.0
 """A run without a summary that said nothing for so long has probably ended. Chosen by us."""
-LAST_COLUMNS = ", ".join(item.name for item in fields(LastRow))
+LAST_COLUMNS = tuple(item.name for item in fields(LastRow))
 CURVE_COLUMNS = "at_s, span_s, power_w, temperature_c"
 Said = Callable[[], Mapping[str, Progress]]
 Refused = Callable[[], Mapping[str, Mapping[str, int]]]
@@ -64,19 +65,14 @@ def read_new(folder: Path, before: Rows) -> Rows:
         return read_new(folder, Rows())  # a run that was resumed plays rounds again
     rounds = [*before.rounds[:-1], *tail]
     settled = rounds[-1].round if rounds else 0
-    sums = f"sum(energy_j) filter (round < {settled}) over its, sum(energy_j) filter (round >= {settled}) over its"
-    newest = "window its as (partition by board) qualify row_number() over (partition by board order by round desc) = 1"
-    with open_run(folder) as run:
-        found = select(run, f"{LAST_COLUMNS}, {sums}", "clients", f"round >= {before.settled} {newest}")
-    *columns, settled_j, open_j = (column.to_pylist() for column in found.columns)
-    last = {values[0]: LastRow(*values) for values in zip(*columns, strict=True)}
-    gone = {board: joules or 0.0 for board, joules in zip(last, settled_j, strict=True)}
+    found = newest(folder, LAST_COLUMNS, before.settled, settled)
+    gone_j = found.before_j
     return Rows(
         rounds=rounds,
-        last={**before.last, **last},
+        last={**before.last, **{board: LastRow(*values) for board, values in found.rows.items()}},
         settled=settled,
-        settled_j={name: before.settled_j.get(name, 0.0) + gone.get(name, 0.0) for name in {*before.settled_j, *gone}},
-        open_j={board: joules or 0.0 for board, joules in zip(last, open_j, strict=True)},
+        settled_j=before.settled_j | {name: before.settled_j.get(name, 0.0) + gone_j[name] for name in gone_j},
+        open_j=found.from_j,
         points=tuple(views.round_point(row) for row in rounds),
         summary=views.summary_of(rounds),
     )

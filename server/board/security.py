@@ -7,6 +7,7 @@ import ipaddress
 import os
 import secrets
 import socket
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -31,6 +32,9 @@ HEADERS: Mapping[str, str] = {
 }
 OPEN_TO_ALL = ("/", "/api/login")
 """What needs no token: the page itself says nothing of the fleet."""
+
+
+OTHERS = stat.S_IROTH | stat.S_IWOTH
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +111,10 @@ def new_token() -> str:
 
 
 def token_in(path: Path) -> str:
-    """The token in a file; where there is no such file, a new one is written that only its owner may read."""
+    """The token in a file that not everybody may read; where there is none, one is made for its owner alone."""
     try:
+        if path.stat().st_mode & OTHERS:
+            raise BadInput(str(path), "a token that everybody on this machine may read", f"chmod o= {path}")
         token = path.read_text(encoding="ascii").strip()
     except FileNotFoundError:
         return _written(path)

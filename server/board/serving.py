@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import logging
+import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import uvicorn
@@ -23,12 +26,13 @@ BEAT_S = 10.0
 """A reader that hears nothing for longer knows that the connection is gone. Chosen by us."""
 BACKLOG = 32
 """Messages kept for a reader that is slow; then it starts anew with a snapshot. Chosen by us."""
-MOST_READERS = 64
+MOST_READERS = 128
 """Streams at once. Chosen by us."""
 PORTS_TRIED = 50
 VIEW: TypeAdapter[FleetView] = TypeAdapter(FleetView)
 CHANGES: TypeAdapter[Changes] = TypeAdapter(Changes)
 T = TypeVar("T")
+logger = logging.getLogger(__name__)
 
 
 class Feed:
@@ -126,7 +130,11 @@ class Feed:
 
 def _compared(source: Source, before: FleetView, before_json: bytes) -> tuple[FleetView, bytes | None, bytes]:
     """The view now, the event that leads there from ``before`` (None: nothing changed), and the view as JSON."""
-    after = source.view()
+    try:
+        after = source.view()
+    except Exception as error:  # the process's edge: it becomes a line on the page, and the page goes on
+        logger.debug("the source cannot be read", exc_info=True)
+        after = replace(before, problem=f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
     change = changes(before, after)
     if change is None:
         return before, None, before_json or VIEW.dump_json(before)
@@ -185,6 +193,16 @@ class _Server(uvicorn.Server):
         self._on_exit()
         super().handle_exit(sig, frame)
 
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Both signals end it, and that is all they do: whoever serves closes what it has open afterwards."""
+        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
 
 class _Quiet(uvicorn.Server):
     """A second server in the same process: it ends with the first, which alone hears signals."""
@@ -214,6 +232,11 @@ def serve(app: Any, listening: socket.socket, feed: Feed, beside: tuple[Any, soc
         asyncio.run(_both(page, listening, beside))
     except KeyboardInterrupt:
         return
+
+
+def serve_alone(app: Any, listening: socket.socket) -> None:
+    """Serve an app that has no readers until SIGINT or SIGTERM."""
+    asyncio.run(_Server(_config(app), lambda: None).serve(sockets=[listening]))
 
 
 async def _both(page: _Server, listening: socket.socket, beside: tuple[Any, socket.socket] | None) -> None:

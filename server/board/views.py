@@ -107,6 +107,9 @@ class BoardView:
     temperature_c: float | None = None
     progress: float | None = None
     """The share of the round's minibatches that is done, 0 to 1."""
+    steps_done: int | None = None
+    steps: int | None = None
+    """The minibatches behind it."""
     energy_j: float = 0.0
     """Of all its rounds so far."""
     seen_at_s: float | None = None
@@ -199,7 +202,7 @@ class RoundView:
 
 @dataclass(frozen=True, slots=True)
 class BoardRound:
-    """One board in one round; errors are |predicted - measured| / measured."""
+    """One board in one round; errors are |predicted - reported| / reported."""
 
     round: int
     status: str
@@ -343,6 +346,7 @@ def board_view(
     silent = speaks is not None and is_silent(speaks, run, now_s)
     fresh = speaks if speaks is not None and not silent and _newer(speaks, row) else None
     state = "offline" if silent else _state(row, fresh, latest)
+    done, whole = _steps(row, fresh, latest)
     return BoardView(
         name=name,
         device=(row.device if row else "") or device or (told.device if told else ""),
@@ -354,7 +358,9 @@ def board_view(
         temperature_c=_first(
             speaks.temperature_c if speaks and not silent else None, row.temperature_c if row else None
         ),
-        progress=_share(row, fresh, latest),
+        progress=min(1.0, done / whole) if whole else None,
+        steps_done=done if whole else None,
+        steps=whole or None,
         energy_j=energy_j,
         seen_at_s=speaks.at_s if speaks else None,
         told_s=row.end_s if row else None,
@@ -390,13 +396,13 @@ def _mark(state: BoardState, row: LastRow | None, latest: int) -> Mark:
     return row.status
 
 
-def _share(row: LastRow | None, fresh: Progress | None, latest: int) -> float | None:
+def _steps(row: LastRow | None, fresh: Progress | None, latest: int) -> tuple[int, int]:
+    """Minibatches that are done, of how many; nothing of none where neither is known."""
     if fresh is not None:
-        return min(1.0, fresh.steps_done / fresh.steps) if fresh.steps > 0 else None
+        return fresh.steps_done, fresh.steps
     if row is None or row.round < latest:
-        return None
-    whole = row.asked_steps or row.steps
-    return min(1.0, row.steps / whole) if whole else None
+        return 0, 0
+    return row.steps, row.asked_steps or row.steps
 
 
 def _first(*values: float | None) -> float | None:
@@ -432,8 +438,8 @@ def board_round(row: ClientRow) -> BoardRound:
     )
 
 
-def _error(predicted: float | None, measured: float | None) -> float | None:
-    return None if predicted is None or not measured else abs(predicted - measured) / measured
+def _error(predicted: float | None, reported: float | None) -> float | None:
+    return None if predicted is None or not reported else abs(predicted - reported) / reported
 
 
 def event_line(row: EventRow) -> EventLine:

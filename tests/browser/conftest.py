@@ -12,10 +12,10 @@ from browser.chromium import Page, browser, program
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One worker plays them all, and what else starts Ray or a Prometheus: two of these at once crowd two cores."""
+    """They are run with the others that watch: not beside everything else, which they would crowd out of two cores."""
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
-            item.add_marker(pytest.mark.xdist_group("heavy"))
+            item.add_marker(pytest.mark.monitor)
 
 
 @pytest.fixture(scope="session")

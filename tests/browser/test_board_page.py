@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +27,8 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 TILES = "document.querySelectorAll('.tile').length"
 FOCUSED = "document.activeElement.dataset.board ?? document.activeElement.id"
+SCRIPT = "ScriptDuration"
+IN_ORDER = ("summary", "fleet", "timeline-section", "chart-accuracy", "about")
 OPEN = "!document.getElementById('panel').hidden && document.getElementById('panel').dataset.read"
 
 
@@ -73,114 +76,162 @@ def finished(folder: Path, boards: int = 12, rounds: int = 40) -> Path:
     return folder
 
 
-def test_the_figures_of_a_finished_run_equal_those_of_its_store(page: Page, tmp_path: Path, artefacts: Path) -> None:
-    folder = finished(tmp_path / "run")
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """A finished run of 12 boards and 40 rounds: the address of its page, and its folder."""
+    folder = finished(tmp_path_factory.mktemp("demo") / "run")
     with served(str(folder)) as address:
-        page.open(address).wait_for(f"{TILES} === 12")
-        (last,) = asked(folder, "select * from rounds order by round desc limit 1")
-        (spent,) = asked(folder, "select sum(energy_j) as energy_j from clients")
-        assert text(page, "#s-accuracy") == percent(last["accuracy"])
-        assert text(page, "#s-round") == "40 of 40"
-        assert text(page, "#s-time") == duration(last["round_s"])
-        assert text(page, "#s-clock") == duration(last["end_s"])
-        assert text(page, "#s-energy") == energy(spent["energy_j"])
-        assert text(page, "#run-state") == "finished"
-        for row in asked(folder, "select * from clients where round = 40"):
-            tile = f'.tile[data-board="{row["board"]}"] '
-            assert text(page, f"{tile}.watts") == number(row["power_w"], 3, "W")
-            assert row["status"] in text(page, f"{tile}.sign")
-        page.wait_for("document.querySelectorAll('.lane').length === 12")
-        assert (
-            len(page.evaluate("[...document.querySelectorAll('.chart .line')].filter(e => e.getAttribute('d'))")) == 3
-        )
-        page.screenshot(artefacts / "board-finished.png")
-        page.prefer(prefers_color_scheme="dark")
-        page.screenshot(artefacts / "board-dark.png")
-        page.click('.tile[data-board="nano-1"]')
-        page.wait_for(OPEN)
-        rows = page.evaluate(
-            "[...document.querySelectorAll('#p-rounds tr')].map(r => [...r.cells].map(c => c.textContent))"
-        )
-        stored = asked(folder, "select * from clients where board = 'nano-1' order by round desc")
-        assert [[row[0], row[6], row[9]] for row in rows] == [
-            [str(row["round"]), number(row["power_w"], 3, "W"), energy(row["energy_j"])] for row in stored
-        ]
-        shares = [abs(row["predicted_step_s"] / row["step_s"] - 1) if row["step_s"] else None for row in stored]
-        assert [row[5] for row in rows] == [percent(share) for share in shares]
-        page.screenshot(artefacts / "board-history.png")
-        assert page.console_errors == []
-        assert {url.split("/")[2] for url in page.requests if url.startswith("http")} == {address.split("/")[2]}
+        yield address, folder
 
 
-def test_the_whole_page_can_be_used_by_keyboard(page: Page, tmp_path: Path) -> None:
-    with served(str(finished(tmp_path / "run", rounds=2))) as address:
-        page.open(address).wait_for(f"{TILES} === 12")
-        for _ in range(12):
-            page.press("Tab")
-            if page.evaluate(FOCUSED) == "nano-1":
-                break
-        assert page.evaluate(FOCUSED) == "nano-1"
-        assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
-        for key, board in [
-            ("ArrowRight", "nano-2"),
-            ("ArrowLeft", "nano-1"),
-            ("ArrowLeft", "nano-1"),
-            ("End", "agx-orin-64gb-4"),
-            ("ArrowDown", "agx-orin-64gb-4"),
-            ("Home", "nano-1"),
-        ]:
-            page.press(key)
-            assert page.evaluate(FOCUSED) == board
-        columns = page.evaluate(
-            "getComputedStyle(document.getElementById('grid')).gridTemplateColumns.split(' ').length"
-        )
-        page.press("ArrowDown")
-        there = page.evaluate("document.activeElement.dataset.board")
-        assert page.evaluate(f"[...document.querySelectorAll('.tile')][{columns}].dataset.board") == there
-        page.press("Enter")
-        assert page.wait_for(OPEN) == there
-        assert page.evaluate(FOCUSED) == "p-name"
-        page.press("Escape")
-        page.wait_for("document.getElementById('panel').hidden")
-        assert page.evaluate(FOCUSED) == there
-        assert page.console_errors == []
-
-
-def test_boards_are_found_by_name_kind_and_state(page: Page, tmp_path: Path) -> None:
-    shown = "[...document.querySelectorAll('#grid li:not([hidden]) .tile')].map(t => t.dataset.board)"
-    tables = begin(tmp_path / "run", 12)
+@pytest.fixture(scope="module")
+def going(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """A run of 12 boards after its first round, in which four took part and one failed."""
+    folder = tmp_path_factory.mktemp("going") / "run"
+    tables = begin(folder, 12)
     rows = [client(1, f"nano-{i}", "nano", i, "failed" if i == 2 else "done") for i in range(1, 5)]
     tables.append([*rows, round_of(1, rows)])
-    with served(str(tmp_path / "run")) as address:
-        page.open(address).wait_for(f"{TILES} === 12")
-        page.evaluate("document.getElementById('search').focus()")
-        page.type("NX-3")
-        page.wait_for(f"{shown}.length === 1")
-        assert page.evaluate(shown) == ["xavier-nx-3"]
-        choose = (
-            "(id, v) => { const s = document.getElementById(id); s.value = v; s.dispatchEvent(new Event('input')); }"
-        )
-        page.evaluate(f"({choose})('search', '')")
-        page.evaluate(f"({choose})('kind', 'nano')")
-        assert len(page.evaluate(shown)) == 4
-        page.evaluate(f"({choose})('state', 'failed')")
-        assert page.evaluate(shown) == ["nano-2"]
-        assert text(page, "#counted") == "1 of 12"
+    with served(str(folder)) as address:
+        yield address, folder
 
 
-def test_it_fits_a_phone(page: Page, tmp_path: Path, artefacts: Path) -> None:
-    with served(str(finished(tmp_path / "run", rounds=3))) as address:
-        page.resize(360, 740, phone=True)
-        page.open(address).wait_for(f"{TILES} === 12")
-        page.wait_for("document.querySelectorAll('.lane').length === 12")
-        assert no_sideways_scrolling(page)
-        page.screenshot(artefacts / "board-phone.png", whole=True)
-        page.click('.tile[data-board="nano-1"]')
-        page.wait_for(OPEN)
-        assert no_sideways_scrolling(page)
-        assert page.evaluate("document.getElementById('panel').scrollWidth <= innerWidth")
-        page.screenshot(artefacts / "board-phone-history.png")
-        assert page.console_errors == []
+def test_the_figures_of_a_finished_run_equal_those_of_its_store(
+    page: Page, demo: tuple[str, Path], artefacts: Path
+) -> None:
+    address, folder = demo
+    page.open(address).wait_for(f"{TILES} === 12")
+    (last,) = asked(folder, "select * from rounds order by round desc limit 1")
+    (spent,) = asked(folder, "select sum(energy_j) as energy_j from clients")
+    assert text(page, "#s-accuracy") == percent(last["accuracy"])
+    assert text(page, "#s-round") == "40 of 40"
+    assert text(page, "#s-time") == duration(last["round_s"])
+    assert text(page, "#s-clock") == duration(last["end_s"])
+    assert text(page, "#s-energy") == energy(spent["energy_j"])
+    assert text(page, "#run-state") == "finished"
+    for row in asked(folder, "select * from clients where round = 40"):
+        tile = f'.tile[data-board="{row["board"]}"] '
+        assert text(page, f"{tile}.watts") == number(row["power_w"], 3, "W")
+        assert row["status"] in text(page, f"{tile}.sign")
+    page.wait_for("document.querySelectorAll('.lane').length === 12")
+    assert len(page.evaluate("[...document.querySelectorAll('.chart .line')].filter(e => e.getAttribute('d'))")) == 3
+    page.screenshot(artefacts / "board-finished.png")
+    page.prefer(prefers_color_scheme="dark")
+    page.screenshot(artefacts / "board-dark.png")
+    page.click('.tile[data-board="nano-1"]')
+    page.wait_for(OPEN)
+    rows = page.evaluate(
+        "[...document.querySelectorAll('#p-rounds tr')].map(r => [...r.cells].map(c => c.textContent))"
+    )
+    assert text(page, "#p-label") == "measured"
+    assert text(page, "#p-origin") == "emulated from measured figures (a table); predictions begin with estimated ones"
+    stored = asked(folder, "select * from clients where board = 'nano-1' order by round desc")
+    assert [[row[0], row[6], row[9]] for row in rows] == [
+        [str(row["round"]), number(row["power_w"], 3, "W"), energy(row["energy_j"])] for row in stored
+    ]
+    shares = [abs(row["predicted_step_s"] / row["step_s"] - 1) if row["step_s"] else None for row in stored]
+    assert [row[5] for row in rows] == [percent(share) for share in shares]
+    page.screenshot(artefacts / "board-history.png")
+    assert page.console_errors == []
+    assert {url.split("/")[2] for url in page.requests if url.startswith("http")} == {address.split("/")[2]}
+
+
+def test_the_whole_page_can_be_used_by_keyboard(page: Page, demo: tuple[str, Path]) -> None:
+    address = demo[0]
+    page.open(address).wait_for(f"{TILES} === 12")
+    for _ in range(12):
+        page.press("Tab")
+        if page.evaluate(FOCUSED) == "nano-1":
+            break
+    assert page.evaluate(FOCUSED) == "nano-1"
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    for key, board in [
+        ("ArrowRight", "nano-2"),
+        ("ArrowLeft", "nano-1"),
+        ("ArrowLeft", "nano-1"),
+        ("End", "agx-orin-64gb-4"),
+        ("ArrowDown", "agx-orin-64gb-4"),
+        ("Home", "nano-1"),
+    ]:
+        page.press(key)
+        assert page.evaluate(FOCUSED) == board
+    columns = page.evaluate("getComputedStyle(document.getElementById('grid')).gridTemplateColumns.split(' ').length")
+    page.press("ArrowDown")
+    there = page.evaluate("document.activeElement.dataset.board")
+    assert page.evaluate(f"[...document.querySelectorAll('.tile')][{columns}].dataset.board") == there
+    page.press("Enter")
+    assert page.wait_for(OPEN) == there
+    assert page.evaluate(FOCUSED) == "p-name"
+    page.press("Escape")
+    page.wait_for("document.getElementById('panel').hidden")
+    assert page.evaluate(FOCUSED) == there
+    assert page.console_errors == []
+
+
+def test_boards_are_found_by_name_kind_and_state(page: Page, going: tuple[str, Path]) -> None:
+    shown = "[...document.querySelectorAll('#grid li:not([hidden]) .tile')].map(t => t.dataset.board)"
+    address = going[0]
+    page.open(address).wait_for(f"{TILES} === 12")
+    page.evaluate("document.getElementById('search').focus()")
+    page.type("NX-3")
+    page.wait_for(f"{shown}.length === 1")
+    assert page.evaluate(shown) == ["xavier-nx-3"]
+    choose = "(id, v) => { const s = document.getElementById(id); s.value = v; s.dispatchEvent(new Event('input')); }"
+    page.evaluate(f"({choose})('search', '')")
+    page.evaluate(f"({choose})('kind', 'nano')")
+    assert len(page.evaluate(shown)) == 4
+    page.evaluate(f"({choose})('state', 'failed')")
+    assert page.evaluate(shown) == ["nano-2"]
+    assert text(page, "#counted") == "1 of 12"
+
+
+def test_the_round_that_goes_on_shows_how_far_its_boards_are(
+    page: Page, going: tuple[str, Path], artefacts: Path
+) -> None:
+    address, folder = going
+    lanes = "[...document.querySelectorAll('.lane')].map(lane => lane.title)"
+    chosen = "document.getElementById('round').selectedOptions[0].textContent"
+    page.open(address).wait_for(f"{chosen} === 'round 1'")
+    page.wait_for(f"{lanes}.length === 4")
+    for board, state, done in [("nano-1", "training", 40), ("nano-3", "done", 200), ("nano-4", "fetching", 0)]:
+        tell(folder / "live", Progress(board, time.time(), state, round=2, steps=200, steps_done=done))
+    page.wait_for(f"{chosen} === 'round 2, going on' && {lanes}.length === 3")
+    assert page.evaluate(lanes) == [
+        "nano-1: training · 40 of 200 minibatches",
+        "nano-4: fetching · 0 of 200 minibatches",
+        "nano-3: done · 200 of 200 minibatches",
+    ]
+    assert page.evaluate("document.querySelector('.lane i.work').style.width") == "20%"
+    assert text(page, "#timeline-about") == "Round 2 is going on: 3 boards have told of it, 1 done. Bars: minibatches."
+    page.screenshot(artefacts / "board-going.png")
+    page.click("#earlier")
+    page.wait_for(f"{chosen} === 'round 1' && {lanes}.length === 4")
+    tell(folder / "live", Progress("nano-1", time.time(), "training", round=2, steps=200, steps_done=100))
+    page.wait_for("document.querySelector('[data-board=\"nano-1\"] .meter i').style.transform === 'scaleX(0.5)'")
+    assert page.evaluate(chosen) == "round 1", "a round that was chosen stays"
+    page.click("#later")
+    page.wait_for(f"{lanes}[0] === 'nano-1: training · 100 of 200 minibatches'")
+    page.click('.tile[data-board="nano-1"]')
+    page.wait_for(OPEN)
+    assert text(page, "#p-label") == "emulated"
+    assert page.console_errors == []
+
+
+def test_it_fits_a_phone(page: Page, demo: tuple[str, Path], artefacts: Path) -> None:
+    address = demo[0]
+    page.resize(360, 740, phone=True)
+    page.open(address).wait_for(f"{TILES} === 12")
+    page.wait_for("document.querySelectorAll('.lane').length === 12")
+    assert no_sideways_scrolling(page)
+    tops = [f"document.getElementById('{name}').getBoundingClientRect().top" for name in IN_ORDER]
+    places = page.evaluate(f"[{', '.join(tops)}]")
+    assert places == sorted(places)
+    page.screenshot(artefacts / "board-phone.png", whole=True)
+    page.click('.tile[data-board="nano-1"]')
+    page.wait_for(OPEN)
+    assert no_sideways_scrolling(page)
+    assert page.evaluate("document.getElementById('panel').scrollWidth <= innerWidth")
+    page.screenshot(artefacts / "board-phone-history.png")
+    assert page.console_errors == []
 
 
 def test_names_and_errors_from_outside_are_only_text(page: Page, tmp_path: Path) -> None:
@@ -202,6 +253,7 @@ def test_names_and_errors_from_outside_are_only_text(page: Page, tmp_path: Path)
 def test_a_page_for_others_asks_for_its_token(page: Page, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("a-token-of-some-length", encoding="ascii")
+    token.chmod(0o600)
     with served(str(finished(tmp_path / "run", rounds=1)), "--token-file", str(token)) as address:
         assert "token" not in address
         page.open(address).wait_for("!document.getElementById('login').hidden")
@@ -223,18 +275,18 @@ def test_a_page_for_others_asks_for_its_token(page: Page, tmp_path: Path) -> Non
         assert page.evaluate("location.hash") == ""
 
 
-def test_a_page_can_be_relayed(page: Page, tmp_path: Path) -> None:
-    with served(str(finished(tmp_path / "run", rounds=2))) as first, served(first) as second:
+def test_a_page_can_be_relayed(page: Page, demo: tuple[str, Path]) -> None:
+    with served(demo[0]) as second:
         page.open(second).wait_for(f"{TILES} === 12")
         page.click('.tile[data-board="nano-1"]')
         page.wait_for(OPEN)
-        page.wait_for("document.querySelectorAll('#p-rounds tr').length === 2")
+        page.wait_for("document.querySelectorAll('#p-rounds tr').length === 40")
         assert page.console_errors == []
 
 
 def test_a_run_is_seen_going_on(page: Page, tmp_path: Path, artefacts: Path) -> None:
     config = yaml.safe_load((ROOT / "experiments" / "configs" / "quickstart.yaml").read_text(encoding="utf-8"))
-    config |= {"rounds": 4, "backend": "local", "fleet": [{"device": "nano", "count": 2}, {"device": "xavier-nx"}]}
+    config |= {"rounds": 3, "backend": "local", "fleet": [{"device": "nano", "count": 2}, {"device": "xavier-nx"}]}
     (tmp_path / "exp.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
     folder = tmp_path / "run"
     with served(str(folder)) as address:
@@ -247,8 +299,8 @@ def test_a_run_is_seen_going_on(page: Page, tmp_path: Path, artefacts: Path) -> 
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         run = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         try:
-            page.wait_for("document.getElementById('s-round').textContent === '1 of 4'", 120)
-            page.wait_for("document.querySelectorAll('.lane').length === 3")
+            page.wait_for("document.getElementById('s-round').textContent === '1 of 3'", 120)
+            page.wait_for("document.getElementById('round').selectedOptions[0].textContent.endsWith('going on')")
             page.screenshot(artefacts / "board-live.png")
             page.wait_for("document.getElementById('run-state').textContent === 'finished'", 240)
             _, errors = run.communicate(timeout=60)
@@ -258,7 +310,7 @@ def test_a_run_is_seen_going_on(page: Page, tmp_path: Path, artefacts: Path) -> 
                 run.terminate()
                 run.wait(20)
         seen = page.evaluate("seen")
-        assert {"1 of 4", "4 of 4"} <= set(seen)
+        assert {"1 of 3", "3 of 3"} <= set(seen)
         assert len(set(seen)) >= 3, f"the rounds were not seen one by one: {seen}"
         (spent,) = asked(folder, "select sum(energy_j) as energy_j from rounds")
         assert text(page, "#s-energy") == energy(spent["energy_j"])
@@ -267,7 +319,7 @@ def test_a_run_is_seen_going_on(page: Page, tmp_path: Path, artefacts: Path) -> 
 
 FRAMES = """new Promise(done => {
   const times = []; let last = performance.now();
-  const ends = last + 3000;
+  const ends = last + 2000;
   const step = now => {
     times.push(now - last);
     last = now;
@@ -275,6 +327,12 @@ FRAMES = """new Promise(done => {
   };
   requestAnimationFrame(step);
 })"""
+
+
+def script_cpu_s(page: Page) -> float:
+    """CPU time that the page's scripts have had."""
+    (found,) = [each["value"] for each in page.command("Performance.getMetrics")["metrics"] if each["name"] == SCRIPT]
+    return float(found)
 
 
 def test_a_thousand_boards_stay_fluid(page: Page, tmp_path: Path, artefacts: Path) -> None:
@@ -286,12 +344,15 @@ def test_a_thousand_boards_stay_fluid(page: Page, tmp_path: Path, artefacts: Pat
     with served(str(folder)) as address:
         page.open(address).wait_for(f"{TILES} === 1000", 60)
         page.screenshot(artefacts / "board-thousand.png")
+        page.command("Performance.enable", timeDomain="threadTicks")
+        begun_s = script_cpu_s(page)
         for step in range(1, 5):
             for board in boards[step::2]:
                 tell(folder / "live", Progress(board, 1e9 + step, "training", round=3, steps=100, steps_done=10 * step))
             mine = "document.querySelector('[data-board=\"" + boards[step::2][0] + "\"] .meter i')"
             page.wait_for(f"{mine}.style.transform === 'scaleX(0.{step})'")
         page.wait_for("performance.getEntriesByName('board-update').length >= 3", 30)
+        script_s = script_cpu_s(page) - begun_s
         frames = page.evaluate(FRAMES)
         updates = page.evaluate("performance.getEntriesByName('board-update').map(m => [m.duration, m.detail])")
         page.evaluate("document.getElementById('search').focus()")
@@ -299,18 +360,21 @@ def test_a_thousand_boards_stay_fluid(page: Page, tmp_path: Path, artefacts: Pat
             "(() => { const start = performance.now(), s = document.getElementById('search'); s.value = 'orin';"
             " s.dispatchEvent(new Event('input')); document.body.offsetHeight; return performance.now() - start; })()"
         )
-        per_board_ms = sum(took for took, _ in updates) / max(1, sum(many for _, many in updates))
         print(
             f"updates (ms, boards): {[(round(took, 1), many) for took, many in updates]}; "
-            f"{1e3 * per_board_ms:.0f} us per board"
+            f"script {1e3 * script_s / len(updates):.1f} ms of CPU per update"
         )
         print(
             f"frames: median {sorted(frames)[len(frames) // 2]:.1f} ms, worst {max(frames):.1f} ms; "
             f"a search {typed_ms:.1f} ms"
         )
         assert sum(many for _, many in updates) >= 1000
-        assert sorted(took for took, _ in updates)[len(updates) // 2] < 100
+        assert script_s / len(updates) < 0.06, "of CPU, so that a busy machine does not count"
         assert sorted(frames)[len(frames) // 2] < 50
         assert page.evaluate("document.querySelectorAll('.lane').length") < 60, "only lanes in sight exist"
+        assert no_sideways_scrolling(page)
+        page.resize(360, 740, phone=True)
+        page.wait_for("document.getElementById('fleet').getBoundingClientRect().height < 740")
+        page.screenshot(artefacts / "board-thousand-phone.png")
         assert no_sideways_scrolling(page)
         assert page.console_errors == []

@@ -8,7 +8,7 @@ from urllib.parse import quote
 import pytest
 from browser.chromium import Page
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("heavy")]
+pytestmark = pytest.mark.slow
 
 
 def _document(body: str) -> str:

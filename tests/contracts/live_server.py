@@ -218,14 +218,16 @@ def make_keys(folder: Path, *boards: str) -> Path:
 
 def main(folder: str, socket_path: str) -> None:
     import uvicorn
+    from fastapi import FastAPI
 
     from server.board.ingest import ingest_app, open_ingest
 
     Path(socket_path).unlink(missing_ok=True)
     ingest = open_ingest(Path(folder))
     try:
-        app = ingest_app(ingest)
+        app = FastAPI()
         app.get("/heard")(lambda: {board: asdict(heard) for board, heard in ingest.heard().items()})
+        app.mount("/", ingest_app(ingest))
         uvicorn.run(app, uds=socket_path, log_level="warning", access_log=False)
     finally:
         ingest.close()

@@ -70,7 +70,7 @@ function about() {
   const lines = view.origins.map(origin => {
     const made = document.createElement("li"), kind = document.createElement("b");
     kind.textContent = origin.truth || "not known";
-    made.append(kind, ` · ${origin.boards ? `${origin.boards} × ` : ""}${origin.entry}${origin.prior && origin.prior !== origin.truth ? `, foreseen from ${origin.prior} figures` : ""}`);
+    made.append(kind, ` · ${origin.boards ? `${origin.boards.toLocaleString("en-US")} × ` : ""}${origin.entry}${view.run.real ? "" : ", emulated from such figures"}${origin.prior ? `; predictions begin with ${origin.prior} ones` : ""}`);
     made.title = origin.source;
     return made;
   });
@@ -89,6 +89,7 @@ function say(rounds) {
 function place(boards) {
   const host = $(boards <= FEW_BOARDS ? "left" : "side"), section = $("timeline-section");
   if (section.parentElement !== host) host[boards <= FEW_BOARDS ? "append" : "prepend"](section);
+  $("grid").classList.toggle("many", boards > FEW_BOARDS);
 }
 
 // One update from the server, measured: what it takes is in the browser's own performance timeline.
@@ -104,9 +105,11 @@ function apply(told, whole) {
   changedAgo();
   if (whole) place(told.boards.length);
   if (whole) tiles.all(told.boards, now); else tiles.some(told.boards, now);
-  if (whole || told.rounds.length) { charts(); timeline.rounds(view.rounds); }
+  if (whole || told.rounds.length) charts();
+  timeline.update(view.run, view.rounds, view.boards.values());
   if (whole || told.origins || told.refused) about();
   if (!whole) say(told.rounds);
+  panel.know(view.run, view.origins);
   if (!begun) { begun = true; panel.begin(now); } else panel.update(told.boards, now);
   performance.measure(whole ? "board-snapshot" : "board-update", { start, detail: told.boards.length });
   if (++measures > MEASURES_KEPT) { performance.clearMeasures(); measures = 0; }

@@ -6,6 +6,7 @@ import * as tiles from "./tiles.js";
 const $ = id => document.getElementById(id);
 const panel = $("panel");
 const MOST_ROWS = 300;
+let run = null, origins = [];
 let name = null, turn = 0, history = null, readAt = 0, readRound = null, opener = null;
 
 function card(title, text, aside = "", wide = false) {
@@ -20,9 +21,21 @@ function card(title, text, aside = "", wide = false) {
   return box;
 }
 
+// Of which kind this board's figures are: a board is called after its entry in the run's fleet.
+function origin(board) {
+  const entry = board.name.replace(/-[^-]*$/, ""), told = origins.find(one => one.entry === entry);
+  if (!told) return [run?.real ? "real board" : "emulated", run?.state === "finished" ? "where its figures come from is not known" : "where its figures come from is told when the run is over"];
+  const how = run?.real ? `told by ${told.source || "the board"}` : `emulated from ${told.truth} figures${told.source ? ` (${told.source})` : ""}`;
+  return [told.truth || "not known", `${how}${told.prior ? `; predictions begin with ${told.prior} ones` : ""}`];
+}
+
 function now(board, seconds) {
   $("p-about").textContent = [board.device || "kind not known", board.round ? `round ${board.round}` : "no round yet",
     board.seen_at_s === null ? "" : `heard ${age(Math.max(0, seconds - board.seen_at_s))}${seconds - board.seen_at_s < 4 ? "" : " ago"}`].filter(Boolean).join(" · ");
+  const [label, why] = origin(board);
+  $("p-label").textContent = label;
+  $("p-label").className = `badge o-${label}`;
+  $("p-origin").textContent = why;
   const refused = Object.entries(board.refused ?? {}).filter(([, many]) => many);
   const cards = [
     card("State", `${SIGNS[board.state] ?? ""} ${board.state}`, board.mark && board.mark !== board.state ? `was ${board.mark} in the last round` : ""),
@@ -70,8 +83,8 @@ function charts() {
   const x = rounds.map(round => round.round), small = Math.max(0, ...rounds.map(round => round.step_s ?? 0)) < 1;
   const per = small ? 1e-3 : 1, scaled = key => rounds.map(round => round[key] === null ? null : round[key] / per);
   $("p-step-unit").textContent = small ? "ms" : "s";
-  chart($("p-step"), { x, y: scaled("step_s"), second: scaled("predicted_step_s"), zero: true, whole: true }, "Measured and predicted time of a minibatch over rounds");
-  chart($("p-watts"), { x, y: rounds.map(round => round.power_w), second: rounds.map(round => round.predicted_power_w), zero: true, whole: true }, "Measured and predicted power over rounds");
+  chart($("p-step"), { x, y: scaled("step_s"), second: scaled("predicted_step_s"), zero: true, whole: true }, "Time of a minibatch in each round, and as it was predicted");
+  chart($("p-watts"), { x, y: rounds.map(round => round.power_w), second: rounds.map(round => round.predicted_power_w), zero: true, whole: true }, "Power while working in each round, and as it was predicted");
 }
 
 function events(lines, unix) {
@@ -140,6 +153,8 @@ export function update(changed, seconds) {
   now(told, seconds);
   if (told.told_s !== readRound || (told.seen_at_s !== null && seconds - readAt > 5)) read(seconds).catch(() => {});
 }
+
+export function know(run_, origins_) { run = run_; origins = origins_; }
 
 export function begin(seconds) {
   $("p-close").addEventListener("click", close);

@@ -127,7 +127,7 @@ function filter() {
     if (tile.item.hidden === fits) tile.item.hidden = !fits;
     shown += fits;
   }
-  const said = shown === tiles.size ? `${tiles.size}` : `${shown} of ${tiles.size}`;
+  const every = tiles.size.toLocaleString("en-US"), said = shown === tiles.size ? every : `${shown.toLocaleString("en-US")} of ${every}`;
   if (counted.textContent !== said) counted.textContent = said;
   none.hidden = shown > 0;
   none.textContent = tiles.size ? "No board fits." : "No board has said anything yet.";

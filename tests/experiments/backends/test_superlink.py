@@ -292,6 +292,7 @@ def at_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Watched,
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("simulations")
 def test_a_real_run_completes_from_a_folder_with_foreign_clients_whatever_becomes_of_another_one(
     at_once: tuple[Watched, Watched],
 ) -> None:
@@ -306,6 +307,7 @@ def test_a_real_run_completes_from_a_folder_with_foreign_clients_whatever_become
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("simulations")
 def test_a_real_run_that_loses_its_port_takes_another_one(at_once: tuple[Watched, Watched]) -> None:
     logs = [(watched.run / "logs" / "superlink.log").read_text().lower() for watched in at_once]
     assert sum("address already in use" in log for log in logs) == 1
@@ -313,6 +315,7 @@ def test_a_real_run_that_loses_its_port_takes_another_one(at_once: tuple[Watched
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("simulations")
 def test_a_real_run_that_is_interrupted_takes_ray_with_it(at_once: tuple[Watched, Watched]) -> None:
     _, interrupted = at_once
     assert interrupted.raised is KeyboardInterrupt
@@ -321,6 +324,7 @@ def test_a_real_run_that_is_interrupted_takes_ray_with_it(at_once: tuple[Watched
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("simulations")
 def test_a_real_server_app_that_raises_fails_the_run_with_its_message(tmp_path: Path) -> None:
     run = tmp_path / "run"
     with pytest.raises(RunFailed, match="round 3 has no boards") as failure:

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import signal
+import socket
+import subprocess
+import sys
+import time
+from http.client import HTTPConnection
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
+from contracts.live_server import post, wait_for
 
 from experiments.commands.board import Asked, address, board, read_settings, run_at
 from fedge.errors import BadInput
+from fedge.telemetry.batch import to_bytes
+from fedge.telemetry.live import Batch
+from fedge.types import Trace
 
 
 def test_an_address_may_carry_its_token() -> None:
@@ -78,3 +89,76 @@ def test_wrong_settings_are_one_line_that_names_the_field(tmp_path: Path, text: 
 def test_a_missing_settings_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no such file"):
         read_settings(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize(
+    ("asked", "where"),
+    [
+        (Asked("runs/x", serve=Path("b.yaml")), "runs/x, with --serve"),
+        (Asked(None, serve=Path("b.yaml"), host="0.0.0.0"), "--host"),  # noqa: S104
+        (Asked(None, serve=Path("b.yaml"), port=8400), "--port"),
+        (Asked("runs/x", relay_token_file=Path("t")), "--relay-token-file"),
+    ],
+)
+def test_options_that_would_be_left_out_of_account_are_refused(asked: Asked, where: str) -> None:
+    with pytest.raises(BadInput, match=where):
+        board(asked)
+
+
+def test_a_run_of_a_newer_version_is_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").touch()
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "VERSION").write_text('{"version": 99}', encoding="utf-8")
+    with pytest.raises(BadInput, match="version 99"):
+        run_at(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_page_ends_at_once_and_without_a_word(number: int, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "experiments.cli", "board", str(tmp_path / "run")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        url = urlsplit(process.stdout.readline().strip())
+        reader = HTTPConnection(str(url.hostname), url.port, timeout=20)
+        reader.request("GET", "/api/stream")
+        assert reader.getresponse().readline() == b"event: snapshot\n"
+        begun_s = time.monotonic()
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=20)
+        took_s = time.monotonic() - begun_s
+        reader.close()
+    assert (process.returncode, errors) == (0, "")
+    assert took_s < 10, "an open page does not keep it"
+
+
+@pytest.mark.slow
+def test_a_fleets_service_that_is_stopped_has_kept_everything(tmp_path: Path) -> None:
+    settings = tmp_path / "board.yaml"
+    settings.write_text(f"store: {tmp_path}/fleet\ningest: {tmp_path}/i.sock\nport: {free_port()}\n", encoding="utf-8")
+    command = [sys.executable, "-m", "experiments.cli", "board", "--serve", str(settings)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("http://127.0.0.1:")
+        now_s = time.time()
+        said = Batch(1, "a", "s", 1, Trace((now_s,), (1.0,), (5.0,), *(((None,),) * 7)))
+        assert wait_for(lambda: _posted(tmp_path / "i.sock", to_bytes(said))) == 200
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors) == (0, "")
+    assert "a" in (tmp_path / "fleet" / "intake.json").read_text(encoding="utf-8")
+    assert not (tmp_path / "i.sock").exists()
+    assert len(list((tmp_path / "fleet" / "store" / "samples").glob("*.parquet"))) == 1
+
+
+def _posted(path: Path, body: bytes) -> int:
+    try:
+        return post(path, body, "a")[0]
+    except OSError:
+        return 0
+
+
+def free_port() -> int:
+    with socket.socket() as trial:
+        trial.bind(("127.0.0.1", 0))
+        return int(trial.getsockname()[1])

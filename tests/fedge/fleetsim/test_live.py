@@ -15,6 +15,8 @@ from fedge.telemetry.progress import told
 from fedge.types import Goal
 from fedge.wire import Ask, to_json
 
+pytest.importorskip("torch", reason="a client trains")
+
 T0 = 1_790_000_000.0
 EXPERIMENT = Experiment.model_validate(
     {

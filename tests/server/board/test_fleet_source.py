@@ -12,9 +12,10 @@ from fedge.telemetry.intake import Heard
 from fedge.telemetry.live import Progress
 from fedge.telemetry.rows import SampleRow
 from fedge.telemetry.store import RunTables
-from server.board.fleet_source import LOOK_S, FleetSource, newest_run, said_by
+from server.board.fleet_source import LOOK_S, FleetSource, newest_run, of_run, said_by
 from server.board.views import SILENT_AFTER_S
 
+ROOT = Path(__file__).resolve().parents[3]
 NOW_S = 1_800_000_000.0
 
 
@@ -75,6 +76,23 @@ def test_a_run_that_was_sent_from_the_control_node_is_shown_out_of_its_jobs_fold
     begin(tmp_path / "runs" / "sent-x1" / "run", 3, backend="fleet", name="sent")
 
     assert FleetSource(Boards(), tmp_path / "store", tmp_path / "runs", lambda: NOW_S).view().run.name == "sent"
+
+
+@pytest.mark.parametrize(("run", "round_"), [("demo (x, 12ab34cd)", 7), ("demo (y, 12ab34cd)", 0), ("", 7)])
+def test_a_round_of_another_run_is_none_of_this_ones(run: str, round_: int) -> None:
+    said = Progress("nano-1", NOW_S, "training", run=run, round=7, steps=10, steps_done=5)
+    assert of_run(said, Path("runs/x")).round == round_
+    assert of_run(said, None) == said
+
+
+def test_the_claim_that_a_run_makes_is_known_again(tmp_path: Path) -> None:
+    from experiments.schema import load_experiment
+    from server.runs import claim_of
+
+    experiment = load_experiment(ROOT / "experiments" / "configs" / "quickstart.yaml")
+    said = Progress("nano-1", NOW_S, "training", run=claim_of(experiment, tmp_path), round=7)
+    assert of_run(said, tmp_path).round == 7
+    assert of_run(said, tmp_path / "other").round == 0
 
 
 def test_a_boards_history_is_its_last_hour_from_the_fleets_store(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import threading
@@ -12,7 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from contracts.live_server import LiveServer, heard, live_server, post
+from contracts.live_server import LiveServer, heard, live_server, post, wait_for
+from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 from fedge.telemetry.batch import LARGEST, to_bytes
@@ -21,7 +23,7 @@ from fedge.telemetry.live import Batch, Progress
 from fedge.telemetry.reading import read_rows
 from fedge.telemetry.rows import SampleRow
 from fedge.types import NOTHING_SEEN, Trace
-from server.board.ingest import FORGET_S, Ingest, Limits, ingest_app, open_ingest
+from server.board.ingest import FORGET_S, Ingest, Limits, Message, Queue, Told, ingest_app, open_ingest
 
 T0 = 1_790_000_000.0
 
@@ -32,14 +34,23 @@ class Kept:
     def __init__(self) -> None:
         self.rows: list[SampleRow] = []
         self.fault: Exception | None = None
+        self.hates = ""
+        self.asked = 0
         self.go = threading.Event()
         self.go.set()
 
     def append(self, rows: Iterable[SampleRow]) -> None:
+        rows = list(rows)
+        self.asked += 1
         self.go.wait(20)
         if self.fault is not None:
             raise self.fault
+        if any(row.board == self.hates for row in rows):
+            raise ValueError("this cannot be stored")
         self.rows += rows
+
+    def seal(self) -> None:
+        return
 
     def close(self) -> None:
         return
@@ -65,8 +76,16 @@ def ingest(tmp_path: Path, kept: Kept) -> Ingest:
 
 @pytest.fixture
 def client(ingest: Ingest) -> Iterator[TestClient]:
-    with TestClient(ingest_app(ingest)) as asking:
+    with TestClient(beside_others(ingest)) as asking:
         yield asking
+
+
+def beside_others(ingest: Ingest) -> FastAPI:
+    """The application, and one more thing to ask for."""
+    app = FastAPI()
+    app.get("/other")(_other)
+    app.mount("/", ingest_app(ingest))
+    return app
 
 
 def send(client: TestClient, board: str | None, body: bytes) -> tuple[int, dict[str, object]]:
@@ -122,9 +141,7 @@ def test_while_the_store_fails_the_board_is_told_to_keep_its_batch(
 
 
 def test_a_slow_store_does_not_hold_up_other_requests(ingest: Ingest, kept: Kept) -> None:
-    app = ingest_app(ingest)
-    app.get("/other")(_other)
-    with TestClient(app) as client, ThreadPoolExecutor(1) as beside:
+    with TestClient(beside_others(ingest)) as client, ThreadPoolExecutor(1) as beside:
         kept.go.clear()
         waiting = beside.submit(send, client, "a", to_bytes(message("a", 1)))
         begun_s = time.monotonic()
@@ -176,6 +193,80 @@ def test_the_store_is_held_against_its_limits_now_and_then(
         now_s[0] += FORGET_S / 5
         ingest.take("a", to_bytes(message("a", seq)))
     assert [limits[:4] for limits in asked] == [(tmp_path, "samples", 1000, 60.0)] * 2
+
+
+@pytest.mark.parametrize(("method", "path", "status"), [("POST", "/else", 404), ("GET", "/telemetry", 405)])
+def test_nothing_else_is_answered(method: str, path: str, status: int, client: TestClient) -> None:
+    assert client.request(method, path, headers={"X-Fedge-Board": "a"}).status_code == status
+
+
+def test_what_came_while_the_store_was_busy_is_appended_at_once(client: TestClient, kept: Kept) -> None:
+    kept.go.clear()
+    with ThreadPoolExecutor(24) as boards:
+        first = boards.submit(send, client, "first", to_bytes(message("first", 1)))
+        wait_for(lambda: kept.asked, what="the store is busy")
+        said = [(f"b-{i}", seq) for seq in (1, 2) for i in range(10)]
+        waiting = [boards.submit(send, client, board, to_bytes(message(board, seq))) for board, seq in said]
+        bad = boards.submit(send, client, "bad", b"{")
+        kept.go.set()
+        assert first.result(20)[0] == 200
+        assert bad.result(20)[0] == 400
+        told = [(board, seq, answer.result(20)) for (board, seq), answer in zip(said, waiting, strict=True)]
+    assert {status for _, _, (status, _) in told} == {200}
+    taken = [(board, seq) for board, seq, (_, answer) in told if answer["kind"] == "taken"]
+    assert len(kept.rows) == 1 + len(taken)
+    assert {board for board, _ in taken} == {board for board, _ in said}
+    assert kept.asked < len(said)
+
+
+def test_of_one_board_messages_are_taken_one_after_the_other_also_within_a_group() -> None:
+    async def story() -> list[Told]:
+        groups = []
+
+        class Counting:
+            def take_all(self, messages: list[Message]) -> list[Told]:
+                groups.append([(each.board, each.body) for each in messages])
+                time.sleep(0.01)
+                return [Told(200, {})] * len(messages)
+
+        queue = Queue(Counting())  # type: ignore[arg-type]
+        said = [("a", b"1"), ("a", b"2"), ("b", b"1"), ("a", b"3"), ("b", b"2")]
+        told = await asyncio.gather(*(queue.take(Message(*each)) for each in said))
+        assert groups == [[("a", b"1"), ("b", b"1")], [("a", b"2"), ("b", b"2")], [("a", b"3")]]
+        return told
+
+    assert len(asyncio.run(story())) == 5
+
+
+def test_a_board_whose_rows_cannot_be_stored_spoils_nobody_elses(ingest: Ingest, kept: Kept) -> None:
+    kept.hates = "bad"
+    told = ingest.take_all([Message(board, to_bytes(message(board, 1))) for board in ("a", "bad", "b")])
+    assert [each.status for each in told] == [200, 503, 200]
+    assert [row.board for row in kept.rows] == ["a", "b"]
+    assert ingest.counts("bad")["taken"] == 0
+
+
+def test_on_a_full_disk_nobodys_rows_are_tried_again_at_once(ingest: Ingest, kept: Kept) -> None:
+    kept.fault = OSError("No space left on device")
+    said = [Message(board, to_bytes(message(board, 1))) for board in ("a", "b")]
+    silent = Message("c", to_bytes(message("c", 1, 0)))
+    assert [each.status for each in ingest.take_all([*said, silent])] == [503, 503, 200]
+    assert kept.asked == 1
+    kept.fault = None
+    assert [each.status for each in ingest.take_all(said)] == [200, 200]
+
+
+def test_a_small_fleets_samples_become_parts_and_are_forgotten_when_they_are_old(tmp_path: Path) -> None:
+    now_s = [T0]
+    ingest = open_ingest(tmp_path, Limits(10**9, 24 * 3600.0), wall_s=lambda: now_s[0])
+    for hour in range(48):
+        now_s[0] = T0 + 3600.0 * hour + 1
+        assert ingest.take("a", to_bytes(message("a", hour + 1, 1, T0 + 3600.0 * hour))).status == 200
+    kept_s = [row.at_s for row in read_rows(tmp_path, SampleRow)]
+    assert kept_s[-1] == T0 + 47 * 3600.0
+    assert T0 + 22 * 3600.0 <= kept_s[0] <= T0 + 24 * 3600.0
+    assert len(kept_s) <= 26
+    ingest.close()
 
 
 def rubbish(rng: random.Random, victim: str) -> Iterator[bytes]:

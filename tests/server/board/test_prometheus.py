@@ -17,7 +17,7 @@ from contracts.prometheus import LIMIT_S, Prometheus, free_port, got, needs_prom
 from fedge.telemetry import open_run
 
 ROOT = Path(__file__).resolve().parents[3]
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("heavy"), needs_prometheus]
+pytestmark = [pytest.mark.slow, pytest.mark.monitor, needs_prometheus]
 ROUNDS = 10
 YAML = f"""
 name: scraped

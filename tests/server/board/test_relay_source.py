@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from contracts.board_runs import begin, play
+from contracts.live_server import make_keys
 
 from fedge.errors import RunFailed
 from server.board import serving
 from server.board.app import board_app
-from server.board.relay_source import PERIOD_S, RelaySource
+from server.board.relay_source import PERIOD_S, UNKNOWN_CA, VIEW, RelaySource
 from server.board.run_source import RunSource
 from server.board.security import access_for
 from server.board.serving import Feed, bound
+from server.board.views import FleetView, RunInfo
 
 TOKEN = "a-token-of-some-length"
 
@@ -84,3 +88,33 @@ def test_the_other_pages_token_is_needed_and_never_told(tmp_path: Path) -> None:
         wrong = relay(url, "another-token-of-length").view()
         assert "token" in wrong.problem
         assert "another" not in wrong.problem
+
+
+def test_a_page_behind_a_ca_of_its_own_is_believed_when_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = make_keys(tmp_path / "keys")
+    view = VIEW.dump_json(FleetView(run=RunInfo(name="behind TLS")))
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(view)))
+            self.end_headers()
+            self.wfile.write(view)
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(keys / "server.crt", keys / "server.key")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        server.handle_error = lambda *_: None  # type: ignore[method-assign]
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        url = f"https://127.0.0.1:{server.server_address[1]}"
+        assert relay(url).view().problem == f"{url}: {UNKNOWN_CA}"
+        monkeypatch.setenv("SSL_CERT_FILE", str(keys / "ca.crt"))
+        found = relay(url).view()
+        server.shutdown()
+    assert (found.problem, found.run.name) == ("", "behind TLS")

@@ -90,6 +90,7 @@ def test_a_token_file_is_made_for_its_owner_alone_and_then_read(tmp_path: Path) 
 @pytest.mark.parametrize("text", ["", "short", "two words of some length", "täken-of-some-length"])
 def test_a_token_that_is_none_is_refused_without_being_repeated(tmp_path: Path, text: str) -> None:
     (tmp_path / "token").write_text(text, encoding="utf-8")
+    (tmp_path / "token").chmod(0o600)
     with pytest.raises(BadInput) as refused:
         token_in(tmp_path / "token")
     assert not text or text not in str(refused.value)
@@ -98,3 +99,16 @@ def test_a_token_that_is_none_is_refused_without_being_repeated(tmp_path: Path, 
 def test_a_token_file_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="cannot be made"):
         token_in(tmp_path / "no" / "token")
+
+
+@pytest.mark.parametrize(("mode", "fits"), [(0o600, True), (0o640, True), (0o644, False), (0o602, False)])
+def test_a_token_that_everybody_may_read_is_refused(mode: int, fits: bool, tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_text(TOKEN, encoding="ascii")
+    path.chmod(mode)
+    if fits:
+        assert token_in(path) == TOKEN
+    else:
+        with pytest.raises(BadInput, match="chmod o=") as refused:
+            token_in(path)
+        assert TOKEN not in str(refused.value)

@@ -6,15 +6,22 @@ import asyncio
 import json
 import socket
 import threading
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from contracts.board_runs import begin, play
+from contracts.board_runs import begin, names, play
 
 from fedge.errors import BadInput
+from fedge.telemetry.live import Progress
+from fedge.telemetry.progress import tell
 from server.board import serving
+from server.board.app import board_app
+from server.board.run_source import RunSource
+from server.board.security import access_for
 from server.board.serving import Feed, bound
 from server.board.views import BoardHistory, BoardView, FleetView, RoundView, Summary
 
@@ -132,32 +139,111 @@ def test_an_address_that_is_not_this_machines_is_refused(host: str) -> None:
         bound(host, None, 8450)
 
 
+def spent_ms(look: Callable[[], object]) -> float:
+    """CPU time of one look, milliseconds."""
+    start_s = time.process_time()
+    look()
+    return 1000 * (time.process_time() - start_s)
+
+
 def test_an_update_of_a_thousand_boards_costs_little(tmp_path: Path) -> None:
-    import time
-
-    from server.board.run_source import RunSource
-
     folder = tmp_path / "run"
     tables, source = begin(folder, 1000), RunSource(folder)
-    for number in (1, 2, 3):
+    view, whole = FleetView(), b""
+
+    def look() -> None:
+        nonlocal view, whole
+        view, _, whole = serving._compared(source, view, whole)
+
+    rounds, words, nothing = [], [], []
+    for number in range(1, 8):
         play(tables, 1000, number, sampled=False)
-    view, _, whole = serving._compared(source, source.view(), b"")
-    spent_s = []
-    for _ in range(5):
-        start_s = time.process_time()
-        view, event, whole = serving._compared(source, view, whole)
-        spent_s.append(time.process_time() - start_s)
-        assert event is None
-    print(f"an update without news takes {1000 * min(spent_s):.1f} ms of one core")
-    assert min(spent_s) < 0.05
+        rounds.append(spent_ms(look))
+        assert view.summary.round == number
+        nothing.append(spent_ms(look))
+    for step in range(1, 6):
+        for board in names(1000):
+            tell(folder / "live", Progress(board, 1e9, "training", round=8, steps=100, steps_done=step))
+        words.append(spent_ms(look))
+        assert {board.steps_done for board in view.boards} == {step}
+    print(f"ms of one core: a round {min(rounds):.1f}, words of all {min(words):.1f}, no news {min(nothing):.1f}")
+    assert min(rounds) < 50
+    assert min(words) < 50
+    assert min(nothing) < 25
+
+
+def test_a_source_that_fails_becomes_a_line_and_the_page_goes_on() -> None:
+    class Failing(Scripted):
+        def view(self) -> FleetView:
+            self.looks += 1
+            if self.looks == 2:
+                raise PermissionError(13, "Permission denied", "/srv/runs")
+            return self.now
+
+    async def story() -> None:
+        feed = Feed(Failing(), period_s=0.01)
+        stream = feed.events()
+        assert (await read(stream))[0] == "snapshot"
+        assert "Permission denied" in (await read(stream))[1]["problem"]
+        assert (await read(stream))[1]["problem"] == ""
+        await stream.aclose()
+
+    asyncio.run(story())
+
+
+@contextmanager
+def page_of(feed: Feed) -> Iterator[int]:
+    """A page that is really served; gives its port."""
+    listening = bound("127.0.0.1", None, 8450)
+    port = listening.getsockname()[1]
+    page = serving._Quiet(serving._config(board_app(feed, access_for("127.0.0.1", port, None))))
+    thread = threading.Thread(target=lambda: asyncio.run(page.serve(sockets=[listening])))
+    thread.start()
+    try:
+        yield port
+    finally:
+        feed.close()
+        page.should_exit = True
+        thread.join(15)
+
+
+def asking(port: int) -> socket.socket:
+    """A connection on which the stream was asked for."""
+    opened = socket.create_connection(("127.0.0.1", port), 20)
+    opened.sendall(b"GET /api/stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    return opened
+
+
+def test_a_hundred_readers_all_hear_what_changed() -> None:
+    source = Scripted()
+    with page_of(Feed(source, period_s=0.05)) as port, ExitStack() as open_:
+        readers = [open_.enter_context(asking(port).makefile("rb")) for _ in range(100)]
+        for reader in readers:
+            assert b"event: snapshot\n" in iter(reader.readline, b"")
+        source.now = FleetView(boards=(BoardView("nano-1", power_w=5.0), BoardView("nano-2")))
+        for reader in readers:
+            assert b"event: changes\n" in iter(reader.readline, b"")
+        assert source.looks < 2000
+
+
+def test_a_reader_that_does_not_read_costs_no_more_than_its_backlog() -> None:
+    source = Scripted()
+    feed = Feed(source, period_s=0.001)
+    large = "x" * 100_000
+
+    with page_of(feed) as port, asking(port) as idle, asking(port) as busy, busy.makefile("rb") as reader:
+        assert idle.fileno() >= 0
+        for number in range(200):
+            source.now = FleetView(boards=(BoardView("nano-1", error=f"{number}{large}"), BoardView("nano-2")))
+            assert any(f"{number}x".encode() in line for line in iter(reader.readline, b""))
+        waiting = [queue.qsize() for queue in feed._readers]
+    assert len(waiting) == 2
+    assert max(waiting) <= serving.BACKLOG
+    assert max(waiting) > 0, "who does not read was not asked to wait for"
 
 
 def test_a_page_that_is_served_streams_and_ends(tmp_path: Path) -> None:
     from http.client import HTTPConnection
-
-    from server.board.app import board_app
-    from server.board.run_source import RunSource
-    from server.board.security import access_for
 
     tables = begin(tmp_path / "run", 3)
     feed = Feed(RunSource(tmp_path / "run"), period_s=0.05)

@@ -204,7 +204,7 @@ def _until(what: Callable[[], Any], want: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("heavy")
+@pytest.mark.monitor
 def test_boards_are_actors_of_their_names_with_their_figures_and_are_gone_afterwards(
     cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -234,7 +234,7 @@ def test_boards_are_actors_of_their_names_with_their_figures_and_are_gone_afterw
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("heavy")
+@pytest.mark.monitor
 def test_a_cluster_that_is_lost_ends_the_mirror_alone(cluster: Cluster, tmp_path: Path) -> None:
     mirror = RayMirror(EXPERIMENT, tmp_path, address=cluster.address, own_actors=0)
     mirror.append(_played(1))

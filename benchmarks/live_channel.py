@@ -1,0 +1,224 @@
+"""What the live channel's server takes: messages of 1,000 boards a second, its CPU, and as much as it can.
+
+A server of its own process listens on a unix socket, as behind the proxy; this process speaks for the boards, over 64
+connections that are kept open. Each message is a second of a board: one stretch with three rails, and what it does.
+First every board speaks once a second; then as fast as answers come. The same is done with a server that is made the
+plain way: each message is read as JSON, appended as a line to one file, put on the disk, and answered. (The store puts
+samples on the disk once a second; until then they survive the end of the process, not a loss of power.) Everything is
+made in a temporary folder, which is removed. CPU time is the server's alone, all of its threads.
+
+    OMP_NUM_THREADS=1 python benchmarks/live_channel.py [SECONDS]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedge.telemetry.batch import to_bytes
+from fedge.telemetry.live import VERSION, Batch, Progress
+from fedge.telemetry.reading import read_rows
+from fedge.telemetry.rows import SampleRow
+from fedge.types import Trace
+
+BOARDS, CONNECTIONS = 1000, 64
+SECONDS = 20.0
+AT_LEAST_PER_S = 1000.0
+WAYS = ("fedge", "plain")
+START_LIMIT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a server did: messages, how many a second, its CPU for each and in all, and what answers took."""
+
+    messages: int
+    per_s: float
+    cpu_ms: float
+    cores: float
+    median_ms: float
+    worst_ms: float
+
+
+def message(board: int, seq: int, at_s: float) -> bytes:
+    """One HTTP request, as the proxy sends it."""
+    name = f"orin-nano-{board}"
+    rails = {"VDD_IN": (7.1,), "VDD_CPU_GPU_CV": (3.2,), "VDD_SOC": (1.4,)}
+    trace = Trace((at_s,), (1.0,), (7.1,), (46.5,), (1510.4,), (624.75,), (2133.0,), (0.41,), (0.97,), (0.3,), rails)
+    doing = Progress(name, at_s, "training", "orin-nano-8gb", "run", 3, 400, seq % 400, "6c/1510.4/624.75/2133 MHz", 7.1, 46.5)
+    body = to_bytes(Batch(VERSION, name, "a1b2c3d4e5f60718", seq, trace, doing))
+    head = f"POST /telemetry HTTP/1.1\r\nHost: fleet\r\nX-Fedge-Board: {name}\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode("ascii") + body
+
+
+class Connections:
+    """Open connections to the server, each with one request under way at most."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._free: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Queue()
+        self.took_s: list[float] = []
+
+    async def open(self) -> None:
+        for _ in range(CONNECTIONS):
+            self._free.put_nowait(await asyncio.open_unix_connection(str(self._path)))
+
+    async def post(self, request: bytes) -> None:
+        """Send it and wait for the answer; raises RuntimeError for one that is not 200."""
+        reader, writer = await self._free.get()
+        begun_s = time.monotonic()
+        writer.write(request)
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0])
+        body = await reader.readexactly(length)
+        self.took_s.append(time.monotonic() - begun_s)
+        self._free.put_nowait((reader, writer))
+        if not head.startswith(b"HTTP/1.1 200"):
+            raise RuntimeError(f"{head!r} {body!r}")
+
+
+async def paced(connections: Connections, seconds: float) -> int:
+    """Every board once a second, evenly spread; returns how many messages were answered."""
+    begun_s, unix_s = time.monotonic(), time.time() - 2 * seconds - 10
+    tasks = []
+    for number in range(round(BOARDS * seconds)):
+        ahead_s = begun_s + number / BOARDS - time.monotonic()
+        if ahead_s > 0.002:
+            await asyncio.sleep(ahead_s)
+        seq, board = divmod(number, BOARDS)
+        tasks.append(asyncio.create_task(connections.post(message(board, seq + 1, unix_s + seq))))
+    await asyncio.gather(*tasks)
+    return len(tasks)
+
+
+async def pressed(connections: Connections, seconds: float) -> int:
+    """As fast as answers come."""
+    begun_s, unix_s, given = time.monotonic(), time.time() - seconds - 5, iter(range(10**9))
+
+    async def one() -> int:
+        done = 0
+        while time.monotonic() < begun_s + seconds:
+            round_, board = divmod(next(given), BOARDS)
+            await connections.post(message(board, 10**6 + round_, unix_s + round_ * 1.0))
+            done += 1
+        return done
+
+    return sum(await asyncio.gather(*(one() for _ in range(CONNECTIONS))))
+
+
+def measured(way: Callable[[Connections, float], Any], path: Path, process: int, seconds: float) -> Cost:
+    """What the server spends while boards speak in that way."""
+
+    async def story() -> tuple[int, list[float]]:
+        connections = Connections(path)
+        await connections.open()
+        return await way(connections, seconds), connections.took_s
+
+    cpu_s, begun_s = cpu_of(process), time.monotonic()
+    done, took_s = asyncio.run(story())
+    wall_s, spent_s = time.monotonic() - begun_s, cpu_of(process) - cpu_s
+    ordered = sorted(took_s)
+    return Cost(done, done / wall_s, 1e3 * spent_s / done, spent_s / wall_s, 1e3 * ordered[len(ordered) // 2], 1e3 * ordered[-1])
+
+
+def cpu_of(process: int) -> float:
+    """Seconds of CPU that a process has had."""
+    fields = Path(f"/proc/{process}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def plain_app(folder: Path) -> Any:
+    """One line per message, on the disk before it is answered."""
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import JSONResponse
+    from starlette.routing import Route
+
+    file = (folder / "lines.jsonl").open("ab")
+
+    async def take(request: Request) -> JSONResponse:
+        said = json.loads(await request.body())
+        file.write(json.dumps(said).encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+        return JSONResponse({"seq": said["seq"]})
+
+    return Starlette(routes=[Route("/telemetry", take, methods=["POST"])])
+
+
+def serve(way: str, folder: Path, path: Path) -> None:
+    """Be the server until SIGTERM."""
+    import socket
+
+    from server.board.ingest import ingest_app, open_ingest
+    from server.board.serving import serve_alone
+
+    folder.mkdir()
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(str(path))
+    listening.listen(128)
+    if way == "plain":
+        serve_alone(plain_app(folder), listening)
+        return
+    ingest = open_ingest(folder)
+    try:
+        serve_alone(ingest_app(ingest), listening)
+    finally:
+        ingest.close()
+
+
+def tried(way: str, where: Path, seconds: float) -> tuple[Cost, Cost, int]:
+    """Paced, pressed, and how many rows are kept."""
+    folder, path = where / way, where / f"{way}.sock"
+    process = subprocess.Popen([sys.executable, __file__, "--serve", way, str(folder), str(path)])
+    try:
+        until_s = time.monotonic() + START_LIMIT_S
+        while not path.exists():
+            if process.poll() is not None or time.monotonic() > until_s:
+                raise RuntimeError("the server did not start")
+            time.sleep(0.05)
+        costs = [measured(each, path, process.pid, seconds) for each in (paced, pressed)]
+    finally:
+        process.terminate()
+        process.wait(60)
+    lines = folder / "lines.jsonl"
+    kept = len(read_rows(folder, SampleRow)) if way == "fedge" else lines.read_bytes().count(b"\n")
+    return costs[0], costs[1], kept
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the figures; 1 where the server does not take what it has to."""
+    if arguments[:1] == ["--serve"]:
+        with suppress(KeyboardInterrupt):
+            serve(arguments[1], Path(arguments[2]), Path(arguments[3]))
+        return 0
+    seconds = float(arguments[0]) if arguments else SECONDS
+    fast = True
+    with tempfile.TemporaryDirectory() as name:
+        for way in WAYS:
+            even, most, kept = tried(way, Path(name), seconds)
+            for title, cost in (("1,000 boards a second", even), ("as many as it can", most)):
+                print(
+                    f"{way:6} {title:22} {cost.per_s:7.0f} messages/s, {100 * cost.cores:3.0f} % of a core, "
+                    f"{cost.cpu_ms:.3f} ms each; answers: median {cost.median_ms:.1f} ms, worst {cost.worst_ms:.0f} ms"
+                )
+            print(f"{way:6} kept {kept} of {even.messages + most.messages} messages that were answered")
+            if way == "fedge":
+                per_core = 1e3 / most.cpu_ms
+                print(f"{way:6} on one core: {per_core:.0f} messages/s; {AT_LEAST_PER_S:.0f} are needed")
+                fast = per_core >= AT_LEAST_PER_S and even.per_s >= 0.95 * AT_LEAST_PER_S
+    return 0 if fast else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
