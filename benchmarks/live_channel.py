@@ -55,7 +55,9 @@ def message(board: int, seq: int, at_s: float) -> bytes:
     name = f"orin-nano-{board}"
     rails = {"VDD_IN": (7.1,), "VDD_CPU_GPU_CV": (3.2,), "VDD_SOC": (1.4,)}
     trace = Trace((at_s,), (1.0,), (7.1,), (46.5,), (1510.4,), (624.75,), (2133.0,), (0.41,), (0.97,), (0.3,), rails)
-    doing = Progress(name, at_s, "training", "orin-nano-8gb", "run", 3, 400, seq % 400, "6c/1510.4/624.75/2133 MHz", 7.1, 46.5)
+    doing = Progress(
+        name, at_s, "training", "orin-nano-8gb", "run", 3, 400, seq % 400, "6c/1510.4/624.75/2133 MHz", 7.1, 46.5
+    )
     body = to_bytes(Batch(VERSION, name, "a1b2c3d4e5f60718", seq, trace, doing))
     head = f"POST /telemetry HTTP/1.1\r\nHost: fleet\r\nX-Fedge-Board: {name}\r\nContent-Length: {len(body)}\r\n\r\n"
     return head.encode("ascii") + body
@@ -128,7 +130,9 @@ def measured(way: Callable[[Connections, float], Any], path: Path, process: int,
     done, took_s = asyncio.run(story())
     wall_s, spent_s = time.monotonic() - begun_s, cpu_of(process) - cpu_s
     ordered = sorted(took_s)
-    return Cost(done, done / wall_s, 1e3 * spent_s / done, spent_s / wall_s, 1e3 * ordered[len(ordered) // 2], 1e3 * ordered[-1])
+    return Cost(
+        done, done / wall_s, 1e3 * spent_s / done, spent_s / wall_s, 1e3 * ordered[len(ordered) // 2], 1e3 * ordered[-1]
+    )
 
 
 def cpu_of(process: int) -> float:

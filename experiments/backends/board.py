@@ -53,9 +53,7 @@ def show_run(folder: Path, place: Place, told: Callable[[str], None]) -> None:
     _show(RunSource(folder), place, told)
 
 
-def relay(
-    url: str, token: str | None, place: Place, told: Callable[[str], None], note: Callable[[str], None]
-) -> None:
+def relay(url: str, token: str | None, place: Place, told: Callable[[str], None], note: Callable[[str], None]) -> None:
     """Serve what the page at ``url`` shows; ``note`` hears why it shows nothing yet, where that is so."""
     source = RelaySource(url, token)
     problem = source.view().problem

@@ -16,7 +16,6 @@ from fedge.errors import BadInput
 from fedge.telemetry import run_folder
 from fedge.telemetry.parts import version_of
 
-
 LOOPBACK = "127.0.0.1"
 
 
@@ -117,7 +116,11 @@ def run_at(path: Path) -> Path:
     if (path / run_folder.RUN_YAML).is_file():
         version_of(path)
     if not path.exists() and not path.absolute().parent.is_dir():
-        raise BadInput("RUN_OR_ADDRESS", f"{path}, in a folder that does not exist", "the folder of a run (fedge run ... --out FOLDER)")
+        raise BadInput(
+            "RUN_OR_ADDRESS",
+            f"{path}, in a folder that does not exist",
+            "the folder of a run (fedge run ... --out FOLDER)",
+        )
     return path.absolute()
 
 

@@ -7,6 +7,7 @@ Samples are put on the disk with the first append that comes a second after the 
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from fedge.telemetry.run_folder import STORE, write_text
 from fedge.telemetry.schema import BY_ROW, OLD_FILES, SAMPLES, TABLES, VERSION, Table, arrow_schema, batch_of_rows
 from fedge.telemetry.traced import batch_of_traces
 
+logger = logging.getLogger(__name__)
 Row = RoundRow | ClientRow | EventRow | SampleRow | Traced
 
 FULL_ROWS, FULL_BYTES, FULL_FRAMES = 262_144, 32 * 2**20, 16_384
@@ -44,6 +46,7 @@ class TableWriter:
 
     def _begin(self) -> None:
         self._bytes = self._rows = self._frames = 0
+        self._full = 1.0
 
     def append(self, batches: Sequence[Any]) -> None:
         """Write Arrow batches of the table's columns; when it returns, they survive the end of the process."""
@@ -62,8 +65,8 @@ class TableWriter:
             self._synced_s = self._now_s()
         self._frames += len(slices)
         self._rows += sum(piece.num_rows for piece in slices)
-        if self._rows >= FULL_ROWS or self._bytes >= FULL_BYTES or self._frames >= FULL_FRAMES:
-            self.seal()
+        if self._fullness() >= self._full:
+            self._seal_if_possible()
 
     def seal(self) -> None:
         """Make a part of what was appended until now."""
@@ -76,6 +79,18 @@ class TableWriter:
             if not parts.path_of(self._where, self._number, parts.WAL).exists() or self._is_sealed():
                 self._number += 1
                 self._begin()
+
+    def _fullness(self) -> float:
+        """How near the write-ahead file is to becoming a part, which it is at 1."""
+        return max(self._rows / FULL_ROWS, self._bytes / FULL_BYTES, self._frames / FULL_FRAMES)
+
+    def _seal_if_possible(self) -> None:
+        """The rows are kept either way: whoever appended them must not be told that they are not."""
+        try:
+            self.seal()
+        except OSError as error:
+            self._full = 2 * self._fullness()
+            logger.warning("the rows in %s stay in a write-ahead file for now: %s", self._where, error)
 
     def forget_after(self, last_round: int) -> None:
         """Drop the rows of later rounds."""

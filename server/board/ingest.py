@@ -40,9 +40,6 @@ FORGET_S = 3600.0
 """So often what came becomes a part, and the store is held against its limits. Chosen by us."""
 MOST_BODIES = 64
 """So many messages are held in memory at once; others wait. Chosen by us."""
-GATHER_S = 0.02
-"""A message may wait so long for others to be appended with it: less work for the server, nothing to a board that
-speaks once a second. Chosen by us."""
 MOST_READ = 4 * 2**20
 """No more of a message is read: beyond what the proxy lets through. Chosen by us."""
 BODY_LIMIT_S = 20.0
@@ -154,7 +151,7 @@ class Ingest:
             self._save()
 
     def _kept(self, rows: Mapping[int, Sequence[SampleRow]]) -> set[int]:
-        """Whose rows are in the store now: all, or on a full disk nobody's; what is wrong with some spoils no others'."""
+        """Whose rows are in the store now: all, or on a full disk nobody's; rows that it refuses spoil no others."""
         told = [row for its in rows.values() for row in its]
         try:
             if told:
@@ -261,7 +258,7 @@ async def _answer(request: Request, queue: Queue, room: asyncio.Semaphore) -> Re
 
 
 class Queue:
-    """Messages that wait for the store: as many at once as have come in a moment, or since it was free; of each board one."""
+    """Messages that wait for the store: as many at once as have come since it was free, of each board one."""
 
     def __init__(self, ingest: Ingest) -> None:
         self._ingest = ingest
@@ -281,8 +278,6 @@ class Queue:
 
     async def _work(self, loop: asyncio.AbstractEventLoop) -> None:
         while self._waiting:
-            if len(self._waiting) < MOST_BODIES // 2:
-                await asyncio.sleep(GATHER_S)
             group, self._waiting = _first_of_each(self._waiting)
             messages = [message for message, _ in group]
             try:

@@ -23,7 +23,7 @@ LARGEST = 64 * 1024 * 1024
 """Bytes of an answer; ten thousand boards take a tenth of it. Chosen by us."""
 PERIOD_S = 1.0
 """The other page is asked at most so often. Chosen by us."""
-WITHOUT_TOKEN = "it needs its own token: --relay-token-file FILE, or #token=... at the end of the address"
+NOT_LET_IN = "it needs its own token: --relay-token-file FILE, or #token=... at the end of the address"
 UNKNOWN_CA = "its certificate is of no CA that is known here: name the CA's file in SSL_CERT_FILE"
 VIEW: TypeAdapter[FleetView] = TypeAdapter(FleetView)
 HISTORY: TypeAdapter[BoardHistory] = TypeAdapter(BoardHistory)
@@ -87,7 +87,7 @@ class RelaySource:
         except HTTPError as error:
             if error.code in {304, 404}:
                 return None
-            why = WITHOUT_TOKEN if error.code == 401 else f"it answered {error.code}"
+            why = NOT_LET_IN if error.code == 401 else f"it answered {error.code}"
             raise RunFailed(f"{self._url}: {why}") from error
         except (URLError, OSError, http.client.HTTPException) as error:
             if isinstance(getattr(error, "reason", None), ssl.SSLCertVerificationError):

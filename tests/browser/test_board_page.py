@@ -343,6 +343,7 @@ def test_a_thousand_boards_stay_fluid(page: Page, tmp_path: Path, artefacts: Pat
     boards = [row["board"] for row in asked(folder, "select board from clients where round = 1")]
     with served(str(folder)) as address:
         page.open(address).wait_for(f"{TILES} === 1000", 60)
+        page.wait_for("document.querySelectorAll('.lane').length > 0")
         page.screenshot(artefacts / "board-thousand.png")
         page.command("Performance.enable", timeDomain="threadTicks")
         begun_s = script_cpu_s(page)

@@ -46,8 +46,8 @@ function summary() {
   write("s-saving", percent(told.saving));
   write("s-parked", told.saving === null ? "not known" : `${percent(told.saving_parked)} if MAXN waits low`);
   const part = told.compared && told.compared < view.rounds.length;
-  write("s-saved", `Saved against MAXN${part ? ` · ${told.compared} of ${view.rounds.length}` : ""}`);
-  $("s-saved").title = part ? `over ${told.compared} of ${view.rounds.length} rounds: those that can be compared, with nobody late` : "";
+  write("s-saved", part ? `Saved, ${told.compared} of ${view.rounds.length} rounds` : "Saved against MAXN");
+  $("s-saved").title = part ? `against MAXN, over ${told.compared} of ${view.rounds.length} rounds: those that can be compared, with nobody late` : "";
 }
 
 function changedAgo() {

@@ -95,7 +95,7 @@ def test_a_missing_settings_file_is_named(tmp_path: Path) -> None:
     ("asked", "where"),
     [
         (Asked("runs/x", serve=Path("b.yaml")), "runs/x, with --serve"),
-        (Asked(None, serve=Path("b.yaml"), host="0.0.0.0"), "--host"),  # noqa: S104
+        (Asked(None, serve=Path("b.yaml"), host="0.0.0.0"), "--host"),
         (Asked(None, serve=Path("b.yaml"), port=8400), "--port"),
         (Asked("runs/x", relay_token_file=Path("t")), "--relay-token-file"),
     ],

@@ -294,6 +294,24 @@ def test_a_part_that_did_not_fit_leaves_nothing_behind_and_its_rows_where_they_w
     assert played(tmp_path) == [1]
 
 
+def test_rows_that_are_in_are_not_said_to_have_failed_when_no_part_can_be_made_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(store, "FULL_ROWS", 3)
+    tables = RunTables(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(parts, "write_part", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+        for number in range(1, 6):
+            tables.append([round_row(number)])
+    assert played(tmp_path) == [1, 2, 3, 4, 5]
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+    tables.append([round_row(6)])
+
+    assert names_of(tmp_path, "rounds") == ["000001.parquet"]
+    assert played(tmp_path) == [1, 2, 3, 4, 5, 6]
+
+
 HOLDER = """
 import sys, pathlib
 from fedge.telemetry.store import RunTables
