@@ -57,6 +57,7 @@ def _saved(folder: Path) -> dict[str, Any]:
 def test_a_run_leaves_a_whole_folder(whole: Path) -> None:
     names = {path.name for path in whole.iterdir()}
     assert sorted(names) == [
+        ".lock",
         "checkpoints",
         "live",
         "model.safetensors",
