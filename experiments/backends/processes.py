@@ -13,7 +13,7 @@ import sysconfig
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -154,18 +154,44 @@ def _exit(number: int, _frame: FrameType | None) -> None:
 def _end(launch: Launch) -> None:
     """Ask the run's processes to end, and kill those that have not after five seconds."""
     mark, deadline = launch.env[MARK], time.monotonic() + END_WITHIN_S
-    _send(signal.SIGTERM, launch, mark)
+    # Some of Ray's programs write their title over their environment, and the mark with it: they are known as children.
+    children = _descendants(_alive(launch, mark))
+    _send(signal.SIGTERM, _alive(launch, mark))
     while _alive(launch, mark) and time.monotonic() < deadline:
         time.sleep(0.05)
-    while _alive(launch, mark):
-        _send(signal.SIGKILL, launch, mark)
+    while left := _alive(launch, mark) | _still(children):
+        _send(signal.SIGKILL, left)
         time.sleep(0.05)
 
 
-def _send(number: signal.Signals, launch: Launch, mark: str) -> None:
-    for pid in _alive(launch, mark):
+def _send(number: signal.Signals, pids: Iterable[int]) -> None:
+    for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
+
+
+def _descendants(pids: Collection[int]) -> dict[int, int]:
+    """The live processes below ``pids``, and when each began: a number is given again once its process is gone."""
+    seen = {int(folder.name): born for folder in Path("/proc").glob("[0-9]*") if (born := _birth(folder)) is not None}
+    family = set(pids)
+    while more := {pid for pid, (parent, _) in seen.items() if parent in family} - family:
+        family |= more
+    return {pid: seen[pid][1] for pid in family - set(pids)}
+
+
+def _still(children: Mapping[int, int]) -> set[int]:
+    """Those of ``children`` that live."""
+    now = {pid: _birth(Path("/proc") / str(pid)) for pid in children}
+    return {pid for pid, born in now.items() if born is not None and born[1] == children[pid]}
+
+
+def _birth(folder: Path) -> tuple[int, int] | None:
+    """A live process's parent and start, in ticks since the machine's; None for one that is gone or a zombie."""
+    try:
+        state, parent, *rest = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
+    except (OSError, ValueError):
+        return None
+    return None if state in "ZX" else (int(parent), int(rest[17]))
 
 
 def _alive(launch: Launch, mark: str) -> set[int]:

@@ -5,6 +5,7 @@ import json
 import re
 import socket
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -244,6 +245,10 @@ def test_nothing_leaks(attacked) -> None:
     attack()
     attack()
     now_files, now_kb = attacked.footprint()
-    assert now_files == files
+    until_s = time.monotonic() + 10.0  # the last connection may be closed a moment after its client has gone
+    while now_files > files and time.monotonic() < until_s:
+        time.sleep(0.05)
+        now_files, now_kb = attacked.footprint()
+    assert now_files <= files
     assert now_kb - resident_kb < MOST_GROWTH_KB
     print(f"open files {files} -> {now_files}, resident {resident_kb} -> {now_kb} KiB")
