@@ -14,16 +14,23 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="ne
 SCRIPT = "env -i sleep 1000 & echo $!; wait"
 
 
+def alive(pid: int) -> bool:
+    try:
+        return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
 def test_a_child_that_lost_its_runs_mark_is_ended_as_well(tmp_path: Path) -> None:
     env = private(os.environ, tmp_path)
     launch = Launch(tmp_path, tmp_path, tmp_path, env, lambda: None)
-    with ending(launch), subprocess.Popen(["/bin/sh", "-c", SCRIPT], env=env, stdout=subprocess.PIPE) as parent:
-        assert parent.stdout is not None
+    parent = subprocess.Popen(["/bin/sh", "-c", SCRIPT], env=env, stdout=subprocess.PIPE)
+    with ending(launch):
         launch.started.append(parent)
-        child = Path("/proc") / parent.stdout.readline().decode().strip() / "stat"
-        assert child.exists()
-        with ending(launch):
-            pass
-        assert parent.wait(10) != 0
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        assert alive(child)
 
-    assert not child.exists() or child.read_text().rpartition(")")[2].split()[0] in "ZX"
+    assert not alive(child)
+    assert parent.wait(10) != 0
+    parent.stdout.close()
