@@ -155,11 +155,12 @@ def _end(launch: Launch) -> None:
     """Ask the run's processes to end, and kill those that have not after five seconds."""
     mark, deadline = launch.env[MARK], time.monotonic() + END_WITHIN_S
     # Some of Ray's programs write their title over their environment, and the mark with it: they are known as children.
-    children = _descendants(_alive(launch, mark))
+    # One that carries it still may lose it at any moment, so the marked are remembered by number as well.
+    family = _family(_alive(launch, mark))
     _send(signal.SIGTERM, _alive(launch, mark))
     while _alive(launch, mark) and time.monotonic() < deadline:
         time.sleep(0.05)
-    while left := _alive(launch, mark) | _still(children):
+    while left := _alive(launch, mark) | _still(family):
         _send(signal.SIGKILL, left)
         time.sleep(0.05)
 
@@ -170,19 +171,19 @@ def _send(number: signal.Signals, pids: Iterable[int]) -> None:
             os.kill(pid, number)
 
 
-def _descendants(pids: Collection[int]) -> dict[int, int]:
-    """The live processes below ``pids``, and when each began: a number is given again once its process is gone."""
+def _family(pids: Collection[int]) -> dict[int, int]:
+    """The live processes among and below ``pids``, and when each began: a number is given again once it is free."""
     seen = {int(folder.name): born for folder in Path("/proc").glob("[0-9]*") if (born := _birth(folder)) is not None}
     family = set(pids)
     while more := {pid for pid, (parent, _) in seen.items() if parent in family} - family:
         family |= more
-    return {pid: seen[pid][1] for pid in family - set(pids)}
+    return {pid: seen[pid][1] for pid in family & seen.keys()}
 
 
-def _still(children: Mapping[int, int]) -> set[int]:
-    """Those of ``children`` that live."""
-    now = {pid: _birth(Path("/proc") / str(pid)) for pid in children}
-    return {pid for pid, born in now.items() if born is not None and born[1] == children[pid]}
+def _still(family: Mapping[int, int]) -> set[int]:
+    """Those of ``family`` that live."""
+    now = {pid: _birth(Path("/proc") / str(pid)) for pid in family}
+    return {pid for pid, born in now.items() if born is not None and born[1] == family[pid]}
 
 
 def _birth(folder: Path) -> tuple[int, int] | None:

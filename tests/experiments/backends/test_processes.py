@@ -11,7 +11,9 @@ import pytest
 from experiments.backends.processes import Launch, ending, private
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
-SCRIPT = "env -i sleep 1000 & echo $!; wait"
+LOST = "env -i sleep 1000 & echo $!; wait"
+# Deaf to SIGTERM, and without its mark only once the run's end has begun.
+LOST_LATE = "(trap '' TERM; sleep 0.5; exec env -i sleep 1000) & echo $!; wait"
 
 
 def alive(pid: int) -> bool:
@@ -21,10 +23,11 @@ def alive(pid: int) -> bool:
         return False
 
 
-def test_a_child_that_lost_its_runs_mark_is_ended_as_well(tmp_path: Path) -> None:
+@pytest.mark.parametrize("script", [LOST, LOST_LATE])
+def test_a_child_that_lost_its_runs_mark_is_ended_as_well(tmp_path: Path, script: str) -> None:
     env = private(os.environ, tmp_path)
     launch = Launch(tmp_path, tmp_path, tmp_path, env, lambda: None)
-    parent = subprocess.Popen(["/bin/sh", "-c", SCRIPT], env=env, stdout=subprocess.PIPE)
+    parent = subprocess.Popen(["/bin/sh", "-c", script], env=env, stdout=subprocess.PIPE)
     with ending(launch):
         launch.started.append(parent)
         assert parent.stdout is not None
