@@ -53,6 +53,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "fedge.node",
         "fedge.evaluation",
         "fedge.models",
+        "fedge.strategies",
         "fedge.studies",
         "fedge.profiling",
     ),
