@@ -64,7 +64,7 @@ def play(search: Search, measure: Measure) -> Found:
 
 
 def try_one(trial: Trial) -> Generator[Sequence[Trial], Sequence[Seen], Seen]:
-    """A single trial, inside a search: ``seen = yield from try_one(trial)``."""
+    """A single trial inside a search, which calls this with ``yield from``."""
     (seen,) = yield (trial,)
     return seen
 

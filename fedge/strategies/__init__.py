@@ -1,4 +1,4 @@
-"""Strategies: how a mode and a batch size are found for a problem with few trials; their names, what they are made with."""
+"""Strategies: how a mode and a batch size are found for a problem with few trials; their names, what they are given."""
 
 from __future__ import annotations
 

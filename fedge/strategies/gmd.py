@@ -1,8 +1,8 @@
 """Gradient-based multi-dimensional search (GMD) of Fulcrum (arXiv 2509.20205).
 
 Symbols: t, P seconds and watts of the job that is searched for; a bracket is a pair of tried modes, at first the
-middle one and one that differs in a single knob; a knob's score is |dt / dP| over its bracket. From the middle mode the knob of
-the largest score is moved by halves: to more power as long as the last mode stays below the budget, else to less.
+middle one and one that differs in a single knob; a knob's score is |dt / dP| over its bracket. From the middle mode the
+knob of the largest score is moved by halves: to more power as long as the last mode stays below the budget, else less.
 """
 
 from __future__ import annotations
