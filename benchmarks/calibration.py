@@ -6,6 +6,9 @@ Every ``<board>/train/*.csv`` under the folder is fitted on all its rows by: the
 of time and power on the four knobs (as in the characterisation paper, POMACS 6(3) art. 44); and least squares on the
 inverse knobs for time, and on the knobs and their squares for power. "half held out" is the physical model fitted to
 half of the rows and scored on the others.
+
+Every ``<board>/infer/*.csv`` is fitted at all its batch sizes together. "left out" is what interpolating between the
+other sizes, or extrapolating by up to a factor 2, gives for a size, fitted without that size's rows.
 """
 
 from __future__ import annotations
@@ -20,9 +23,12 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from fedge.costs.inference import at_batch_size
+from fedge.costs.record import CostProfile
+from fedge.errors import BadInput
 from fedge.physics.model import power_w, step_s
-from fedge.profiles.calibrate import calibrate, errors_of
-from fedge.profiles.table import read_table
+from fedge.profiles.calibrate import Calibration, calibrate, calibrate_series, errors_of
+from fedge.profiles.table import batch_sizes_of, read_table
 from fedge.types import Floats, Modes, ProfileTable
 
 
@@ -40,6 +46,19 @@ class Row:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class InferRow:
+    """One batch size of a table of inference: errors in percent, and the rows more than a quarter off."""
+
+    name: str
+    batch_size: int
+    rows: int
+    together: tuple[float, float]
+    p95: tuple[float, float]
+    rows_off: tuple[int, int]
+    left_out: tuple[float, float] | None
+
+
 def main() -> None:
     folder = os.environ.get("FEDGE_PROFILES")
     if not folder:
@@ -47,7 +66,11 @@ def main() -> None:
     paths = sorted(Path(folder).glob("*/train/*.csv"))
     if not paths:
         sys.exit(f"FEDGE_PROFILES: got {folder}; a folder that holds <board>/train/<workload>.csv")
-    Console(width=140).print(_as_table([_row(read_table(path)) for path in paths]))
+    console = Console(width=140)
+    console.print(_as_table([_row(read_table(path)) for path in paths]))
+    inferred = sorted(Path(folder).glob("*/infer/*.csv"))
+    if inferred:
+        console.print(_as_infer_table([row for path in inferred for row in _infer_rows(path)]))
 
 
 def _row(table: ProfileTable) -> Row:
@@ -65,6 +88,47 @@ def _row(table: ProfileTable) -> Row:
         (_least_squares(1.0 / x, table.step_s), _least_squares(np.hstack([x, x**2]), table.power_w)),
         took,
     )
+
+
+def _infer_rows(path: Path) -> list[InferRow]:
+    tables = [read_table(path, batch_size=size) for size in batch_sizes_of(path)]
+    return [
+        InferRow(
+            f"{done.device} {done.workload}",
+            done.batch_size,
+            done.rows,
+            (100 * done.time.mape, 100 * done.power.mape),
+            (100 * done.time.p95_ape, 100 * done.power.p95_ape),
+            (done.time.rows_off, done.power.rows_off),
+            _left_out(tables, left),
+        )
+        for left, done in enumerate(calibrate_series(tables))
+    ]
+
+
+def _left_out(tables: list[ProfileTable], left: int) -> tuple[float, float] | None:
+    """Errors of ``tables[left]`` from the cost that the other sizes give; None where they are too far away."""
+    table, others = tables[left], tables[:left] + tables[left + 1 :]
+    if not others:
+        return None
+    fits = calibrate_series(others)
+    profiles = [_profile(done) for done in fits]
+    try:
+        cost = at_batch_size(profiles, table.batch_size).coefficients
+    except BadInput:
+        return None
+    top = fits[0].maxn
+    return (
+        100 * errors_of(step_s(cost, top, table.modes), table.step_s).mape,
+        100 * errors_of(power_w(cost, top, table.modes), table.power_w).mape,
+    )
+
+
+def _profile(done: Calibration) -> CostProfile:
+    return CostProfile(
+        done.device, done.workload, done.batch_size, done.coefficients, "calibrated", done.table,
+        done.time.mape, done.power.mape, done.time.residual_sd_log, done.power.residual_sd_log, kind="infer",
+    )  # fmt: skip
 
 
 def _held_out(table: ProfileTable) -> tuple[float, float]:
@@ -98,6 +162,20 @@ def _as_table(rows: list[Row]) -> Table:
         pairs = (row.physical, row.p95, row.held_out, row.knobs, row.inverse)
         cells = (f"{t:.1f} / {p:.1f}" for t, p in pairs)
         table.add_row(row.name, str(row.rows), *cells, f"{row.seconds:.2f}")
+    return table
+
+
+def _as_infer_table(rows: list[InferRow]) -> Table:
+    table = Table(title="Inference: the same, all batch sizes of a table fitted together")
+    table.add_column("table")
+    for heading in ("batch", "rows", "physical", "95th pct.", "rows off > 25 %", "size left out"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        pairs = (row.together, row.p95)
+        cells = (f"{t:.1f} / {p:.1f}" for t, p in pairs)
+        off = f"{row.rows_off[0]} / {row.rows_off[1]}"
+        left_out = "-" if row.left_out is None else f"{row.left_out[0]:.1f} / {row.left_out[1]:.1f}"
+        table.add_row(row.name, str(row.batch_size), str(row.rows), *cells, off, left_out)
     return table
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from experiments.schema import shown
+from experiments.serving_checks import check_serving, serving_label
 from fedge import registry, workloads
 from fedge.costs.record import CostProfile
 from fedge.costs.workloads import load_workloads
@@ -69,6 +70,7 @@ def check(experiment: Experiment) -> None:
     if experiment.backend == FLEET:
         _check_real(experiment)
     _check_fleet(experiment)
+    check_serving(experiment)
     workloads.check_task(experiment.workload.task)
     _check_predictor(experiment)
     _check_strategy(experiment.strategy, "strategy")
@@ -429,6 +431,7 @@ def _label(board: Board, kind: Kind, references: Sequence[ProfileTable]) -> dict
         "count": board.entry.count,
         "truth": {"label": kind.truth_label, "source": kind.truth_source},
         "prior": {"label": prior, "source": "; ".join(known)},
+        **serving_label(board, kind.spec),
     }
 
 

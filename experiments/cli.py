@@ -7,12 +7,13 @@ import logging
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 import typer.core
 
 from experiments import cli_board, cli_power
+from experiments.cli_concurrent import app as concurrent
 from experiments.cli_fleet import fleet
 from experiments.cli_predict import app as predict
 from experiments.cli_study import app as study
@@ -29,6 +30,7 @@ app = typer.Typer(
     add_completion=False,
 )
 devices = typer.Typer(help="The catalogue of boards.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(concurrent, name="concurrent")
 app.add_typer(devices, name="devices")
 app.add_typer(fleet, name="fleet")
 app.add_typer(predict, name="predict")
@@ -180,13 +182,23 @@ def calibrate(
     device: Annotated[str | None, typer.Option(help="The board; from the table's path by default.")] = None,
     workload: Annotated[str | None, typer.Option(help="The workload; from the file's name by default.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Which batch size, where a table holds several.")] = None,
+    kind: Annotated[
+        Literal["train", "infer"] | None,
+        typer.Option(
+            help="What a minibatch is; infer gives one file per batch size. From the table's folder by default."
+        ),
+    ] = None,
+    *,
     out: Annotated[Path, typer.Option(help="Folder for the coefficients.")] = Path("calibrated"),
+    origin: Annotated[str, typer.Option(help="Who measured; written into the files.")] = "",
     as_json: AsJson = False,
 ) -> None:
     """Fit the physical model of time and power to measured tables."""
     from experiments.commands import calibrate as command
 
-    results = command.calibrate(tables, device=device, workload=workload, batch_size=batch_size, out=out)
+    results = command.calibrate(
+        tables, device=device, workload=workload, batch_size=batch_size, kind=kind, out=out, origin=origin
+    )
     if as_json:
         typer.echo(json.dumps(command.as_data(results)))
     else:

@@ -267,9 +267,21 @@ def _told(summary: dict[str, Any]) -> dict[str, str]:
         "late, failed, cancelled": ", ".join(lost) if set(lost) != {"0"} else None,
         "mean staleness": f"{number(staleness, 3)} models" if staleness else None,
         "energy budget": _budget(summary),
+        "served": _served(summary),
         "ended": summary.get("ended"),
     }
     return {name: value for name, value in facts.items() if value is not None}
+
+
+def _served(summary: dict[str, Any]) -> str | None:
+    """What standing inference services did while their boards worked."""
+    requests = summary.get("requests")
+    if requests is None:
+        return None
+    held, unanswered = percent(summary.get("latency_held"), 0), summary.get("dropped_requests") or 0
+    dropped = f", {unanswered:,} dropped" if unanswered else ""
+    late = f"{requests:,} requests, {summary.get('late_requests') or 0:,} late{dropped}"
+    return f"{late}; 99th percentile within its budget in {held} of the boards' rounds"
 
 
 def _saving(summary: dict[str, Any], baseline: str) -> str:

@@ -49,6 +49,7 @@ def summarise(
         **_joules(experiment, rounds),
         **_errors(clients),
         **_counts(experiment, rounds, clients),
+        **_served(clients),
         "wall_s": wall_s,
     }
 
@@ -100,6 +101,24 @@ def _counts(experiment: Experiment, rounds: Sequence[RoundRow], clients: Sequenc
         "late_lost": _late_lost(experiment, rounds),
         "mean_staleness": _mean([row.staleness for row in clients if row.staleness is not None]),
         "infeasible": sum(row.feasible is False for row in clients),
+    }
+
+
+def _served(clients: Sequence[ClientRow]) -> dict[str, Any]:
+    """What standing inference services did while their boards worked; nothing where no board has one."""
+    rows = [row for row in clients if row.requests is not None]
+    if not rows:
+        return {}
+    requests, late = sum(row.requests or 0 for row in rows), sum(row.late_requests or 0 for row in rows)
+    within = [row.latency_p99_s <= row.latency_budget_s for row in rows if row.latency_p99_s and row.latency_budget_s]
+    return {
+        "requests": requests,
+        "late_requests": late,
+        "dropped_requests": sum(row.dropped_requests or 0 for row in rows),
+        "serving_rounds": len(rows),
+        "latency_held": sum(within) / len(within) if within else None,
+        "service_share": _mean([row.service_share for row in rows]),
+        "train_steps_per_s": _mean([row.train_steps_per_s for row in rows]),
     }
 
 

@@ -44,6 +44,22 @@ class BatterySpec(_Record):
     """Below this share the board takes part in no round."""
 
 
+class ServingSpec(_Record):
+    """A standing inference service on a board, which goes on while the board trains and while it waits.
+
+    ``cost`` prices a batch (an inference cost's name). Requests come ``rate_hz`` times a second and are to be answered
+    within ``latency_s``; the board collects them in batches of one of ``batch_sizes``, whichever suits its mode.
+    """
+
+    cost: str
+    rate_hz: Annotated[float, Field(gt=0, le=10_000)]
+    latency_s: Positive
+    arrivals: Literal["constant", "poisson", "bursts"] = "poisson"
+    batch_sizes: Annotated[tuple[Annotated[int, Field(ge=1, le=1024)], ...], Field(min_length=1)] = (1, 4, 16, 32, 64)
+    model: str | None = None
+    """Real boards only: what the worker infers, one of its built-in tasks; None: the network that it trains."""
+
+
 class FleetEntry(_Record):
     """``count`` alike boards; named ``<name or device>-1`` ... in the run."""
 
@@ -60,6 +76,8 @@ class FleetEntry(_Record):
     ambient_c: Annotated[float, Field(ge=-40, le=85)] = 25.0
     availability: AvailabilitySpec | None = None
     battery: BatterySpec | None = None
+    serving: ServingSpec | None = None
+    """What these boards infer for others all the while; local training uses what is left."""
 
 
 class WorkloadSpec(_Record):

@@ -105,6 +105,35 @@ class Workload:
 
 
 @dataclass(frozen=True, slots=True)
+class ServiceUse:
+    """What a standing inference service did during a stretch of work of ``seconds``, ``busy_s`` of them its own.
+
+    ``requests`` were answered or dropped; ``late`` of them were answered after the latency budget. ``latencies`` counts
+    the answered ones by latency: the place of a bin of ``fedge.worker.latency`` and how many fell into it.
+    """
+
+    batch_size: int
+    """The largest batch that was collected; a deadline may have made some smaller."""
+    seconds: float
+    busy_s: float
+    requests: int
+    late: int
+    dropped: int = 0
+    batches: int = 0
+    worst_s: float = 0.0
+    latencies: tuple[tuple[int, int], ...] = ()
+    played: float = 1.0
+    """Emulated boards: the share of the requests that were played one by one; the others are taken to go likewise."""
+    latency_s: float | None = None
+    """The latency budget."""
+
+    @property
+    def share(self) -> float:
+        """The part of the time that serving took."""
+        return self.busy_s / self.seconds if self.seconds > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Measurement:
     """What was seen of ``steps`` minibatches in one power mode: mean seconds per step and mean module power.
 
@@ -125,6 +154,8 @@ class Measurement:
     """Standard errors of ``step_s`` and ``power_w``, log units, as far as its own minibatches and samples scatter."""
     board: str | None = None
     """The board that saw it, when that is another one of the same kind; None for the board's own."""
+    service: ServiceUse | None = None
+    """What a standing service did meanwhile; ``step_s`` and ``power_w`` are as seen, with its share in them."""
 
     @property
     def work_s(self) -> float:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from fedge.concurrency.service import all_together, percentile
 from fedge.fleetsim.battery import Charge
 from fedge.planning.deadline import least_energy_at, maxn_energy_j, round_energy_j
 from fedge.telemetry.rows import ClientRow, Status
@@ -178,7 +179,7 @@ def _part_by(part: Measurement, seconds: float) -> PartDone:
 def spent_columns(report: RoundReport, spent: Spent) -> dict[str, Any]:
     """What was done, and how much of it in the probes and in the second mode."""
     probes = [probe for probe in spent.parts[: len(report.probes)] if probe.work_s > 0]
-    return {
+    return service_columns(report, spent) | {
         "down_s": spent.down_s,
         "work_s": spent.work_s,
         "up_s": spent.up_s,
@@ -189,6 +190,31 @@ def spent_columns(report: RoundReport, spent: Spent) -> dict[str, Any]:
         "probes": len(probes),
         "probe_s": sum(probe.work_s for probe in probes),
         "probe_j": sum(probe.work_j for probe in probes),
+    }
+
+
+def service_columns(report: RoundReport, spent: Spent) -> dict[str, Any]:
+    """What the board's standing service did while the parts that were begun were worked; nothing without one.
+
+    Of a part that was cut short it is what the service did in the whole of it.
+    """
+    begun = [part for part, done in zip(report.parts, spent.parts, strict=True) if done.work_s > 0]
+    use, last = all_together([part.service for part in begun]), report.measured.service
+    if use is None:
+        return {}
+    return {
+        "requests": use.requests,
+        "late_requests": use.late,
+        "dropped_requests": use.dropped,
+        "latency_budget_s": use.latency_s,
+        "latency_p50_s": percentile(use, 50.0),
+        "latency_p95_s": percentile(use, 95.0),
+        "latency_p99_s": percentile(use, 99.0),
+        "latency_worst_s": use.worst_s if use.latencies else None,
+        "service_batch": use.batch_size if last is None else last.batch_size,
+        "service_share": use.share,
+        "service_played": use.played,
+        "train_steps_per_s": spent.steps / spent.work_s if spent.work_s > 0 else None,
     }
 
 

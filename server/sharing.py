@@ -1,7 +1,7 @@
 """Which measurements boards of one kind share: a few of the others' for each, spread over boards and modes; pure.
 
-Boards share when they have the same device, the same truth and the same cost of a minibatch: then they differ by a few
-percent, mostly the same in every mode, which a predictor takes as an offset per board.
+Boards share when they have the same device, the same truth, the same cost of a minibatch and the same standing service
+(or none): then they differ by a few percent, mostly the same in every mode, which a predictor takes as an offset.
 """
 
 from __future__ import annotations
@@ -41,15 +41,20 @@ class _Seen:
 
 
 _Known = Mapping[PowerMode, _Seen]
-Kind = tuple[str, str, str]
-"""The device, by its own name, what its truth is, and the workload that its minibatches cost as."""
+Kind = tuple[str, ...]
+"""The device, by its own name, what its truth is, the workload that its minibatches cost as, and what it serves."""
 
 
 def kinds_of(boards: Iterable[Board], cost: str) -> dict[str, Kind]:
     """Board -> its kind; ``cost`` is that of boards whose entry names none."""
     names = catalogue.aliases()
     return {
-        board.name: (names.get(board.entry.device, board.entry.device), board.entry.truth, board.entry.cost or cost)
+        board.name: (
+            names.get(board.entry.device, board.entry.device),
+            board.entry.truth,
+            board.entry.cost or cost,
+            *(() if board.entry.serving is None else (board.entry.serving.model_dump_json(),)),
+        )
         for board in boards
     }
 

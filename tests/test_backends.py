@@ -19,6 +19,7 @@ FEDBUFF = ("rounds=5", "strategy.name=FedBuff", "strategy.options.buffer_size=2"
 KINDS: dict[str, tuple[str, ...]] = {
     "rounds": (),
     "asynchronous": tuple(part for option in FEDBUFF for part in ("--set", option)),
+    "serving": ("--set", "fleet.3.serving={cost: resnet50-imagenet, rate_hz: 60, latency_s: 0.8}"),
 }
 """What differs from ``QUICK`` in the runs that are held against each other."""
 
@@ -85,6 +86,11 @@ def test_local_and_sim_write_the_same_rows_and_model_also_with_two_runs_at_once(
     for written in ("run.yaml", "summary.json", "model.safetensors", "report.html"):
         assert (sim / written).stat().st_size > 0
     assert (local / "model.safetensors").read_bytes() == (sim / "model.safetensors").read_bytes()
+
+
+def test_boards_that_serve_tell_of_it_and_the_others_do_not(played: dict[str, Played]) -> None:
+    serving = {row.board for row in read_rows(played["serving"].sim, ClientRow) if row.requests}
+    assert serving == {"agx-orin-64gb-1", "agx-orin-64gb-2"}
 
 
 def test_every_board_of_every_round_has_a_row_and_a_trace_and_every_model_a_row(played: dict[str, Played]) -> None:

@@ -99,6 +99,19 @@ def test_a_node_gets_the_library_and_the_programs_and_nothing_else() -> None:
     assert {path.split("/")[0] for path in _bundle()} == {*SHIPPED, "LICENSE"}
 
 
+def test_a_wheel_and_a_node_hold_the_costs_of_inference() -> None:
+    folder = ROOT / "fedge" / "costs" / "calibrated" / "infer"
+    files = {path.relative_to(ROOT).as_posix() for path in folder.glob("*.yaml")}
+    setuptools = pytest.importorskip("setuptools", reason="the wheel's rules are setuptools'")
+    asked = _project()["tool"]["setuptools"]
+    packages = setuptools.find_namespace_packages(str(ROOT), include=asked["packages"]["find"]["include"])
+
+    assert len(files) >= 10
+    assert files <= _bundle()
+    assert "fedge.costs.calibrated.infer" in packages
+    assert "*.yaml" in asked["package-data"]["*"]
+
+
 def test_a_node_gets_every_file_that_the_library_reads() -> None:
     wanted = {
         path.relative_to(ROOT).as_posix()

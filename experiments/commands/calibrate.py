@@ -1,4 +1,7 @@
-"""``fedge calibrate``: fits the physical model to measured tables and writes one cost profile per table."""
+"""``fedge calibrate``: fits the physical model to measured tables and writes their cost profiles.
+
+A table of training gives one profile, a table of inference one per batch size.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedge.costs.record import CostProfile, Evidence, file_name, write_profile
+from fedge.costs.record import CostProfile, Evidence, Kind, file_name, write_profile
 from fedge.devices.catalogue import load_catalogue
 from fedge.errors import BadInput
 from fedge.profiles.calibrate import Calibration
 from fedge.profiles.calibrate import calibrate as fit
-from fedge.profiles.table import read_table
-from fedge.types import PowerMode
+from fedge.profiles.calibrate import calibrate_series as fit_together
+from fedge.profiles.table import batch_sizes_of, kind_of, read_table
+from fedge.types import PowerMode, ProfileTable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -26,7 +30,10 @@ FEWEST_MODES = 20
 
 @dataclass(frozen=True, slots=True)
 class Calibrated:
-    """One table's outcome: errors over all rows as shares, and the file that was written (None without ``out``)."""
+    """The outcome of one table, or of one batch size of it: errors over all rows as shares, and the file written.
+
+    ``written`` is None without ``out``.
+    """
 
     table: str
     device: str
@@ -39,6 +46,20 @@ class Calibrated:
     power_mape: float
     power_p95_ape: float
     written: str | None
+    kind: Kind = "train"
+    time_rows_off: int = 0
+    """Rows more than a quarter off the fit."""
+    power_rows_off: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Fitted:
+    """One calibration, the table's path, how many rows repeated a mode, and what a minibatch was."""
+
+    path: Path
+    calibration: Calibration
+    duplicates: int
+    kind: Kind
 
 
 def calibrate(
@@ -47,19 +68,22 @@ def calibrate(
     device: str | None = None,
     workload: str | None = None,
     batch_size: int | None = None,
+    kind: Kind | None = None,
     out: Path | None = None,
     maxn: PowerMode | None = None,
     origin: str = "",
 ) -> tuple[Calibrated, ...]:
-    """Fit every table and write its profile into ``out``; names default to the tables' paths.
+    """Fit every table and write its profiles into ``out``; names and ``kind`` default to the tables' paths.
 
+    A table of inference that holds several batch sizes gives one profile each, fitted together, unless ``batch_size``
+    chooses one.
     ``maxn`` is the board's top: by default the catalogue's, else the table's. ``origin`` says who measured. Raises
     ``BadInput`` for a bad table, for one workload name over several tables and for two tables that share a file.
     """
     if workload is not None and len(tables) > 1:
         raise BadInput("--workload", f"{len(tables)} tables", "one table, or no --workload (names come from the paths)")
-    fits = [_fit(path, device, workload, batch_size, maxn) for path in tables]
-    profiles = [_profile(calibration, origin) for calibration, _ in fits]
+    fits = [fitted for path in tables for fitted in _fit(path, device, workload, batch_size, kind, maxn)]
+    profiles = [_profile(fitted, origin) for fitted in fits]
     names = [file_name(profile) for profile in profiles]
     for name in names:
         if names.count(name) > 1:
@@ -68,10 +92,7 @@ def calibrate(
         written = [write_profile(profile, out) if out else None for profile in profiles]
     except OSError as error:
         raise BadInput("--out", str(out), f"a folder that can be written ({error.strerror})") from error
-    return tuple(
-        _outcome(path, calibration, duplicates, file)
-        for path, (calibration, duplicates), file in zip(tables, fits, written, strict=True)
-    )
+    return tuple(_outcome(fitted, file) for fitted, file in zip(fits, written, strict=True))
 
 
 def as_data(results: Sequence[Calibrated]) -> list[dict[str, Any]]:
@@ -84,26 +105,45 @@ def as_table(results: Sequence[Calibrated]) -> Table:
     from rich.table import Table
 
     table = Table(title="Calibration error over all rows, percent")
-    for heading in ("board", "workload", "batch", "rows", "time MAPE", "p95", "power MAPE", "p95", "written"):
-        table.add_column(heading, justify="left" if heading in ("board", "workload", "written") else "right")
+    for heading in ("board", "workload", "kind", "batch", "rows", "time MAPE", "p95", "power MAPE", "p95", "written"):
+        table.add_column(heading, justify="left" if heading in ("board", "workload", "kind", "written") else "right")
     for r in results:
         errors = (f"{100 * e:.1f}" for e in (r.time_mape, r.time_p95_ape, r.power_mape, r.power_p95_ape))
         rows = f"{r.rows}" + (f" (+{r.duplicates} repeated)" if r.duplicates else "")
-        table.add_row(r.device, r.workload, str(r.batch_size), rows, *errors, r.written or "-")
+        table.add_row(r.device, r.workload, r.kind, str(r.batch_size), rows, *errors, r.written or "-")
     return table
 
 
 def _fit(
-    path: Path, device: str | None, workload: str | None, batch_size: int | None, maxn: PowerMode | None
-) -> tuple[Calibration, int]:
-    table = read_table(path, device, workload, batch_size)
+    path: Path,
+    device: str | None,
+    workload: str | None,
+    batch_size: int | None,
+    kind: Kind | None,
+    maxn: PowerMode | None,
+) -> list[_Fitted]:
+    """One fit, or one per batch size of a table of inference."""
+    its_kind = kind or kind_of(path)
+    several = its_kind == "infer" and batch_size is None
+    sizes = batch_sizes_of(path) if several else (batch_size,)
+    tables = [_long_enough(path, read_table(path, device, workload, size)) for size in sizes]
+    spec = load_catalogue().get(CANONICAL.get(tables[0].device, tables[0].device))
+    top = maxn or (spec.maxn if spec else None)
+    fits = fit_together(tables, top) if len(tables) > 1 else [fit(tables[0], top)]
+    return [_Fitted(path, done, table.duplicates, its_kind) for done, table in zip(fits, tables, strict=True)]
+
+
+def _long_enough(path: Path, table: ProfileTable) -> ProfileTable:
     if len(table.modes) < FEWEST_MODES:
-        raise BadInput(str(path), f"{len(table.modes)} power modes", f"at least {FEWEST_MODES}: there is much to fit")
-    spec = load_catalogue().get(CANONICAL.get(table.device, table.device))
-    return fit(table, maxn or (spec.maxn if spec else None)), table.duplicates
+        at = f" at batch size {table.batch_size}"
+        raise BadInput(
+            str(path), f"{len(table.modes)} power modes{at}", f"at least {FEWEST_MODES}: there is much to fit"
+        )
+    return table
 
 
-def _profile(calibration: Calibration, origin: str) -> CostProfile:
+def _profile(fitted: _Fitted, origin: str) -> CostProfile:
+    calibration = fitted.calibration
     time, power = calibration.time, calibration.power
     return CostProfile(
         device=CANONICAL.get(calibration.device, calibration.device),
@@ -116,21 +156,35 @@ def _profile(calibration: Calibration, origin: str) -> CostProfile:
         power_mape=power.mape,
         residual_time_sd_log=time.residual_sd_log,
         residual_power_sd_log=power.residual_sd_log,
-        evidence=Evidence(calibration.table, calibration.sha256, calibration.rows, time.p95_ape, power.p95_ape, origin),
+        evidence=Evidence(
+            calibration.table,
+            calibration.sha256,
+            calibration.rows,
+            time.p95_ape,
+            power.p95_ape,
+            origin,
+            time.rows_off,
+            power.rows_off,
+        ),
+        kind=fitted.kind,
     )
 
 
-def _outcome(path: Path, calibration: Calibration, duplicates: int, written: Path | None) -> Calibrated:
+def _outcome(fitted: _Fitted, written: Path | None) -> Calibrated:
+    calibration = fitted.calibration
     return Calibrated(
-        str(path),
+        str(fitted.path),
         CANONICAL.get(calibration.device, calibration.device),
         calibration.workload,
         calibration.batch_size,
         calibration.rows,
-        duplicates,
+        fitted.duplicates,
         calibration.time.mape,
         calibration.time.p95_ape,
         calibration.power.mape,
         calibration.power.p95_ape,
         str(written) if written else None,
+        fitted.kind,
+        calibration.time.rows_off,
+        calibration.power.rows_off,
     )

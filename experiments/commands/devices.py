@@ -156,7 +156,35 @@ def _facts(spec: DeviceSpec) -> list[tuple[str, str, str]]:
     facts.append(("JetPack", ", ".join(spec.jetpacks), spec.sources["jetpacks"]))
     facts.append(("Presets", f"{len(spec.presets)}, listed below", spec.sources["presets"]))
     facts.append(("At power-on", spec.default_preset, spec.sources["default_preset"]))
+    return [*facts, *_costs(spec)]
+
+
+def _costs(spec: DeviceSpec) -> list[tuple[str, str, str]]:
+    """The workloads whose costs were fitted to tables of this board, per kind with the batch sizes."""
+    facts = []
+    for title, kind in (("Training costs", "train"), ("Inference costs", "infer")):
+        sizes = _batch_sizes(spec, kind)
+        if sizes:
+            lines = (f"{name}\n  batch {_listed(batches)}" for name, batches in sizes.items())
+            facts.append((title, "\n".join(lines), "calibrated: fitted to measured tables (docs/calibration.md)"))
+        else:
+            facts.append((title, "none of its own", "estimated: carried from the nearest board that has the workload"))
     return facts
+
+
+def _batch_sizes(spec: DeviceSpec, kind: str) -> dict[str, list[int]]:
+    from fedge.costs.inference import load_inference
+    from fedge.costs.record import load_calibrated
+
+    found: dict[str, list[int]] = {}
+    for profile in load_inference() if kind == "infer" else load_calibrated():
+        if profile.device == spec.name:
+            found.setdefault(profile.workload, []).append(profile.batch_size)
+    return found
+
+
+def _listed(batch_sizes: Sequence[int]) -> str:
+    return " ".join(map(str, batch_sizes))
 
 
 def _summary(spec: DeviceSpec) -> dict[str, Any]:
@@ -168,7 +196,7 @@ def _summary(spec: DeviceSpec) -> dict[str, Any]:
 def _whole(spec: DeviceSpec) -> dict[str, Any]:
     rest = ("rails", "total_power", "accelerators", "jetpacks")
     return _summary(spec) | _knobs_and_presets(spec) | {f: getattr(spec, f) for f in rest} | {
-        "sources": dict(spec.sources)
+        "sources": dict(spec.sources), "calibrated": {kind: _batch_sizes(spec, kind) for kind in ("train", "infer")}
     }  # fmt: skip
 
 

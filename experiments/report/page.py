@@ -21,6 +21,7 @@ from experiments.report import (
     predictions,
     quantities,
     sampling,
+    serving,
     tables,
     timeline,
 )
@@ -212,6 +213,7 @@ def _sections(run: Run) -> list[Section]:
         *shown,
         Section("Energy", "Where the joules went.", (energy.energy_of_clients(run),)),
         power.section(run),
+        *serving.section(run),
         Section("Power modes", scale, modes.modes(run)),
         Section(
             "Predictions",

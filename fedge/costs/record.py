@@ -7,7 +7,7 @@ from functools import lru_cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import yaml
@@ -18,11 +18,16 @@ from fedge.physics.model import POWER_NAMES, TIME_NAMES, Coefficients
 from fedge.types import Label
 
 _DIGITS = 6
+Kind = Literal["train", "infer"]
+"""What a minibatch is: a training step, or a batch that is inferred."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The measured table behind a calibrated profile, and the 95th percentile of the errors over its rows."""
+    """The measured table behind a calibrated profile, and the 95th percentile of the errors over its rows.
+
+    ``*_rows_off`` counts rows that lie more than a quarter off the fit; profiles of training do not tell it.
+    """
 
     table: str
     sha256: str
@@ -30,6 +35,8 @@ class Evidence:
     time_p95_ape: float
     power_p95_ape: float
     origin: str = ""
+    time_rows_off: int = 0
+    power_rows_off: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,6 +58,7 @@ class CostProfile:
     residual_time_sd_log: float
     residual_power_sd_log: float
     evidence: Evidence | None = None
+    kind: Kind = "train"
 
 
 _Positive = Annotated[float, Field(gt=0)]
@@ -74,11 +82,14 @@ class _Errors(_Strict):
     power_mape: Annotated[float, Field(ge=0)]
     power_p95_ape: Annotated[float, Field(ge=0)]
     residual_power_sd_log: Annotated[float, Field(ge=0)]
+    time_rows_off: Annotated[int, Field(ge=0)] = 0
+    power_rows_off: Annotated[int, Field(ge=0)] = 0
 
 
 class _File(_Strict):
     device: str
     workload: str
+    kind: Kind = "train"
     batch_size: Annotated[int, Field(ge=1)]
     table: _Table
     errors: _Errors
@@ -87,8 +98,9 @@ class _File(_Strict):
 
 
 def file_name(profile: CostProfile) -> str:
-    """``<device>--<workload>.yaml``."""
-    return f"{profile.device}--{profile.workload}.yaml"
+    """``<device>--<workload>.yaml``; of inference, one per size: ``<device>--<workload>--b<batch size>.yaml``."""
+    size = f"--b{profile.batch_size}" if profile.kind == "infer" else ""
+    return f"{profile.device}--{profile.workload}{size}.yaml"
 
 
 def write_profile(profile: CostProfile, folder: Path) -> Path:
@@ -96,9 +108,10 @@ def write_profile(profile: CostProfile, folder: Path) -> Path:
     if profile.evidence is None or profile.time_mape is None or profile.power_mape is None:
         raise BadInput(file_name(profile), f"an {profile.label} profile", "a calibrated one, with the table behind it")
     seen = profile.evidence
-    content = {
+    content: dict[str, Any] = {
         "device": profile.device,
         "workload": profile.workload,
+        **({} if profile.kind == "train" else {"kind": profile.kind}),
         "batch_size": profile.batch_size,
         "table": {"name": seen.table, "sha256": seen.sha256, "rows": seen.rows, "origin": seen.origin},
         "errors": {
@@ -108,6 +121,11 @@ def write_profile(profile: CostProfile, folder: Path) -> Path:
             "power_mape": _rounded(profile.power_mape),
             "power_p95_ape": _rounded(seen.power_p95_ape),
             "residual_power_sd_log": _rounded(profile.residual_power_sd_log),
+            **(
+                {}
+                if profile.kind == "train"
+                else {"time_rows_off": seen.time_rows_off, "power_rows_off": seen.power_rows_off}
+            ),
         },
         "time": _named(TIME_NAMES, profile.coefficients.time.tolist()),
         "power": _named(POWER_NAMES, profile.coefficients.power.tolist()),
@@ -148,14 +166,28 @@ def read_profile(path: Path | Traversable) -> CostProfile:
         errors.power_mape,
         errors.residual_time_sd_log,
         errors.residual_power_sd_log,
-        Evidence(table.name, table.sha256, table.rows, errors.time_p95_ape, errors.power_p95_ape, table.origin),
+        Evidence(
+            table.name,
+            table.sha256,
+            table.rows,
+            errors.time_p95_ape,
+            errors.power_p95_ape,
+            table.origin,
+            errors.time_rows_off,
+            errors.power_rows_off,
+        ),
+        content.kind,
     )
 
 
 @lru_cache(maxsize=1)
 def load_calibrated() -> tuple[CostProfile, ...]:
-    """The calibrated profiles that ship with fedge, sorted by board and workload."""
-    folder = resources.files("fedge.costs") / "calibrated"
+    """The calibrated profiles of training that ship with fedge, sorted by board and workload."""
+    return read_profiles(resources.files("fedge.costs") / "calibrated")
+
+
+def read_profiles(folder: Traversable) -> tuple[CostProfile, ...]:
+    """Every profile that lies in ``folder`` itself, sorted by file name."""
     files = sorted((f for f in folder.iterdir() if f.name.endswith(".yaml")), key=lambda f: f.name)
     return tuple(read_profile(file) for file in files)
 

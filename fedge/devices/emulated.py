@@ -2,6 +2,7 @@
 
 Temperature follows one thermal mass: dT/dt = (T_ambient + R P - T) / tau, with R such that the board's largest power
 settles ``HEADROOM_C`` above the ambient air (estimated), and the passive trip point of the boards' own thermal zones.
+A board with a standing inference service trains between its batches, which are played on the same clock.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
 from fedge.devices.truth import Surface
-from fedge.types import DeviceSpec, Measurement, PowerMode, Workload
+from fedge.types import DeviceSpec, Measurement, PowerMode, ServiceUse, Workload
 
 WARM_UP_STEPS = 1.5
 """Extra steps' worth of time that a round's first minibatches cost (autotuning, caches; estimated)."""
@@ -57,6 +59,49 @@ class Thermal:
         return TAU_S * math.log((settled_c - temperature_c) / (settled_c - limit_c))
 
 
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Minibatches to be done beside a service: how many, seconds of each, and of the first one beyond that.
+
+    From ``hot_after_s`` on everything takes ``THROTTLED_SLOWDOWN`` times as long. As many minibatches are done as fit
+    in ``limit_s``, at least one.
+    """
+
+    mode: PowerMode
+    steps: int
+    step_s: float
+    warm_up_s: float
+    hot_after_s: float
+    limit_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What became of a stretch: minibatches done, seconds of all, of them in training, and watts of the rest."""
+
+    steps: int
+    seconds: float
+    train_s: float
+    other_w: float
+    use: ServiceUse
+
+
+class Beside(Protocol):
+    """A standing service on an emulated board."""
+
+    def idle_w(self, mode: PowerMode, idle_w: float) -> float:
+        """Watts while the board waits and serves, from those of the board at rest."""
+        ...
+
+    def expected_w(self, mode: PowerMode, train_w: float) -> float:
+        """Watts while the board trains and serves, from those of training alone; before it is played."""
+        ...
+
+    def play(self, stretch: Stretch) -> Played:
+        """Train and serve, one thing at a time."""
+        ...
+
+
 def thermal_of(spec: DeviceSpec, ambient_c: float) -> Thermal:
     """The thermal mass of a board of this kind (estimated)."""
     return Thermal(HEADROOM_C / spec.max_w.value, ambient_c)
@@ -66,7 +111,13 @@ class EmulatedBoard:
     """A ``fedge.interfaces.Device`` on the fleet's virtual time; ``rng`` fixes its noise."""
 
     def __init__(
-        self, spec: DeviceSpec, surface: Surface, thermal: Thermal, temperature_c: float, rng: np.random.Generator
+        self,
+        spec: DeviceSpec,
+        surface: Surface,
+        thermal: Thermal,
+        temperature_c: float,
+        rng: np.random.Generator,
+        beside: Beside | None = None,
     ) -> None:
         self.spec = spec
         self.surface = surface
@@ -75,11 +126,13 @@ class EmulatedBoard:
         self.mode = top_mode(surface)
         """A board is found in its fastest mode."""
         self._rng = rng
+        self._beside = beside
         self._worked: PowerMode | None = None
         """The mode of the round's work so far."""
 
     def idle_w(self, mode: PowerMode) -> float:
-        return float(self.surface.idle_w[self.surface.row(mode)])
+        idle_w = float(self.surface.idle_w[self.surface.row(mode)])
+        return idle_w if self._beside is None else self._beside.idle_w(mode, idle_w)
 
     @contextmanager
     def in_mode(self, mode: PowerMode) -> Iterator[None]:
@@ -107,11 +160,39 @@ class EmulatedBoard:
         switch_s = SWITCH_S if self._worked not in (None, self.mode) else None
         self._worked = self.mode
         planned = Measurement(self.mode, steps, step_s, power_w, warm_up_s=warm_up_s, switch_s=switch_s)
+        if self._beside is not None:
+            return self._served(self._beside, planned, work, limit_s)
         cut = self._cut(planned, limit_s)
         error = JITTER_SD / math.sqrt(cut.steps)
         done = replace(cut, time_se_log=error, power_se_log=error)
         work(done.steps)
         return self._heated(done)
+
+    def _served(
+        self, beside: Beside, planned: Measurement, work: Callable[[int], object], limit_s: float | None
+    ) -> Measurement:
+        """What was planned of training alone, done beside the service; heat slows both."""
+        before_s = planned.switch_s or 0.0
+        mixed_w = beside.expected_w(planned.mode, planned.power_w)
+        hot_after_s = max(0.0, self.thermal.seconds_until(TRIP_C, self.temperature_c, mixed_w) - before_s)
+        left_s = None if limit_s is None else limit_s - before_s
+        stretch = Stretch(planned.mode, planned.steps, planned.step_s, planned.warm_up_s, hot_after_s, left_s)
+        played = beside.play(stretch)
+        longer = played.seconds / (played.steps * planned.step_s + planned.warm_up_s)
+        error = JITTER_SD / math.sqrt(played.steps)
+        seen = replace(
+            planned,
+            steps=played.steps,
+            step_s=planned.step_s * longer,
+            warm_up_s=planned.warm_up_s * longer,
+            power_w=_mixed_w(planned.power_w, played),
+            time_se_log=error,
+            power_se_log=error,
+            service=played.use,
+        )
+        work(seen.steps)
+        cool_s = min(seen.work_s, before_s + hot_after_s)
+        return self._warmed(seen, cool_s, seen.work_s)
 
     def _cut(self, planned: Measurement, limit_s: float | None) -> Measurement:
         """As many of the minibatches as fit in ``limit_s``, heat considered, at least one."""
@@ -139,7 +220,11 @@ class EmulatedBoard:
 
     def _heated(self, planned: Measurement) -> Measurement:
         """The measurement after heating; past the trip point the rest of the work runs throttled."""
-        power_w, cool_s, total_s = planned.power_w, self._cool_s(planned), self._hot_s(planned)
+        return self._warmed(planned, self._cool_s(planned), self._hot_s(planned))
+
+    def _warmed(self, planned: Measurement, cool_s: float, total_s: float) -> Measurement:
+        """The measurement of ``total_s`` seconds, throttled after ``cool_s``; and the board as warm as it then is."""
+        power_w = planned.power_w
         hot_s, hot_w = total_s - cool_s, planned.power_w * THROTTLED_POWER
         mean_w = (cool_s * power_w + hot_s * hot_w) / total_s
         tripped_c = self.thermal.after(self.temperature_c, power_w, cool_s)
@@ -156,6 +241,11 @@ class EmulatedBoard:
             warm_up_s=slowed * planned.warm_up_s,
             switch_s=None if planned.switch_s is None else slowed * planned.switch_s,
         )
+
+
+def _mixed_w(train_w: float, played: Played) -> float:
+    """Mean watts of training and of what is done between its minibatches."""
+    return (played.train_s * train_w + (played.seconds - played.train_s) * played.other_w) / played.seconds
 
 
 def top_mode(surface: Surface) -> PowerMode:

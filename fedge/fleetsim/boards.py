@@ -131,6 +131,13 @@ def _idle_w(spec: DeviceSpec, coefficients: model.Coefficients, modes: Modes, po
     return idle_w
 
 
+def idle_power(spec: DeviceSpec, workload: str, modes: Modes) -> Floats:
+    """Watts at rest in ``modes`` of boards of this kind, as far as is known beforehand; shape (n,)."""
+    shape = model.idle_shape(priors_for(spec, workload, catalogue.load_catalogue())[0].coefficients, spec.maxn, modes)
+    idle_w: Floats = spec.idle_w.value * shape
+    return idle_w
+
+
 def surface_of(board: Board, kind: Kind, seed: int) -> Surface:
     """The truth of one board; a measured table is replayed as it is."""
     if board.entry.truth.startswith(TABLE):

@@ -27,10 +27,12 @@ from fedge.experiment import Board, Experiment, boards
 from fedge.explorers import explorer_for
 from fedge.fleetsim.boards import Kind, kind_of, knowledge_of, link_of, references_of, surface_of
 from fedge.fleetsim.live import telling
+from fedge.fleetsim.serving import Attendance, Serving, believed_of, beside_it, best_beside, serving_of
 from fedge.fleetsim.tracing import trace_of_round
 from fedge.interfaces import LearningTask, Training
 from fedge.policies import lowest_mode, policy_for, waiting_mode
 from fedge.predictors import predictor_for
+from fedge.rounds.serving import Duty, beside_service, duty_of, waiting_beside
 from fedge.rounds.telling import TellingTraining, told_by
 from fedge.seeds import derived_seed, generator
 from fedge.telemetry.live import Progress
@@ -69,6 +71,10 @@ class Seat:
     link: Link
     share: NDArray[np.int64]
     steps: int
+    allowed: NDArray[np.bool_]
+    """Which modes of ``surface`` those are."""
+    serving: Serving | None = None
+    """Its standing service, over every mode of ``surface``."""
 
 
 def seat_of(experiment: Experiment, index: int) -> Seat:
@@ -94,9 +100,10 @@ def _seat(experiment: Experiment, board: Board, share: NDArray[np.int64]) -> Sea
     kind = kind_of(board, experiment.workload)
     surface = surface_of(board, kind, experiment.seed)
     steps = rounds.steps_of(len(share), experiment.workload.batch_size, experiment.workload.local_epochs)
-    allowed = surface.where(rounds.choosable_with(surface.modes, kind.spec.presets.values()))
+    allowed = rounds.choosable_with(surface.modes, kind.spec.presets.values())
     references = references_of(board, experiment.workload)
-    return Seat(board, kind, surface, allowed, references, link_of(board.entry.link), share, steps)
+    link, serving = link_of(board.entry.link), serving_of(board, kind, experiment.seed)
+    return Seat(board, kind, surface, surface.where(allowed), references, link, share, steps, allowed, serving)
 
 
 @lru_cache(maxsize=4)
@@ -137,7 +144,8 @@ def answer(
 
 
 def _front(experiment: Experiment, seat: Seat, ask: Ask) -> Answer:
-    player = _player(experiment, seat, ask, _board(experiment, seat, ask))
+    duty = _duty(experiment, seat, ask)
+    player = _player(experiment, seat, ask, _board(experiment, seat, ask, duty), duty)
     own = ask.state.measurements
     shared = rounds.believed(player, own, ask.shared)
     steps = seat.steps + rounds.warm_up_steps(own)
@@ -148,18 +156,20 @@ def _front(experiment: Experiment, seat: Seat, ask: Ask) -> Answer:
 def _round(
     experiment: Experiment, seat: Seat, ask: Ask, arrays: NamedArrays, teller: Teller
 ) -> tuple[Answer, TrainResult]:
-    board = _board(experiment, seat, ask)
+    duty = _duty(experiment, seat, ask)
+    board = _board(experiment, seat, ask, duty)
     start_c = board.temperature_c
-    player = _player(experiment, seat, ask, board)
+    player = _player(experiment, seat, ask, board, duty)
     link = seat.link.transfer(ask.model_bytes)
     first = not ask.state.measurements
-    prior_apes = _apes(player.predictor.fit([]).predict(seat.truth.modes), seat.truth) if first else (None, None)
+    truth = _truth(seat, duty)
+    prior_apes = _apes(player.predictor.fit([]).predict(player.candidates), truth) if first else (None, None)
     goal = dataclasses.replace(ask.goal or Goal(ask.policy, seat.steps), steps=seat.steps)
     teller.say(device=seat.kind.spec.name)
     training = TellingTraining(_training(experiment, seat, ask, arrays), teller)
     telling_player = told_by(player, teller, seat.steps)
     played = rounds.play(telling_player, goal, ask.state.measurements, link, training, ask.shared)
-    apes = _apes(played.predictions, seat.truth)
+    apes = _apes(played.predictions, truth)
     told = rounds.report_of(
         played,
         player,
@@ -189,18 +199,48 @@ def _training(experiment: Experiment, seat: Seat, ask: Ask, arrays: NamedArrays)
     return task_of(experiment).start(arrays, seat.share, seed, options)
 
 
-def _board(experiment: Experiment, seat: Seat, ask: Ask) -> EmulatedBoard:
+def _board(experiment: Experiment, seat: Seat, ask: Ask, duty: Duty | None = None) -> EmulatedBoard:
     """The board as it stood when it last stopped working, rested until the round's start."""
     ambient_c = seat.board.entry.ambient_c
     temperature_c = ambient_c if ask.state.temperature_c is None else ask.state.temperature_c
     rng = generator(experiment.seed, seat.board.name, ask.round, "noise")
-    board = EmulatedBoard(seat.kind.spec, seat.surface, thermal_of(seat.kind.spec, ambient_c), temperature_c, rng)
-    board.rest(max(0.0, ask.start_s - ask.state.rested_at_s), _waiting(seat, ask))
+    service = None
+    if seat.serving is not None and duty is not None:
+        seed = derived_seed(experiment.seed, seat.board.name, ask.round, "requests")
+        service = Attendance(seat.serving, duty, seat.surface, seed)
+    thermal = thermal_of(seat.kind.spec, ambient_c)
+    board = EmulatedBoard(seat.kind.spec, seat.surface, thermal, temperature_c, rng, service)
+    board.rest(max(0.0, ask.start_s - ask.state.rested_at_s), _waiting(seat, ask, duty))
     return board
 
 
-def _waiting(seat: Seat, ask: Ask) -> PowerMode:
-    return waiting_mode(ask.policy, seat.kind.spec, seat.truth.modes)
+def _waiting(seat: Seat, ask: Ask, duty: Duty | None) -> PowerMode:
+    if duty is None:
+        return waiting_mode(ask.policy, seat.kind.spec, seat.truth.modes)
+    return waiting_beside(duty, ask.policy, seat.kind.spec, seat.kind.average.idle_w[seat.allowed])
+
+
+def _duty(experiment: Experiment, seat: Seat, ask: Ask) -> Duty | None:
+    """What the board's service asks of it in this round; None without one."""
+    if seat.serving is None:
+        return None
+    inner = _Remembering(seat, experiment.predictor, _rest_w(seat))
+    believed = believed_of(seat.serving, seat.truth.modes, seat.allowed)
+    pinned = waiting_mode(ask.policy, seat.kind.spec, seat.truth.modes)
+    stay = (top_mode(seat.surface), *((pinned,) if ask.policy.startswith("preset:") else ()))
+    return duty_of(believed, seat.serving.demand, inner, ask.state.measurements, stay)
+
+
+def _rest_w(seat: Seat) -> float:
+    """Watts at rest in the top mode, nothing served."""
+    return float(seat.surface.idle_w[seat.surface.row(top_mode(seat.surface))])
+
+
+def _truth(seat: Seat, duty: Duty | None) -> Surface:
+    """The truth over the modes that may be chosen in this round, as it is beside the service."""
+    if seat.serving is None or duty is None:
+        return seat.truth
+    return beside_it(seat.serving, duty, seat.surface, seat.allowed)
 
 
 def _predicted(seat: Seat, predictor: str, idle_w: float, measurements: tuple[Measurement, ...]) -> Predictions:
@@ -222,8 +262,8 @@ _LAST: dict[Seat, tuple[tuple[str, tuple[Measurement, ...]], Predictions]] = {}
 class _Remembering:
     """A seat's predictor; a round begins with the very predictions that the board's last one ended with."""
 
-    def __init__(self, seat: Seat, predictor: str, idle_w: float) -> None:
-        self._seat, self._predictor, self._idle_w = seat, predictor, idle_w
+    def __init__(self, seat: Seat, predictor: str, idle_w: float, duty: Duty | None = None) -> None:
+        self._seat, self._predictor, self._idle_w, self._duty = seat, predictor, idle_w, duty
         self._measurements: tuple[Measurement, ...] = ()
 
     def fit(self, measurements: Sequence[Measurement]) -> Self:
@@ -231,44 +271,59 @@ class _Remembering:
         return self
 
     def predict(self, modes: Modes) -> Predictions:
-        if modes is not self._seat.truth.modes:
+        duty = self._duty
+        if modes is not (self._seat.truth.modes if duty is None else duty.working.modes):
             raise ValueError("a seat predicts its own modes only")
-        return _predicted(self._seat, self._predictor, self._idle_w, self._measurements)
+        every = _predicted(self._seat, self._predictor, self._idle_w, self._measurements)
+        if duty is None:
+            return every
+        columns = (every.step_s, every.power_w, every.step_s_sd_log, every.power_w_sd_log)
+        return Predictions(modes, *(column[duty.keep] for column in columns))
 
 
-def _player(experiment: Experiment, seat: Seat, ask: Ask, board: EmulatedBoard) -> rounds.Player:
-    maxn = top_mode(seat.surface)
-    knowledge = knowledge_of(seat.kind, seat.references, board.idle_w(maxn))
-    return rounds.Player(
+def _player(experiment: Experiment, seat: Seat, ask: Ask, board: EmulatedBoard, duty: Duty | None) -> rounds.Player:
+    maxn, idle_w = top_mode(seat.surface), _rest_w(seat)
+    knowledge = knowledge_of(seat.kind, seat.references, idle_w)
+    inner = _Remembering(seat, experiment.predictor, idle_w, duty)
+    player = rounds.Player(
         seat.board.name,
         board,
-        _Remembering(seat, experiment.predictor, board.idle_w(maxn)),
+        inner,
         policy_for(ask.policy),
         work_of(seat.board.entry, experiment.workload),
         seat.truth.modes,
         maxn,
-        _waiting(seat, ask),
+        _waiting(seat, ask, duty),
         experiment.exploration,
         lambda modes: explorer_for(rounds.EXPLORER, modes, knowledge),
         ask.state.allowed_s,
         ask.policy == rounds.WATTS,
     )
+    return player if duty is None else beside_service(player, duty, inner)
 
 
 def true_front(seat: Seat, player: rounds.Player, link_s: float) -> Front:
     """The front that a planner knowing the board's noise-free truth would see; for the oracle's energy only.
 
     Every mode above the floor is open to it, also those that boards leave out to save themselves work; and whatever the
-    policy does, it waits in the lowest.
+    policy does, it waits in the lowest; beside a service in those that hold it.
     """
-    truth = seat.surface.where(rounds.above_floor(seat.surface.modes))
+    truth, idle_w = _best(seat)
     warm = (seat.steps + WARM_UP_STEPS) / seat.steps
     none = np.zeros(len(truth.modes))
     known = Predictions(truth.modes, truth.step_s * warm, truth.power_w, none, none)
-    idle_w, maxn_idle_w = (player.device.idle_w(mode) for mode in (lowest_mode(seat.truth.modes), player.maxn))
+    maxn_idle_w = player.device.idle_w(player.maxn)
     return pareto.offer(
         known, seat.steps, idle_w, link_s, player.maxn, maxn_idle_w=maxn_idle_w, limit=None, power=player.power
     )
+
+
+def _best(seat: Seat) -> tuple[Surface, float]:
+    """The true surface that is open to a planner who knows it, and the watts of waiting in its cheapest mode."""
+    above = rounds.above_floor(seat.surface.modes)
+    if seat.serving is not None:
+        return best_beside(seat.serving, seat.surface, above)
+    return seat.surface.where(above), float(seat.surface.idle_w[seat.surface.row(lowest_mode(seat.truth.modes))])
 
 
 def _apes(predictions: Predictions, truth: Surface) -> tuple[float, float]:

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Iterator
 
 from fedge.errors import FedgeError
-from fedge.experiment import Experiment
-from fedge.node import claim, share
+from fedge.experiment import Experiment, boards
+from fedge.node import claim, serving, share
 from fedge.node.post import post_of
 from fedge.node.settings import NodeSettings
 from fedge.node.telling import telling
@@ -35,6 +35,7 @@ def answer(
     path, name = settings.state_dir / claim.NAME, settings.board
     if ask.kind == "bye":
         claim.release(path, ask.run)
+        serving.remove(settings.worker_socket, next((one for one in boards(experiment) if one.name == name), None))
         return Answer(name), None
     standing = claim.read(path)
     left_s = claim.left_s(standing, ask.run, wall_s())

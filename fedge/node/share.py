@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from fedge import rounds
 from fedge.clock import RealClock
@@ -14,22 +15,25 @@ from fedge.costs.workloads import work_of
 from fedge.devices import catalogue
 from fedge.errors import WorkerFailed
 from fedge.explorers import explorer_for
-from fedge.fleetsim.boards import references_of
+from fedge.fleetsim.boards import idle_power, references_of
 from fedge.fleetsim.tracing import link_phases
+from fedge.interfaces import Device
 from fedge.modes import grid
 from fedge.node.noting import Noting
-from fedge.node.post import Post
+from fedge.node.post import Post, task_of
+from fedge.node.serving import Heard, ServingDevice, Stood, install, stood
 from fedge.node.tracing import Watching
 from fedge.node.training import WorkerTraining
 from fedge.node.watchdog import TrainingUntil, Watchdog, watched
 from fedge.physics.knowledge import Knowledge
 from fedge.policies import policy_for, waiting_mode
 from fedge.predictors import predictor_for
+from fedge.rounds.serving import beside_service, waiting_beside
 from fedge.rounds.telling import TellingTraining, told_by
 from fedge.seeds import derived_seed
 from fedge.telemetry.telling import Teller
 from fedge.telemetry.tracing import shifted
-from fedge.types import Goal, Measurement, Modes, NamedArrays, TrainOptions, TrainResult
+from fedge.types import Goal, Measurement, Modes, NamedArrays, PowerMode, TrainOptions, TrainResult
 from fedge.wire import Answer, Ask
 
 logger = logging.getLogger(__name__)
@@ -42,7 +46,11 @@ to stop within one, and nothing but the earlier measurements is left. Chosen by 
 def front(post: Post, ask: Ask) -> tuple[Answer, None]:
     """What the board offers before any round, and how many samples it has."""
     with post.here.board.held():
-        player = _player(post, ask)
+        service = _service(post, ask)
+        player = _player(post, ask, service)
+        if service is not None:
+            board = ServingDevice(post.here.board, Heard(service), service.duty.resting)
+            player = dataclasses.replace(player, device=board)
         own = ask.state.measurements
         shared = rounds.believed(player, own, ask.shared)
         steps = post.steps + rounds.warm_up_steps(own)
@@ -58,14 +66,16 @@ def trained(post: Post, ask: Ask, arrays: NamedArrays, teller: Teller) -> tuple[
     options = TrainOptions(post.steps, work.batch_size, work.learning_rate, work.momentum, ask.proximal_mu)
     dog, training = Watchdog(), None
     started_s = time.monotonic()
+    service = _installed(post, ask)
+    heard = None if service is None else Heard(service)
     sampler = post.here.sampler
-    watching = Watching(post.here.board, sampler.samples, RealClock(), sampler.period_s)
+    watching = Watching(_beside(post, service, heard), sampler.samples, RealClock(), sampler.period_s)
     device = Noting(watching, lambda: _left_s(ask, started_s))
     try:
         barks_s = None if ask.cancel_s is None else ask.cancel_s + SPARE_S
         with watched(post.worker.cancel, barks_s, dog), post.here.board.held():
-            player = told_by(dataclasses.replace(_player(post, ask), device=device), teller, post.steps)
-            training = WorkerTraining(post.worker, arrays, None, seed, options)
+            player = told_by(dataclasses.replace(_player(post, ask, service), device=device), teller, post.steps)
+            training = WorkerTraining(post.worker, arrays, None, seed, options, hear=_ear(heard))
             until = TellingTraining(TrainingUntil(training, dog), teller)
             played = rounds.play(player, goal, ask.state.measurements, link, until, ask.shared)
     except WorkerFailed as error:
@@ -112,28 +122,76 @@ def _cut(post: Post, ask: Ask, measured: Sequence[Measurement], done: int, after
     return Answer(post.board.name, state=state, error=_too_late(done, post, after_s), cut=True)
 
 
-def _player(post: Post, ask: Ask) -> rounds.Player:
-    experiment, spec = post.experiment, post.here.board.spec
-    workload = work_of(post.board.entry, experiment.workload)
-    candidates = _candidates(post)
+def _installed(post: Post, ask: Ask) -> Stood | None:
+    """The board's standing service, standing in its worker; None where its entry has none."""
+    with post.here.board.held():
+        service = _service(post, ask)
+    if service is not None:
+        seed = derived_seed(post.experiment.seed, post.board.name, "requests")
+        install(post.worker, service, task_of(post.experiment), seed)
+    return service
+
+
+def _service(post: Post, ask: Ask) -> Stood | None:
+    """What the board's standing service asks of it in this round."""
+    spec, own = post.board.entry.serving, ask.state.measurements
+    if spec is None:
+        return None
+    device, candidates = post.here.catalogued, _candidates(post)
+    pinned = waiting_mode(ask.policy, post.here.board.spec, candidates)
+    stay = (post.here.board.spec.maxn, *((pinned,) if ask.policy.startswith("preset:") else ()))
+    inner = predictor_for(post.experiment.predictor, _knowledge(post))
+    return stood(spec, device, candidates, inner, own, stay)
+
+
+def _beside(post: Post, service: Stood | None, heard: Heard | None) -> Device:
+    """The board, with the service's part in what it measures."""
+    if service is None or heard is None:
+        return post.here.board
+    return ServingDevice(post.here.board, heard, service.duty.resting)
+
+
+def _ear(heard: Heard | None) -> Callable[[Mapping[str, Any]], None]:
+    return (lambda _reply: None) if heard is None else heard.hear
+
+
+def _knowledge(post: Post) -> Knowledge:
+    """What a predictor is told of this board beforehand."""
+    spec, workload = post.here.board.spec, work_of(post.board.entry, post.experiment.workload)
     specs = catalogue.load_catalogue()
     priors = tuple(prior.coefficients for prior in priors_for(post.here.catalogued, workload.name, specs))
-    references = references_of(post.board, experiment.workload)
-    knowledge = Knowledge(spec.maxn, priors, references, post.here.board.idle_w(spec.maxn))
-    return rounds.Player(
+    references = references_of(post.board, post.experiment.workload)
+    return Knowledge(spec.maxn, priors, references, post.here.board.idle_w(spec.maxn))
+
+
+def _player(post: Post, ask: Ask, service: Stood | None) -> rounds.Player:
+    experiment, spec = post.experiment, post.here.board.spec
+    candidates, knowledge = _candidates(post), _knowledge(post)
+    inner = predictor_for(experiment.predictor, knowledge)
+    player = rounds.Player(
         post.board.name,
         post.here.board,
-        predictor_for(experiment.predictor, knowledge),
+        inner,
         policy_for(ask.policy),
-        workload,
+        work_of(post.board.entry, experiment.workload),
         candidates,
         spec.maxn,
-        waiting_mode(ask.policy, spec, candidates),
+        _waiting(post, ask, candidates, service),
         experiment.exploration,
         lambda modes: explorer_for(rounds.EXPLORER, modes, knowledge),
         ask.state.allowed_s,
         ask.policy == rounds.WATTS,
     )
+    return player if service is None else beside_service(player, service.duty, inner)
+
+
+def _waiting(post: Post, ask: Ask, candidates: Modes, service: Stood | None) -> PowerMode:
+    """The mode the board waits in, by the idle power of its kind where it serves meanwhile."""
+    spec = post.here.board.spec
+    if service is None:
+        return waiting_mode(ask.policy, spec, candidates)
+    idle_w = idle_power(post.here.catalogued, work_of(post.board.entry, post.experiment.workload).name, candidates)
+    return waiting_beside(service.duty, ask.policy, spec, idle_w)
 
 
 def _candidates(post: Post) -> Modes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import Any
 
@@ -23,12 +23,22 @@ may last as long as it likes, while a worker that hangs does not keep the board 
 
 
 class WorkerTraining:
-    """Begins at once, so that sending the model is over before anything is metered; raises ``WorkerFailed``."""
+    """Begins at once, so that sending the model is over before anything is metered; raises ``WorkerFailed``.
+
+    ``hear`` is given the worker's reply to every request for minibatches.
+    """
 
     def __init__(
-        self, worker: Client, arrays: NamedArrays, share: NDArray[np.int64] | None, seed: int, options: TrainOptions
+        self,
+        worker: Client,
+        arrays: NamedArrays,
+        share: NDArray[np.int64] | None,
+        seed: int,
+        options: TrainOptions,
+        *,
+        hear: Callable[[Mapping[str, Any]], None] = lambda _reply: None,
     ) -> None:
-        self._worker = worker
+        self._worker, self._hear = worker, hear
         self.done = 0
         """Minibatches done so far, as the worker told last."""
         begin = {
@@ -48,6 +58,7 @@ class WorkerTraining:
         with self._going_on():
             told, _ = self._worker.train(steps=steps)
         self.done = int(told["done"])
+        self._hear(told)
         stopped = told.get("stopped")
         if stopped:
             raise WorkerFailed("cancelled", f"the worker's training was {stopped} after {told['done']} minibatches")

@@ -91,8 +91,8 @@ def fit_table(modes: Modes, maxn: PowerMode, step_s: Floats, power_w: Floats, se
     """The coefficients that fit a whole table best, under Student-t noise; ``seed`` fixes the several starts."""
     rng = np.random.default_rng(seed)
     x = shares(maxn, modes)
-    time = _fit_wide(slopes.log_time, x, np.log(step_s), _time_guess(float(step_s.min())), MISFIT_TIME_SD, rng)
-    guess = _power_guess(float(power_w.max()))
+    time = _fit_wide(slopes.log_time, x, np.log(step_s), time_guess(float(step_s.min())), MISFIT_TIME_SD, rng)
+    guess = power_guess(float(power_w.max()))
     power = _fit_wide(power_curve(time), x, np.log(power_w), guess, MISFIT_POWER_SD, rng)
     return Coefficients(time, power)
 
@@ -173,7 +173,7 @@ def _fit_wide(
     return fit_curve(lambda th: curve_at(th, x), data, noise_sd / 2, prior, best.parameters).parameters
 
 
-def _time_guess(t: float) -> Floats:
+def time_guess(t: float) -> Floats:
     """A neutral start for a fastest step of ``t`` seconds: half is GPU arithmetic, the rest the other parts."""
     guess = {
         "gpu_s": 0.5 * t,
@@ -191,7 +191,7 @@ def _time_guess(t: float) -> Floats:
     return np.log(np.array([guess[name] for name in TIME_NAMES], dtype=np.float64))
 
 
-def _power_guess(p: float) -> Floats:
+def power_guess(p: float) -> Floats:
     """A neutral start for a largest power of ``p`` watts."""
     guess = {
         "static_w": 0.2 * p,

@@ -1,7 +1,8 @@
-"""Calibrates the physical model to one measured table, and says how far off it is over all of the table's rows."""
+"""Calibrates the physical model to measured tables, and says how far off it is over all of a table's rows."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,19 +10,25 @@ import numpy as np
 
 from fedge.physics.fit import fit_table
 from fedge.physics.model import Coefficients, power_w, step_s
+from fedge.physics.series import fit_series
 from fedge.types import Floats, PowerMode, ProfileTable
+
+FAR = 0.25
+"""A row this share off the model tells more of its measurement than of the board; chosen by us."""
 
 
 @dataclass(frozen=True, slots=True)
 class Errors:
     """Of one quantity over all rows: mean and 95th percentile of |model - seen| / seen, and the residual's spread.
 
-    ``residual_sd_log`` is the robust standard deviation (1.4826 MAD) of log seen - log model.
+    ``residual_sd_log`` is the robust standard deviation (1.4826 MAD) of log seen - log model; ``rows_off`` counts the
+    rows that lie more than ``FAR`` off.
     """
 
     mape: float
     p95_ape: float
     residual_sd_log: float
+    rows_off: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,7 +50,26 @@ class Calibration:
 def calibrate(table: ProfileTable, maxn: PowerMode | None = None) -> Calibration:
     """Fit the physical model to ``table``; ``maxn`` is the board's top, by default the table's."""
     top = maxn or table.maxn
-    coefficients = fit_table(table.modes, top, table.step_s, table.power_w)
+    return _judged(table, top, fit_table(table.modes, top, table.step_s, table.power_w))
+
+
+def calibrate_series(tables: Sequence[ProfileTable], maxn: PowerMode | None = None) -> tuple[Calibration, ...]:
+    """Fit the physical model to the tables of one workload at several batch sizes together, see ``physics.series``.
+
+    ``tables`` are in ascending order of batch size; ``maxn`` is the board's top, by default that of all tables.
+    """
+    top = maxn or _top([table.maxn for table in tables])
+    fitted = fit_series(tables, top)
+    return tuple(_judged(table, top, coefficients) for table, coefficients in zip(tables, fitted, strict=True))
+
+
+def _top(tops: Sequence[PowerMode]) -> PowerMode:
+    """The largest value of every knob."""
+    cores, clocks = max(top.cores for top in tops), [(top.cpu_mhz, top.gpu_mhz, top.mem_mhz) for top in tops]
+    return PowerMode(cores, *(max(column) for column in zip(*clocks, strict=True)))
+
+
+def _judged(table: ProfileTable, top: PowerMode, coefficients: Coefficients) -> Calibration:
     return Calibration(
         table.device,
         table.workload,
@@ -63,4 +89,4 @@ def errors_of(modelled: Floats, seen: Floats) -> Errors:
     ape = np.abs(modelled - seen) / seen
     residual = np.log(seen) - np.log(modelled)
     mad = float(np.median(np.abs(residual - np.median(residual))))
-    return Errors(float(ape.mean()), float(np.quantile(ape, 0.95)), 1.4826 * mad)
+    return Errors(float(ape.mean()), float(np.quantile(ape, 0.95)), 1.4826 * mad, int((ape > FAR).sum()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -49,6 +50,18 @@ def table_of(where: str, numbers: Floats, device: str, workload: str) -> Profile
     return ProfileTable(
         device, workload, batch_size, Modes(knobs), step_s, power_w, _sha256(numbers), where, duplicates
     )
+
+
+def batch_sizes_of(path: Path) -> tuple[int, ...]:
+    """The batch sizes that a table holds, ascending; raises ``BadInput`` for a file that is no table."""
+    where = str(path)
+    numbers = _numbers(where, text_of(where, bytes_of(path, "a measured table (CSV)")))
+    return tuple(sorted({int(b) for b in numbers[:, 4]}))
+
+
+def kind_of(path: Path) -> Literal["train", "infer"]:
+    """What a minibatch of the table at ``path`` is: ``infer`` in a folder of this name, else ``train``."""
+    return "infer" if path.resolve().parent.name == "infer" else "train"
 
 
 def _sha256(numbers: Floats) -> str:

@@ -65,7 +65,7 @@ def _end_s(course: Course, slack: float) -> float | None:
     goal, link_s = course.goal, course.link.down_s + course.link.up_s
     planned_s = goal.deadline_s
     if planned_s is not None and course.guessed_s is not None:
-        seen = [part.step_s for part in course.parts if part.mode == course.player.maxn]
+        seen = [part.step_s for part in course.player.usual(course.parts) if part.mode == course.player.maxn]
         planned_s = link_s + (planned_s - link_s) * min(1.0, seen[0] / course.guessed_s if seen else 1.0)
     planned_s = None if planned_s is None else planned_s * (1.0 + slack)
     return min((d for d in (goal.limits.get("deadline_s"), planned_s) if d is not None), default=None)

@@ -27,7 +27,7 @@ def believed(player: Player, own: Sequence[Measurement], shared: Sequence[Measur
     Then one of the others measures wrongly, or this board is not like them, and its own measurements look like outliers
     among theirs.
     """
-    usual = [measurement for measurement in own if not measurement.throttled]
+    usual = [measurement for measurement in player.usual(own) if not measurement.throttled]
     if not shared or not usual:
         return tuple(shared)
     predictions = fitted(player, own, shared)
@@ -49,7 +49,7 @@ def offer(
 
     Its own modes count as it measured them.
     """
-    predictions = with_measured(fitted(player, own, shared), own)
+    predictions = with_measured(fitted(player, own, shared), player.usual(own))
     return predictions, front_of(player, predictions, own, steps, link)
 
 

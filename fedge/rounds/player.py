@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fedge.experiment import ExplorationSpec
@@ -23,6 +23,11 @@ EXPLORER = "active"
 """What chooses the first modes that a board tries."""
 WATTS = "fastest"
 """The policy that plans with the boards' watts, for which their fronts need the modes of low power too."""
+
+
+def as_seen(measurements: Sequence[Measurement]) -> Sequence[Measurement]:
+    """The measurements themselves."""
+    return measurements
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,8 @@ class Player:
     allowed_s: tuple[float, ...] = ()
     power: bool = False
     """Whether its fronts also hold the modes that draw least for their speed: some plans limit the watts."""
+    usual: Callable[[Sequence[Measurement]], Sequence[Measurement]] = as_seen
+    """Measurements as the modes would usually be: a standing service takes another share of a short stretch."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ class View:
 def look(course: Course, fitted: Predictions) -> View:
     """What is predicted and decided now: ``fitted``, with the board's own modes corrected by what it measured."""
     player = course.player
-    predictions = with_measured(fitted, course.own)
+    predictions = with_measured(fitted, player.usual(course.own))
     known = known_modes(predictions, course.own, course.shared)
     steps = course.left + course.warm_up
     front, goal = front_of(player, predictions, course.own, steps, course.link), goal_of_the_rest(course, steps)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedge.concurrency import service
 from fedge.types import Measurement
 
 SWITCH_S = 0.1
@@ -44,4 +45,5 @@ def together(first: Measurement, more: Measurement) -> Measurement:
         switch_s=first.switch_s,
         time_se_log=math.hypot(first.steps * first.time_se_log, more.steps * more.time_se_log) / steps,
         power_se_log=math.hypot(first.steps * first.power_se_log, more.steps * more.power_se_log) / steps,
+        service=service.together(first.service, more.service),
     )

@@ -124,6 +124,25 @@ class ClientRow:
     """How many new models there were between the one it trained on and the one its result went into."""
     charge: float | None = None
     """The share of its battery left at the round's end; None on mains."""
+    requests: int | None = None
+    late_requests: int | None = None
+    dropped_requests: int | None = None
+    """Of a standing inference service, while the board worked: requests answered or dropped, of them answered after
+    the latency budget, and dropped. None without a service, like all that follow, and in tables of older runs."""
+    latency_budget_s: float | None = None
+    latency_p50_s: float | None = None
+    latency_p95_s: float | None = None
+    latency_p99_s: float | None = None
+    latency_worst_s: float | None = None
+    """From a request's arrival to its answer; percentiles are told to 5 %."""
+    service_batch: int | None = None
+    """The batch size in the mode decided on."""
+    service_share: float | None = None
+    """The part of the time of its work that serving took."""
+    service_played: float | None = None
+    """Emulated boards: the share of the requests that were played one by one; the rest is taken to go likewise."""
+    train_steps_per_s: float | None = None
+    """Training minibatches per second of work beside the service."""
 
 
 RECORDED = "recorded"

@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 from pathlib import Path
-from typing import Any, Dict, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 import numpy as np
 
@@ -95,6 +95,43 @@ class Client:
     def infer(self, batches: int, batch_size: int) -> Dict[str, Any]:
         """``seconds`` of each batch."""
         return self._job("infer", {"batches": batches, "batch_size": batch_size})[0]
+
+    def serve(
+        self,
+        name: str,
+        task: Mapping[str, Any],
+        batch_size: int,
+        latency_s: float,
+        arrays: Optional[Mapping[str, np.ndarray]] = None,
+        **more: Any,
+    ) -> Dict[str, Any]:
+        """Let a service stand: ``sizes`` that were warmed up and the ``seconds`` of each. Without ``arrays``: made new.
+
+        ``more`` may have arrivals, data, device, max_wait_s, most_waiting, seed, training_share and when_late.
+        """
+        fields = dict(more, name=name, task=dict(task), batch_size=batch_size, latency_s=latency_s)
+        return self._job("serve", fields, arrays)[0]
+
+    def unserve(self, name: Optional[str] = None) -> Dict[str, Any]:
+        """Let a service stand no more, or all of them: what each did, by name."""
+        services: Dict[str, Any] = self._job("unserve", {"name": name})[0]["services"]
+        return services
+
+    def request(self, name: str, images: np.ndarray) -> Tuple[np.ndarray, List[float]]:
+        """Scores (n, classes) of images uint8 (n, channels, side, side) by a service, and seconds from arrival of each.
+
+        On a connection of its own, so that any thread may call it while another waits for a job.
+        """
+        limit_s = self._timeout_s
+        connection = self._connect(limit_s)
+        with connection:
+            try:
+                reply, arrays = _exchange(connection, "request", {"name": name}, {"x": images}, limit_s)
+            except (frames.FrameError, OSError) as error:
+                within = "" if limit_s is None else f" within {limit_s:g} s"
+                text = f"no answer to request{within}; does {name} stand? `status` tells"
+                raise WorkerError("unreachable", text) from error
+        return arrays["scores"], [float(one) for one in reply["latency_s"]]
 
     def close(self) -> None:
         """Give the connection back; a job that runs on it is cancelled."""

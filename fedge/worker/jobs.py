@@ -3,19 +3,26 @@
 import json
 import logging
 import os
+import time
 import traceback
 from pathlib import Path
 from typing import Any, Callable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from fedge.worker import networks
 from fedge.worker.fields import BadField, NoTask, a_count, a_number, a_text, an_object, seconds
+from fedge.worker.interleaving import Spent
 from fedge.worker.parts import Facts, Parts
 from fedge.worker.refusal import Refusal, Stopped, error_reply
+from fedge.worker.serving import Serving, arrivals_from, service_of, training_share_of
 from fedge.worker.slot import Job, Reply
 from fedge.worker.sources import BadSource, stamp, strays
+from fedge.worker.tasks import shape_of
 
 logger = logging.getLogger(__name__)
 
-JOB_VERBS = ("load", "train", "evaluate", "profile", "infer")
+JOB_VERBS = ("load", "train", "evaluate", "profile", "infer", "serve", "unserve")
+ASIDE_VERBS = ("serve", "unserve")
+"""These leave the training under way as it is, also when they fail."""
 WHOLE_OPTIONS = ("steps", "batch_size")
 DEVICES = ("auto", "cpu", "cuda")
 BROKEN_CONTEXT = ("device-side assert", "illegal memory access", "unspecified launch failure", "misaligned address")
@@ -30,6 +37,7 @@ class Loaded(NamedTuple):
     sha256: str
     device: str
     trainer: Any
+    data: Any
     reply: Reply
 
 
@@ -44,6 +52,7 @@ class Runner:
         self.loaded: Optional[Loaded] = None
         self.broken = ""
         """Not empty once only a new process can help."""
+        self.serving = Serving(self._failure, parts.release, time.monotonic)
         self._training: Any = None
         self._of = 0
 
@@ -60,13 +69,30 @@ class Runner:
 
     def run(self, job: Job) -> Reply:
         """Carry out a job whatever happens in it: the answer, or an ``error`` of a kind on the wire."""
+        job.before_step = self.serving.before_step
+        self.serving.take()
+        begun = self.serving.spent()
         reply, failed = self._attempt(job)
+        self.serving.ended()
         job.arrays = {}
+        if job.verb in ASIDE_VERBS:
+            if failed:
+                self._parts.release()
+            return reply
         if job.abandoned or failed:
             self._training = None
         if failed:  # after the except block, whose traceback held on to the tensors
             self._tidy()
-        return reply
+        return self._with_services(reply, begun)
+
+    def _with_services(self, reply: Reply, begun: Spent) -> Reply:
+        """The answer, with what the services did meanwhile where any stands."""
+        header, arrays = reply
+        done = self.serving.take()
+        if done is None or not header["ok"]:
+            return reply
+        spent = {name: end - begin for name, begin, end in zip(begun._fields, begun, self.serving.spent())}
+        return dict(header, service=done, spent=spent), arrays
 
     def _attempt(self, job: Job) -> Tuple[Reply, bool]:
         try:
@@ -75,20 +101,20 @@ class Runner:
             return error_reply(error.kind, f"{job.verb}: {error}"), False
         except (KeyboardInterrupt, SystemExit, Exception) as error:  # noqa: BLE001  a task may raise anything
             # A load that was refused before it made room has touched nothing: what is loaded goes on.
-            return self._failure(job, error), job.verb != "load" or self.loaded is None
+            return self._failure(job.verb, error), job.verb != "load" or self.loaded is None
 
-    def _failure(self, job: Job, error: BaseException) -> Reply:
+    def _failure(self, verb: str, error: BaseException) -> Reply:
         if isinstance(error, Stopped):
-            return error_reply("failed", f"{job.verb} was cancelled: {error}")
+            return error_reply("failed", f"{verb} was cancelled: {error}")
         if self._parts.is_oom(error):
-            text = f"{job.verb} ran out of memory: {describe(error)}; a smaller batch or model needs less"
+            text = f"{verb} ran out of memory: {describe(error)}; a smaller batch or model needs less"
             return error_reply("oom", text)
         if any(_mentions(one, BROKEN_CONTEXT) for one in _chain(error)):
             self.broken = describe(error)
         if not isinstance(error, Refusal):
             return error_reply("failed", describe(error))
         # A task file's mistake that shows itself only at work is no matter of its source any more.
-        late = error.kind == "bad-source" and job.verb != "load"
+        late = error.kind == "bad-source" and verb not in ("load", "serve")
         return error_reply("failed" if late else error.kind, str(error))
 
     def _tidy(self) -> None:
@@ -123,7 +149,7 @@ class Runner:
         header = {"ok": True, "warm": False, "samples": trainer.n_train, "test": trainer.n_test}
         header.update(classes=int(data.classes), buffers=sorted(trainer.buffers), device=chosen)
         reply = header, {"labels": trainer.labels}
-        self.loaded = Loaded(key, made.name, made.sha256, chosen, trainer, reply)
+        self.loaded = Loaded(key, made.name, made.sha256, chosen, trainer, data, reply)
         return reply
 
     def _task(self, task: Mapping[str, Any]) -> Any:
@@ -157,6 +183,7 @@ class Runner:
         training = self._training
         job.of = min(self._of, training.done + steps)
         taken_s = [] if steps == 0 else training.advance(steps, _counting(job, lambda: training.done), limit_s)
+        self.serving.ended()  # what follows is no minibatch
         job.done = training.done
         header = {"ok": True, "done": training.done, "of": self._of, "seconds": [float(one) for one in taken_s]}
         header.update(stopped=_stopped(job), loss=None, accuracy=None)
@@ -199,6 +226,48 @@ class Runner:
 
     def _infer(self, job: Job) -> Reply:
         return {"ok": True, "seconds": [float(one.step_s) for one in self._timed(job, "batches", "infer")]}, {}
+
+    def _serve(self, job: Job) -> Reply:
+        service, share = service_of(job.header), training_share_of(job.header)
+        _ = arrivals_from(job.header, 0.0)  # refused before anything is made
+        self.serving.room_for(service.name)
+        task, seed = an_object(job.header, "task"), a_count(job.header, "seed", 0)
+        device = job.header.get("device", "auto")
+        if device not in DEVICES:
+            raise BadField("device", repr(device), f"one of {', '.join(DEVICES)}")
+        if device == "auto" and self.loaded is not None:
+            chosen = self.loaded.device
+        else:
+            chosen = self._parts.choose_device(self.device if device == "auto" else device)
+        made = self._task(task)
+        data = self._data_for(made, job.header)
+        _go_on(job, "nothing was changed")
+        net = self._parts.make_inference(
+            made, data, chosen, arrays=job.arrays or None, seed=seed, most=service.batch_size
+        )
+        reply = self.serving.install(service, lambda: arrivals_from(job.header, time.monotonic()), net, job)
+        if share is not None:
+            self.serving.loop.training_share = share
+        return reply
+
+    def _data_for(self, task: Any, fields: Mapping[str, Any]) -> Any:
+        """What a service's images are like: its own source, else what is loaded, else noise for a built-in task."""
+        if fields.get("data") is not None:
+            source = an_object(fields, "data")
+            self._check_source(source)
+            return (task.data or self._parts.read)(source)
+        fits = "builtin" not in fields["task"] or (
+            self.loaded is not None and shape_of(self.loaded.data) == networks.shape(task.name)
+        )
+        if self.loaded is not None and fits:
+            return self.loaded.data
+        if "builtin" in fields["task"]:
+            return self._parts.read(networks.synthetic(task.name))
+        raise BadField("data", "none, and nothing is loaded", "a source whose images the task's network takes")
+
+    def _unserve(self, job: Job) -> Reply:
+        name = None if job.header.get("name") is None else a_text(job.header, "name")
+        return {"ok": True, "services": self.serving.remove(name)}, {}
 
     def _timed(self, job: Job, field: str, kind: Any) -> List[Any]:
         trainer = self._trainer()

@@ -29,6 +29,7 @@ class Parts(NamedTuple):
     used_cuda_mb: Callable[[], int]
     release: Callable[[], None]
     is_oom: Callable[[BaseException], bool]
+    make_inference: Callable[..., Any]
 
 
 def real_parts() -> Parts:
@@ -44,11 +45,16 @@ def real_parts() -> Parts:
         used_cuda_mb=_used_cuda_mb,
         release=_release,
         is_oom=_is_oom,
+        make_inference=_make_inference,
     )
 
 
 def _trainer() -> Any:
     return importlib.import_module("fedge.worker.trainer")
+
+
+def _make_inference(*given: Any, **fields: Any) -> Any:
+    return importlib.import_module("fedge.worker.inference").Inference(*given, **fields)
 
 
 def _prepare_torch(device: str) -> Facts:

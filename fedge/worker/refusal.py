@@ -6,7 +6,7 @@ KINDS = {
     "bad-request": "the request cannot be meant so, or is no frame",
     "unknown-verb": "there is no such verb",
     "no-task": "nothing is loaded, or the trainer was restarted since",
-    "busy": "another job runs, or too many connections are open",
+    "busy": "another job runs, too many connections are open, or a service had no room or time for a request",
     "hash": "a task file is not the one that was promised",
     "bad-source": "a task or its data is not what was promised, or lies outside the roots",
     "oom": "memory ran out, on the GPU or the board; the worker is usable again",

@@ -39,6 +39,10 @@ LOOK_S = 0.05
 """How soon a cancel is seen by a job whose arrays have stopped coming. Chosen by us."""
 MOST_CONNECTIONS = 32
 """A board has one client and perhaps a person; each connection is a thread. Chosen by us."""
+MOST_ASKING = 16
+"""Connections that may wait for a service's answer, so that places are left for jobs and ``status``. Chosen by us."""
+MOST_REQUEST = 16 << 20
+"""Bytes of a request's images: many may come at once, beside a job's arrays. Chosen by us."""
 MOST_ROOM = 256 << 20
 """Bytes of memory for arrays that are kept from one request to the next. Chosen by us."""
 GRACE_S = 0.25
@@ -108,18 +112,21 @@ class Service:
         self._runner = runner
         self._start = start
         self._slot = Slot()
+        runner.serving.pause, runner.serving.nudge = self._slot.pause, self._slot.nudge
+        self._asking = threading.BoundedSemaphore(MOST_ASKING)
         self._begun_s = time.monotonic()
         self._places = threading.BoundedSemaphore(MOST_CONNECTIONS)
         self._told = threading.Event()
         self._room = np.empty(0, np.uint8)
 
     def work(self) -> int:
-        """The main thread: get ready, then run one job after the other."""
+        """The main thread: get ready, then run one job after the other; between them the services are served."""
         if self._start.last_exit is not None:
             time.sleep(GRACE_S)
         self._runner.prepare()
         while not self._runner.broken:
-            job = self._slot.wait()
+            self._runner.serving.stand_by(lambda: self._slot.ready or bool(self._runner.broken))
+            job = self._slot.wait(0.0)
             if job is not None:
                 reply = self._runner.run(job)
                 self._slot.free(job)  # before the answer: whoever has it may ask for the next thing at once
@@ -180,12 +187,14 @@ class Service:
             )
         elif verb in JOB_VERBS:
             return self._do(connection, Job(str(verb), head))
+        elif verb == "request":
+            return self._ask(connection, Job(verb, head))
         elif verb == "status":
             problem = self.status(), {}
         elif verb == "cancel":
             problem = {"ok": True, "cancelled": self._slot.cancel()}, {}
         else:
-            verbs = ", ".join(("status", "cancel", *JOB_VERBS))
+            verbs = ", ".join(("status", "cancel", "request", *JOB_VERBS))
             problem = error_reply("unknown-verb", f"verb: got {str(verb)[:40]!r}; one of {verbs}")
         frames.Body(connection, head).drain(Patience(connection, head.body_bytes).wait)
         return problem
@@ -203,6 +212,28 @@ class Service:
             return refusal
         finally:
             self._slot.free(job)  # for a request that never became a job; else it is free already
+            job.close()
+
+    def _ask(self, connection: socket.socket, job: Job) -> Reply:
+        """A request to a standing service: it waits beside the jobs, not for its turn among them."""
+        body, patience = frames.Body(connection, job.head), Patience(connection, job.head.body_bytes)
+        if job.head.body_bytes > MOST_REQUEST or not self._asking.acquire(blocking=False):
+            body.drain(patience.wait)
+            job.close()
+            text = f"request: at most {MOST_REQUEST >> 20} MiB of images, and {MOST_ASKING} requests at a time"
+            return error_reply("busy" if job.head.body_bytes <= MOST_REQUEST else "bad-request", text)
+        try:
+            job.arrays = body.read(None, patience.wait)
+            refusal = self._runner.serving.ask(job)
+        except MemoryError:
+            return error_reply("oom", "request: no memory for its images; send fewer at a time")
+        else:
+            if refusal is None:
+                _wait(connection, job)
+                return job.answer()
+            return refusal
+        finally:
+            self._asking.release()
             job.close()
 
     def _received(self, job: Job, body: frames.Body, patience: "Patience") -> Optional[Reply]:
@@ -242,6 +273,7 @@ class Service:
         fields.update(device=runner.device if loaded is None else loaded.device)
         fields.update(state="idle" if job is None else "busy", job=None if job is None else job.progress())
         fields.update(restarts=self._start.restarts, last_exit=self._start.last_exit, rss_mb=_rss_mb())
+        fields.update(services=runner.serving.told())
         fields.update(up_s=time.monotonic() - self._begun_s)
         return fields
 

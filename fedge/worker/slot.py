@@ -7,6 +7,9 @@ from typing import Any, Callable, Dict, Optional, Tuple
 
 from fedge.worker.frames import Arrays, Head
 
+LONGEST_PAUSE_S = 3600.0
+"""Longer ones end early, which costs nothing; an infinite one cannot be waited for."""
+
 Reply = Tuple[Dict[str, Any], Arrays]
 """The header and the arrays of an answer."""
 
@@ -25,14 +28,18 @@ class Job:
         self.first_step_s: Optional[float] = None
         self.cancelled = threading.Event()
         self.abandoned = False
+        self.before_step: Callable[["Job"], None] = lambda _job: None
+        """What has to be done before each minibatch besides: standing services come first."""
         self._clock = clock
-        self._arrived_s = clock()
+        self.arrived_s = clock()
         self.ended, self._end = os.pipe()
 
     def watch(self) -> bool:
         """Whether to stop now; called before each minibatch, and so also the place where the first one is timed."""
+        if not self.cancelled.is_set():
+            self.before_step(self)
         if self.first_step_s is None:
-            self.first_step_s = self._clock() - self._arrived_s
+            self.first_step_s = self._clock() - self.arrived_s
         return self.cancelled.is_set()
 
     def abandon(self) -> None:
@@ -69,6 +76,7 @@ class Slot:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._ready: Optional[Job] = None
+        self._nudged = False
         self.job: Optional[Job] = None
 
     def claim(self, job: Job) -> Optional[Job]:
@@ -91,6 +99,23 @@ class Slot:
             self._changed.wait_for(lambda: self._ready is not None, limit_s)
             job, self._ready = self._ready, None
             return job
+
+    @property
+    def ready(self) -> bool:
+        """Whether a job waits to be run."""
+        return self._ready is not None
+
+    def pause(self, limit_s: float) -> None:
+        """Wait until a job may run, until a ``nudge`` (also one since the last pause), or for so long."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._nudged or self.ready, min(limit_s, LONGEST_PAUSE_S))
+            self._nudged = False
+
+    def nudge(self) -> None:
+        """End the pause: there is something to look at."""
+        with self._changed:
+            self._nudged = True
+            self._changed.notify()
 
     def free(self, job: Job) -> None:
         """The job needs the room no longer."""

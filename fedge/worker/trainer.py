@@ -280,20 +280,9 @@ class Trainer:
         return float(self.task.loss(scores, y)) * len(y)
 
     def _load(self, arrays: Arrays) -> None:
-        own = self._net.state_dict()
-        if set(arrays) != set(own):
-            got = f"arrays called {_few(list(arrays))}"
-            raise BadCall("model arrays", got, f"this model's {len(own)}: {_few(list(own))}")
-        for name, tensor in own.items():
-            shape = np.shape(arrays[name])
-            if shape != tuple(tensor.shape):
-                got = f"{name} of shape {shape}"
-                raise BadCall("model arrays", got, f"shape {tuple(tensor.shape)}")
+        _check_arrays(self._net, arrays)
         self._end()
-        for name, tensor in own.items():
-            array = np.asarray(arrays[name])
-            # An average of integer buffers (batch norm's step counter) is no integer any more.
-            tensor.copy_(_tensor(array if tensor.is_floating_point() else np.rint(array)))
+        load_arrays(self._net, arrays)
 
 
 class Training:
@@ -319,21 +308,23 @@ class Training:
     def advance(self, steps: int, stop: Callable[[], bool] = never, limit_s: Optional[float] = None) -> List[float]:
         """Do the next ``steps`` minibatches, or those that are left, and give the seconds of each.
 
-        ``stop`` is asked before each. With ``limit_s`` only as many are done as fit into so many seconds if the next
+        ``stop`` is asked before each; the time that it takes counts for the limit, but for none of the minibatches.
+        With ``limit_s`` only as many are done as fit into so many seconds if the next
         one takes as long as the last, but at least one. Raises ``BadCall`` when this training was ended.
         """
         descent, trainer = self._open(), self._trainer
         seconds: List[float] = []
         with trainer.forked():
             _set_random_state(trainer.device, self._random)
-            begin_s = last_s = trainer.settled_s()
+            begin_s = trainer.settled_s()
             for _ in range(min(steps, self.steps - self.done)):
-                if stop() or (limit_s is not None and seconds and last_s - begin_s + seconds[-1] > limit_s):
+                if stop():
+                    break
+                last_s = trainer.now_s()  # ``stop`` leaves the device idle
+                if limit_s is not None and seconds and last_s - begin_s + seconds[-1] > limit_s:
                     break
                 self._seen.append(descent.step(*trainer.minibatch(next(self._order))))
-                now_s = trainer.settled_s()
-                seconds.append(now_s - last_s)
-                last_s = now_s
+                seconds.append(trainer.settled_s() - last_s)
             self._random = _random_state(trainer.device)
         return seconds
 
@@ -426,6 +417,27 @@ class Feed:
             x = torch.empty((count, *self._x.shape[1:]), dtype=self._x.dtype, pin_memory=True)
             self._pinned = x, torch.empty((count,), dtype=self._y.dtype, pin_memory=True)
         return self._pinned
+
+
+def load_arrays(net: nn.Module, arrays: Arrays) -> None:
+    """Put a model's arrays into its network; raises ``BadCall`` for those of another model, before any is put."""
+    _check_arrays(net, arrays)
+    for name, tensor in net.state_dict().items():
+        array = np.asarray(arrays[name])
+        # An average of integer buffers (batch norm's step counter) is no integer any more.
+        tensor.copy_(_tensor(array if tensor.is_floating_point() else np.rint(array)))
+
+
+def _check_arrays(net: nn.Module, arrays: Arrays) -> None:
+    own = net.state_dict()
+    if set(arrays) != set(own):
+        got = f"arrays called {_few(list(arrays))}"
+        raise BadCall("model arrays", got, f"this model's {len(own)}: {_few(list(own))}")
+    for name, tensor in own.items():
+        shape = np.shape(arrays[name])
+        if shape != tuple(tensor.shape):
+            got = f"{name} of shape {shape}"
+            raise BadCall("model arrays", got, f"shape {tuple(tensor.shape)}")
 
 
 def minibatches(share: Labels, steps: int, batch_size: int, rng: "np.random.Generator") -> Iterator[Labels]:

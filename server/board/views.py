@@ -220,6 +220,12 @@ class BoardRound:
     power_w: float | None
     predicted_power_w: float | None
     power_error: float | None
+    requests: int | None = None
+    late_requests: int | None = None
+    latency_p99_s: float | None = None
+    latency_budget_s: float | None = None
+    train_steps_per_s: float | None = None
+    """Of its standing inference service; None without one. Late are those dropped, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,6 +441,11 @@ def board_round(row: ClientRow) -> BoardRound:
         power_w=row.power_w,
         predicted_power_w=row.predicted_power_w,
         power_error=_error(row.predicted_power_w, row.power_w),
+        requests=row.requests,
+        late_requests=None if row.late_requests is None else row.late_requests + (row.dropped_requests or 0),
+        latency_p99_s=row.latency_p99_s,
+        latency_budget_s=row.latency_budget_s,
+        train_steps_per_s=row.train_steps_per_s,
     )
 
 

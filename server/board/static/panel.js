@@ -74,6 +74,15 @@ function table(rounds) {
   $("p-rounds").replaceWith(body);
 }
 
+// What the board's standing inference service did in the last round that it served in.
+function service(rounds) {
+  const last = rounds.filter(round => round.requests !== null && round.requests !== undefined).at(-1);
+  $("p-service").hidden = !last;
+  if (!last) return;
+  const held = `99 % of ${number(last.requests, 3)} requests within ${duration(last.latency_p99_s)} of ${duration(last.latency_budget_s)}`;
+  $("p-service").textContent = `Service in round ${last.round}: ${held}, ${last.late_requests} late or dropped; ${number(last.train_steps_per_s, 3)} minibatches trained per second.`;
+}
+
 function charts() {
   if (!history) return;
   const { curve, rounds, board } = history, unix = history.clock === "unix";
@@ -108,6 +117,7 @@ async function read(seconds) {
   if (mine !== turn || wanted !== name) return;
   $("p-curve").textContent = history.sampled ? "" : "(from round reports: there are no samples)";
   table(history.rounds);
+  service(history.rounds);
   events(history.events, history.clock === "unix");
   charts();
   panel.dataset.read = wanted;
@@ -127,6 +137,7 @@ export function open(board, seconds) {
   if (told) now(told, seconds);
   for (const id of ["p-power", "p-temperature", "p-step", "p-watts"]) $(id).replaceChildren();
   $("p-rounds").replaceChildren();
+  $("p-service").hidden = true;
   $("p-events").replaceChildren();
   // Its own address, so that it can be opened again.
   window.history.replaceState(null, "", `#board=${encodeURIComponent(board)}`);

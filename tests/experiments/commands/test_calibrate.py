@@ -18,10 +18,11 @@ from fedge.profiles.table import COLUMNS
 from fedge.types import PowerMode
 
 
-def _write(path: Path, seed: int) -> Path:
+def _write(path: Path, seed: int, sizes: tuple[int, ...] = (16,)) -> Path:
     truth, modes = another_workload(np.random.default_rng(seed)), grid()
     rows = [
-        f"{c:g},{f * 1e3:g},{g * 1e6:.0f},{m * 1e6:.0f},16,{t * 1e3},{w}"
+        f"{c:g},{f * 1e3:g},{g * 1e6:.0f},{m * 1e6:.0f},{size},{t * 1e3 * size / 16},{w}"
+        for size in sizes
         for (c, f, g, m), t, w in zip(modes.knobs, step_s(truth, MAXN, modes), power_w(truth, MAXN, modes), strict=True)
     ]
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -73,4 +74,57 @@ def test_two_tables_of_one_name_are_refused_before_anything_is_written(tmp_path:
 
     with pytest.raises(BadInput, match=r"two tables for b--n\.yaml"):
         calibrate(tables, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_table_of_inference_gets_a_file_per_batch_size(tmp_path: Path) -> None:
+    table = _write(tmp_path / "my-board" / "infer" / "net.csv", 1, (1, 4, 16))
+
+    results = calibrate([table], out=tmp_path / "out")
+
+    assert [(r.kind, r.batch_size) for r in results] == [("infer", 1), ("infer", 4), ("infer", 16)]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "my-board--net--b1.yaml",
+        "my-board--net--b16.yaml",
+        "my-board--net--b4.yaml",
+    ]
+    for result in results:
+        profile = read_profile(Path(result.written or ""))
+        assert (profile.kind, profile.batch_size) == ("infer", result.batch_size)
+        assert max(result.time_mape, result.power_mape) < 0.015
+
+
+def test_one_batch_size_of_a_table_of_inference_can_be_chosen(tmp_path: Path) -> None:
+    table = _write(tmp_path / "my-board" / "infer" / "net.csv", 1, (1, 4))
+
+    (result,) = calibrate([table], batch_size=4, out=tmp_path / "out")
+
+    assert Path(result.written or "").name == "my-board--net--b4.yaml"
+
+
+def test_the_kind_can_be_said_where_the_path_does_not_tell(tmp_path: Path) -> None:
+    table = _write(tmp_path / "net.csv", 1, (1, 4))
+
+    assert [r.kind for r in calibrate([table], device="b", kind="infer")] == ["infer", "infer"]
+    with pytest.raises(BadInput, match="choose one with --batch-size"):
+        calibrate([table], device="b", kind="train")
+    with pytest.raises(BadInput, match="choose one with --batch-size"):
+        calibrate([table], device="b")
+
+
+def test_training_and_inference_of_a_workload_do_not_share_a_file(tmp_path: Path) -> None:
+    tables = [_write(tmp_path / "b" / kind / "net.csv", 1) for kind in ("train", "infer")]
+
+    results = calibrate(tables, out=tmp_path / "out")
+
+    assert [Path(r.written or "").name for r in results] == ["b--net.yaml", "b--net--b16.yaml"]
+
+
+def test_a_batch_size_with_too_few_modes_is_named(tmp_path: Path) -> None:
+    table = _write(tmp_path / "b" / "infer" / "net.csv", 1, (1, 4))
+    lines = table.read_text(encoding="utf-8").splitlines()
+    table.write_text("\n".join(lines[: len(grid()) + 6]), encoding="utf-8")
+
+    with pytest.raises(BadInput, match="5 power modes at batch size 4; at least 20"):
+        calibrate([table], out=tmp_path / "out")
     assert not (tmp_path / "out").exists()

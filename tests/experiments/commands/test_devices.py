@@ -108,3 +108,23 @@ def test_every_mode_as_json_is_a_record(console: Console) -> None:
 def test_a_preset_as_json_is_a_record(console: Console) -> None:
     show_modes("nano", "MAXN", False, console, json=True)
     assert json.loads(_said(console)) == {"cores": 4, "cpu_mhz": 1479.0, "gpu_mhz": 921.6, "mem_mhz": 1600.0}
+
+
+def test_a_board_says_which_workloads_have_costs_of_its_own(console: Console) -> None:
+    show_device("agx-orin", console)
+    orin = _said(console)
+    show_device("nano", console)
+    nano = _said(console).removeprefix(orin)
+
+    assert "resnet50-imagenet" in orin
+    assert orin.count("batch 1 4 16 32 64") == 2
+    assert "none of its own" not in orin
+    assert nano.count("none of its own") == 2
+
+
+def test_a_boards_costs_as_json_are_batch_sizes_by_kind_and_workload(console: Console) -> None:
+    show_device("agx-orin", console, json=True)
+    calibrated = json.loads(_said(console))["calibrated"]
+
+    assert calibrated["train"]["yolov8n-coco"] == [16]
+    assert calibrated["infer"]["resnet50-imagenet"] == [1, 4, 16, 32, 64]

@@ -30,6 +30,18 @@ def test_a_profile_comes_back_as_it_was_written(tmp_path: Path) -> None:
     )
 
 
+def test_a_profile_of_inference_is_named_by_its_batch_size_and_tells_its_bad_rows(tmp_path: Path) -> None:
+    assert PROFILE.evidence is not None
+    seen = dataclasses.replace(PROFILE.evidence, time_rows_off=3, power_rows_off=7)
+
+    path = write_profile(dataclasses.replace(PROFILE, kind="infer", evidence=seen), tmp_path)
+    back = read_profile(path)
+
+    assert path.name == "nano--my-net--b8.yaml"
+    assert (back.kind, back.evidence) == ("infer", seen)
+    assert "kind" not in write_profile(PROFILE, tmp_path).read_text(encoding="utf-8")
+
+
 def test_the_source_of_a_read_profile_names_table_rows_and_errors(tmp_path: Path) -> None:
     source = read_profile(write_profile(PROFILE, tmp_path)).source
 

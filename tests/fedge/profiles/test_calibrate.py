@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from contracts.boards import MAXN, another_workload, grid
 
 from fedge.physics.model import power_w, step_s
-from fedge.profiles.calibrate import calibrate, errors_of
+from fedge.profiles.calibrate import calibrate, calibrate_series, errors_of
 from fedge.profiles.table import read_table
 from fedge.types import ProfileTable
 
@@ -43,6 +44,17 @@ def test_errors_count_every_row() -> None:
     assert errors.mape == pytest.approx(0.25)
     assert errors.p95_ape > 0.8
     assert errors.residual_sd_log == 0.0
+    assert errors.rows_off == 1
+
+
+def test_sizes_fitted_together_are_each_judged_on_their_own_table() -> None:
+    small = _table(noise=0.02)
+    large = dataclasses.replace(small, batch_size=32, step_s=2 * small.step_s, sha256="1" * 64)
+
+    fits = calibrate_series([small, large])
+
+    assert [(done.batch_size, done.sha256, done.maxn) for done in fits] == [(16, "0" * 64, MAXN), (32, "1" * 64, MAXN)]
+    assert [done.time.mape for done in fits] == pytest.approx([0.016, 0.016], abs=0.003)
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fedge.errors import BadInput
 from fedge.profiles.health import notes_of
-from fedge.profiles.table import COLUMNS, read_table
+from fedge.profiles.table import COLUMNS, batch_sizes_of, kind_of, read_table
 from fedge.types import PowerMode
 
 HEAD = ",".join(COLUMNS)
@@ -250,3 +250,15 @@ def test_damaged_bytes_are_read_or_refused_in_one_line(tmp_path: Path, start: in
     path.write_bytes(whole[:start] + put + whole[start + cut :])
 
     _reads_or_refuses(path)
+
+
+def test_a_tables_batch_sizes_are_listed_in_order(tmp_path: Path) -> None:
+    rows = [row.replace(",16,", f",{size},") for size in (32, 4) for row in ROWS]
+
+    assert batch_sizes_of(_file(tmp_path, *rows)) == (4, 32)
+
+
+def test_a_folder_named_infer_makes_a_table_one_of_inference(tmp_path: Path) -> None:
+    assert kind_of(tmp_path / "infer" / "net.csv") == "infer"
+    assert kind_of(tmp_path / "train" / "net.csv") == "train"
+    assert kind_of(tmp_path / "net.csv") == "train"

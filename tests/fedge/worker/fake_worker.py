@@ -89,6 +89,23 @@ class Trainer:
         Trainer.recovered += 1
 
 
+class Inference:
+    """Its scores are the image's first value, and that plus one; what its task's name says happens in each batch."""
+
+    device = "cpu"
+    shape = tasks.Shape(1, 2, 2)
+
+    def __init__(self, task, data, device, arrays, seed, most):
+        self.task, self.arrays, self.sizes = task, arrays, []
+
+    def scores(self, images):
+        self.sizes.append(len(images))
+        if len(self.sizes) > 2 * 4:  # warmed up
+            HAPPENINGS[self.task.name]()
+        first = [0 if one is None else float(one.ravel()[0]) for one in images]
+        return np.asarray([[one, one + 1] for one in first], np.float32)
+
+
 class Training:
     def __init__(self, trainer, steps):
         self.trainer, self.steps, self.done, self.ended = trainer, steps, 0, False
@@ -168,6 +185,7 @@ def parts():
         used_cuda_mb=lambda: 0,
         release=lambda: None,
         is_oom=lambda error: isinstance(error, MemoryError) or "NvMapMem" in str(error),
+        make_inference=Inference,
     )
 
 

@@ -198,7 +198,8 @@ def test_a_limit_allows_the_minibatches_that_fit_and_one_at_least():
     def done(limit_s, *seconds):
         trainer = made()
         training = trainer.start(trainer.initial_arrays(1), SHARE, 5, OPTIONS)
-        trainer.now_s = Clock(0.0, *seconds)
+        looks = [tick for one in seconds for tick in (0.0, one)]  # each minibatch begins and ends with a look
+        trainer.now_s = Clock(0.0, *looks)
         return training.advance(4, never, limit_s)
 
     assert done(1.0, 5.0, 1.0, 1.0, 1.0) == [5.0]

@@ -1,0 +1,229 @@
+"""``fedge concurrent eval``: judges strategies on measured tables, prints what they reach, writes rows."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from experiments.commands.concurrent_tables import Tables, check_pair, tables_of
+from experiments.commands.outputs import check_output
+from experiments.commands.study_jobs import play_all
+from fedge import registry
+from fedge.concurrency.pair import pair_of
+from fedge.concurrency.problems import FAMILIES, Family, Problem, default_problems, problems_of
+from fedge.errors import BadInput, FedgeError
+from fedge.evaluation.study import one_thread
+from fedge.strategies import DEFAULT, STRATEGIES
+from fedge.studies.concurrent.engine import Case, Job, run
+from fedge.studies.concurrent.ground import known_of
+from fedge.studies.concurrent.row import Row, as_data
+from fedge.telemetry import run_folder
+from fedge.types import ProfileTable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+DEFAULT_PROBLEMS = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The options as they were typed."""
+
+    tables: Tables
+    strategies: str = DEFAULT
+    problems: str = DEFAULT_PROBLEMS
+    reuse: bool = False
+    sample: int | None = None
+    seed: int = 0
+    seeds: int = 1
+
+
+def evaluate(asked: Asked, json_file: Path | None) -> None:
+    """Judge, print the tables, write ``json_file`` where given.
+
+    Raises ``BadInput`` for wrong input before anything is played, ``FedgeError`` at the end when a strategy failed.
+    """
+    check_output("--json", json_file, "[")
+    rows = judge(jobs_of(asked))
+    from experiments.report.concurrent.strategies import as_tables
+
+    _console().print(as_tables(rows))
+    if json_file is not None:
+        write_rows(json_file, rows)
+    _check_failures(rows)
+
+
+def jobs_of(asked: Asked) -> list[Job]:
+    """What is to be played, in the order of the rows; raises ``BadInput`` for everything wrong with the options."""
+    names = _strategies(asked.strategies)
+    default = family_of(bool(asked.tables.train), bool(asked.tables.infer))
+    given = None if asked.problems == DEFAULT_PROBLEMS else read_problems(Path(asked.problems), default)
+    cases = _cases(asked.tables, given)
+    least = min(len(case.problems) for case in cases)
+    if asked.sample is not None and asked.sample > least:
+        raise BadInput("--sample", str(asked.sample), f"at most {least}: so many problems there are")
+    return [
+        Job(case, name, seed, asked.sample, asked.reuse)
+        for case in cases
+        for name in names
+        for seed in range(asked.seed, asked.seed + asked.seeds)
+    ]
+
+
+def judge(jobs: Sequence[Job], workers: int | None = None) -> list[Row]:
+    """Play all jobs on as many processes as this one has cores, with a line of progress on the error stream."""
+    with one_thread(), _progress(len(jobs)) as told:
+        return play_all(play, jobs, told, workers)
+
+
+def play(job: Job) -> Row:
+    """The row of one job; its ``seconds`` are those of a core, whatever else the machine does."""
+    return run(job, _Core())
+
+
+class _Core:
+    """A clock of the time that this process has computed; nothing waits by it."""
+
+    def now_s(self) -> float:
+        return time.process_time()
+
+    def sleep_s(self, seconds: float) -> None:
+        raise NotImplementedError
+
+
+def family_of(trains: bool, infers: bool) -> Family:
+    """The family of the problems that tables alone make."""
+    return "concurrent" if trains and infers else "train" if trains else "infer"
+
+
+def read_problems(path: Path, family: Family) -> tuple[Problem, ...]:
+    """The problems of a YAML or JSON file; those with a rate that name no family are of ``family``.
+
+    Raises ``BadInput``.
+    """
+    import yaml
+
+    right = "a YAML or JSON file that can be read: a list of problems"
+    try:
+        entries = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadInput("--problems", str(path), f"`default`, or {right} ({error.strerror})") from error
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        raise BadInput("--problems", f"{path}: {' '.join(str(error).split())[:120]}", right) from error
+    if family == "infer" and isinstance(entries, list):
+        entries = [_inferring(entry) for entry in entries]
+    return problems_of(entries, str(path))
+
+
+def _inferring(entry: object) -> object:
+    """Without a training table a problem with a rate is one of inference."""
+    if isinstance(entry, dict) and "family" not in entry and entry.get("rate_hz") is not None:
+        return {**entry, "family": "infer"}
+    return entry
+
+
+def write_rows(path: Path, rows: Sequence[Row]) -> None:
+    """The rows as a JSON list."""
+    try:
+        run_folder.write_json(path, [as_data(row) for row in rows])
+    except OSError as error:
+        raise BadInput("--json", str(path), f"a file that can be written ({error.strerror})") from error
+
+
+# Input ----------------------------------------------------------------------------------------------------------------
+
+
+def _strategies(text: str) -> tuple[str, ...]:
+    names = [word.strip() for word in text.split(",")]
+    if not all(names) or len(set(names)) < len(names):
+        raise BadInput("--strategy", repr(text), "names of strategies, separated by commas, each once")
+    for name in names:
+        registry.load("--strategy", name, STRATEGIES)
+    return tuple(names)
+
+
+def _cases(tables: Tables, given: tuple[Problem, ...] | None) -> list[Case]:
+    """Every training table with every inference table, and per pair every family that there are problems of."""
+    training, inference = tables_of(tables)
+    problems = default_problems(family_of(bool(training), bool(inference))) if given is None else given
+    cases: dict[tuple[str, ...], Case] = {}
+    for of in FAMILIES:
+        of_family = tuple(problem for problem in problems if problem.family == of)
+        if not of_family:
+            continue
+        _check_jobs(of, training, inference)
+        for train in training if of != "infer" else [None]:
+            for infer in inference if of != "train" else [()]:
+                case = _case(of, of_family, train, infer)
+                cases[(of, case.about.train or "", case.about.infer or "")] = case
+    return list(cases.values())
+
+
+def _check_jobs(family: Family, training: Sequence[object], inference: Sequence[object]) -> None:
+    if family != "infer" and not training:
+        raise BadInput("--train", "no table", f"a training table: the problems are of family {family}")
+    if family != "train" and not inference:
+        raise BadInput("--infer", "no table", f"an inference table: the problems are of family {family}")
+
+
+def _case(
+    family: Family, problems: tuple[Problem, ...], train: ProfileTable | None, infer: Sequence[ProfileTable]
+) -> Case:
+    check_pair(train, infer)
+    pair = pair_of(train, infer)
+    known = known_of(pair, train, infer)
+    first = train or infer[0]
+    about = Row(
+        "",
+        pair.name,
+        family=family,
+        device=first.device,
+        train=train.path if train else None,
+        infer=infer[0].path if infer else None,
+        priors=known.priors,
+    )
+    return Case(pair, family, problems, known.ground, about)
+
+
+# Output ---------------------------------------------------------------------------------------------------------------
+
+
+def _check_failures(rows: Sequence[Row]) -> None:
+    errors = [f"{row.strategy} on {row.pair}: {row.error}" for row in rows if row.error is not None]
+    if errors:
+        raise FedgeError(f"{len(errors)} of {len(rows)} rows failed; {'; '.join(dict.fromkeys(errors))}")
+
+
+def _console(*, stderr: bool = False) -> Console:
+    from rich.console import Console
+
+    return Console(stderr=stderr)
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[str], None]]:
+    """A line on the error stream: how many jobs are done, which was the last; where there is no terminal, a line each.
+
+    A job takes up to a minute: without a terminal, say in a log, silence would look like a fault.
+    """
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = _console(stderr=True)
+    if not console.is_terminal:
+        yield lambda job: _say(f"fedge: done: {job}\n")
+        return
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("playing", total=total)
+        yield lambda job: progress.update(task, advance=1, description=job)
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text)
+    sys.stderr.flush()

@@ -1,0 +1,207 @@
+"""The jobs of ``fedge concurrent plan``: from measured tables, or from a board's calibrated costs, as tables alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from experiments.commands.concurrent_tables import Tables, check_pair, tables_of
+from fedge.concurrency.pair import FULCRUM_GRID, Pair, pair_of
+from fedge.concurrency.problems import BATCH_SIZES
+from fedge.concurrency.several import MOST_SERVICES, Demand
+from fedge.costs.inference import inference_cost
+from fedge.costs.profiles import CostProfile, cost_of
+from fedge.devices.catalogue import find, load_catalogue
+from fedge.errors import BadInput, UnknownName
+from fedge.modes import grid
+from fedge.physics import model
+from fedge.studies.concurrent.planning import Jobs
+from fedge.types import DeviceSpec, Modes, ProfileTable
+
+MOST_VALUES = (4, 7, 7, 3)
+"""Of a board's cores, CPU, GPU and memory clocks so many are looked at, evenly spread; chosen by us, as Fulcrum's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Typed:
+    """The options that say what is to run."""
+
+    train: Path | None = None
+    infer: tuple[Path, ...] = ()
+    device: str | None = None
+    train_workload: str | None = None
+    infer_workloads: tuple[str, ...] = ()
+    latency_s: tuple[float, ...] = ()
+    rate_hz: tuple[float, ...] = ()
+    batch_sizes: str | None = None
+    batch_size: int | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Source:
+    """The tables behind the jobs: measured, or made from a cost model; ``about`` says of each which it is."""
+
+    train: ProfileTable | None
+    infer: tuple[tuple[ProfileTable, ...], ...]
+    about: tuple[str, ...]
+    measured: bool
+
+    def pair(self, service: int = 0) -> Pair:
+        """The training job with one of the services."""
+        return pair_of(self.train, self.infer[service] if self.infer else ())
+
+
+def source_of(typed: Typed) -> Source:
+    """Where the jobs' costs come from; raises ``BadInput`` for options that do not go together."""
+    tables, names = bool(typed.train or typed.infer), bool(typed.train_workload or typed.infer_workloads)
+    if tables and names:
+        raise BadInput("--train-workload, --infer-workload", "names beside tables", "tables, or a --device and names")
+    source = _measured(typed) if tables else _calibrated(typed)
+    services = len(source.infer)
+    if services > MOST_SERVICES:
+        raise BadInput("--infer", f"{services} services", f"at most {MOST_SERVICES}")
+    for option, values in (("--latency-s", typed.latency_s), ("--rate-hz", typed.rate_hz)):
+        if len(values) != services:
+            raise BadInput(option, f"{len(values)} values", f"{services}: one for each inference job")
+        for value in values:
+            positive(option, value)
+    return replace(source, infer=tuple(_chosen(tables, typed.batch_sizes) for tables in source.infer))
+
+
+def positive(option: str, value: float) -> float:
+    """The value; raises ``BadInput`` unless it is a finite number above 0."""
+    if not 0.0 < value < float("inf"):
+        raise BadInput(option, f"{value:g}", "a number above 0")
+    return value
+
+
+def jobs_of(source: Source, typed: Typed) -> Jobs:
+    """The jobs over the modes that all tables have."""
+    flat = [table for tables in source.infer for table in tables]
+    pair = pair_of(source.train, flat)
+    # ``pair_of`` sorts by batch size; this is where each table went.
+    places = sorted(range(len(flat)), key=lambda i: flat[i].batch_size)
+    rank = {i: place for place, i in enumerate(places)}
+    services, first = [], 0
+    for name, tables, latency, rate in zip(names_of(source), source.infer, typed.latency_s, typed.rate_hz, strict=True):
+        rows = [rank[first + i] for i in range(len(tables))]
+        sizes = tuple(table.batch_size for table in tables)
+        services.append(Demand(name, rate, latency, sizes, pair.infer_s[rows], pair.infer_w[rows]))
+        first += len(tables)
+    trains = source.train is not None
+    return Jobs(pair.modes, tuple(services), pair.train_s if trains else None, pair.train_w if trains else None)
+
+
+def names_of(source: Source) -> list[str]:
+    """Names of the services, each once."""
+    names: list[str] = []
+    for tables in source.infer:
+        count = sum(name.split(" #")[0] == tables[0].workload for name in names)
+        names.append(f"{tables[0].workload} #{count + 1}" if count else tables[0].workload)
+    return names
+
+
+def _measured(typed: Typed) -> Source:
+    # One service may be there twice, at rates of its own.
+    training, _ = (
+        tables_of(Tables((typed.train,), (), typed.device, None, typed.batch_size)) if typed.train else ([], [])
+    )
+    inference = tuple(tables_of(Tables((), (path,), typed.device))[1][0] for path in typed.infer)
+    train = training[0] if training else None
+    check_pair(train, [table for tables in inference for table in tables])
+    paths = ([] if typed.train is None else [typed.train]) + list(typed.infer)
+    return Source(train, inference, tuple(f"measured: {path}" for path in dict.fromkeys(paths)), measured=True)
+
+
+def _calibrated(typed: Typed) -> Source:
+    if typed.device is None or not (typed.train_workload or typed.infer_workloads):
+        right = "measured tables (--train, --infer), or --device with --train-workload and --infer-workload"
+        raise BadInput("fedge concurrent plan", "nothing to plan for", right)
+    spec, specs = find(typed.device), load_catalogue()
+    modes = modes_of(spec)
+    sizes = sizes_of(typed.batch_sizes) if typed.batch_sizes else BATCH_SIZES
+    with _named("--train-workload"):
+        training = [] if typed.train_workload is None else [cost_of(spec, typed.train_workload, specs)]
+    with _named("--infer-workload"):
+        inference = [[inference_cost(spec, name, size, specs) for size in sizes] for name in typed.infer_workloads]
+    about = dict.fromkeys(_about(profiles) for profiles in (training, *inference) if profiles)
+    tables = tuple(tuple(_table(spec, modes, profile) for profile in profiles) for profiles in inference)
+    train = _table(spec, modes, training[0]) if training else None
+    return Source(train, tables, tuple(about), measured=False)
+
+
+@contextmanager
+def _named(option: str) -> Iterator[None]:
+    """An unknown workload is a mistake in this option."""
+    try:
+        yield
+    except UnknownName as error:
+        raise BadInput(option, error.got, error.right) from error
+
+
+def modes_of(spec: DeviceSpec) -> Modes:
+    """The modes that are looked at: Fulcrum's grid where the board has it, else some of each knob's values."""
+    knobs = (tuple(map(float, spec.cores)), spec.cpu_mhz, spec.gpu_mhz, spec.mem_mhz)
+    if all(set(wanted) <= set(known) for wanted, known in zip(FULCRUM_GRID, knobs, strict=True)):
+        chosen: list[tuple[float, ...]] = list(FULCRUM_GRID)
+    else:
+        chosen = [_thinned(values, most) for values, most in zip(knobs, MOST_VALUES, strict=True)]
+    cores, *clocks = chosen
+    return grid(spec, tuple(map(int, cores)), *clocks)
+
+
+def _thinned(values: Sequence[float], most: int) -> tuple[float, ...]:
+    ordered = sorted(values)
+    if len(ordered) <= most:
+        return tuple(ordered)
+    # From the top down: the lowest value of a knob is one that nobody uses.
+    chosen = np.linspace(len(ordered) - 1, 0, most + 1).round().astype(int)[:-1]
+    return tuple(ordered[i] for i in sorted(chosen))
+
+
+def _table(spec: DeviceSpec, modes: Modes, profile: CostProfile) -> ProfileTable:
+    """What a cost profile says of the modes, in the form of a measured table."""
+    seconds = model.step_s(profile.coefficients, spec.maxn, modes)
+    # A profile that is carried far can say more than the board can draw at all.
+    watts = np.minimum(model.power_w(profile.coefficients, spec.maxn, modes), spec.max_w.value)
+    sha256 = profile.evidence.sha256 if profile.evidence else ""
+    return ProfileTable(spec.name, profile.workload, profile.batch_size, modes, seconds, watts, sha256, profile.source)
+
+
+def _about(profiles: Sequence[CostProfile]) -> str:
+    """One line for the profiles of a job, one per batch size: what they are, and their errors on the modes measured."""
+    first = profiles[0]
+    what = {"train": "training", "infer": "inference"}[first.kind]
+    sizes = ", ".join(str(profile.batch_size) for profile in profiles)
+    labels = " and ".join(dict.fromkeys(profile.label for profile in profiles))
+    errors = [p.time_mape for p in profiles if p.time_mape is not None]
+    watts = [p.power_mape for p in profiles if p.power_mape is not None]
+    if errors and watts:
+        where = f"mean error up to {100 * max(errors):.1f} % in time, {100 * max(watts):.1f} % in power"
+    else:
+        where = first.source
+    return f"{labels}: {what} of {first.workload} in batches of {sizes} ({where})"
+
+
+def sizes_of(text: str) -> tuple[int, ...]:
+    """The batch sizes typed; raises ``BadInput``."""
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isascii() and word.isdigit() and int(word) > 0 for word in words) or len(set(words)) < len(words):
+        raise BadInput(
+            "--batch-sizes", repr(text), "whole numbers above 0, separated by commas, each once, e.g. 1,4,16"
+        )
+    return tuple(sorted(map(int, words)))
+
+
+def _chosen(tables: Sequence[ProfileTable], text: str | None) -> tuple[ProfileTable, ...]:
+    if text is None:
+        return tuple(tables)
+    sizes, known = sizes_of(text), {table.batch_size: table for table in tables}
+    missing = [size for size in sizes if size not in known]
+    if missing:
+        raise BadInput("--batch-sizes", str(missing[0]), f"of {tables[0].path}: {', '.join(map(str, known))}")
+    return tuple(known[size] for size in sizes)

@@ -1,0 +1,62 @@
+"""The tables of a training job and of inference jobs, as typed: read, named, and checked to belong to one board."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedge.errors import BadInput
+from fedge.evaluation.knowledge import board_of
+from fedge.profiles.table import batch_sizes_of, kind_of, read_table
+from fedge.types import ProfileTable
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """The options as they were typed; names default to the tables' paths."""
+
+    train: tuple[Path, ...] = ()
+    infer: tuple[Path, ...] = ()
+    device: str | None = None
+    workload: str | None = None
+    batch_size: int | None = None
+    """Of the training tables, where they hold several."""
+
+
+def tables_of(typed: Tables) -> tuple[list[ProfileTable], list[tuple[ProfileTable, ...]]]:
+    """The training tables, and every inference table at each of its batch sizes; raises ``BadInput``."""
+    if not typed.train and not typed.infer:
+        raise BadInput("--train, --infer", "no table", "a training table, an inference table or both")
+    if typed.workload is not None and len(typed.train) + len(typed.infer) > 1:
+        raise BadInput(
+            "--workload", f"{len(typed.train) + len(typed.infer)} tables", "one table: names come from paths"
+        )
+    for option, paths in (("--train", typed.train), ("--infer", typed.infer)):
+        if len({path.resolve() for path in paths}) < len(paths):
+            raise BadInput(option, "the same table twice", "each table once")
+    training = [_train_table(path, typed) for path in typed.train]
+    inference = [_infer_tables(path, typed) for path in typed.infer]
+    return training, inference
+
+
+def check_pair(train: ProfileTable | None, infer: Sequence[ProfileTable]) -> None:
+    """Raise ``BadInput`` when the tables are known to be of different kinds of board."""
+    names = [table.device for table in ([] if train is None else [train]) + list(infer)]
+    boards = [spec for spec in map(board_of, names) if spec is not None]
+    if any(spec != boards[0] for spec in boards):
+        got = ", ".join(dict.fromkeys(names))
+        raise BadInput("--train, --infer", f"tables of {got}", "tables of one kind of board (see --device)")
+
+
+def _train_table(path: Path, typed: Tables) -> ProfileTable:
+    if path.exists() and kind_of(path) == "infer":
+        raise BadInput("--train", f"{path}, which lies in a folder of inference", "a table of training")
+    return read_table(path, typed.device, typed.workload, typed.batch_size)
+
+
+def _infer_tables(path: Path, typed: Tables) -> tuple[ProfileTable, ...]:
+    if path.exists() and path.resolve().parent.name == "train":
+        raise BadInput("--infer", f"{path}, which lies in a folder of training", "a table of inference")
+    sizes = batch_sizes_of(path)
+    return tuple(read_table(path, typed.device, typed.workload, size) for size in sizes)

@@ -1,0 +1,43 @@
+"""Which batch size a service takes: the largest that holds its budget beside a training, from measured times.
+
+    b     requests of a batch            a    arrivals in 1/s           L    latency budget in s
+    t_in  seconds of a batch of b        t_tr seconds of a training minibatch, alone
+
+Fulcrum's peak latency is ``b / a + t_in``; on top, the batch waits for the minibatch of training that is under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+SIZES = (1, 2, 4, 8, 16, 32, 64)
+"""Batch sizes that are measured. Chosen by us."""
+KEEP_UP = 0.9
+"""A service may want so much of the time at most: ``t_in * a / b``; at 1 its queue grows for ever. Chosen by us."""
+
+
+def peak_s(batch_size: int, batch_s: float, step_s: float, rate_hz: float) -> float:
+    """The longest that a request takes under even arrivals: collecting, one training minibatch, its batch."""
+    return batch_size / rate_hz + step_s + batch_s
+
+
+def load(batch_size: int, batch_s: float, rate_hz: float) -> float:
+    """The share of the time that the service wants, in batches of this size."""
+    return batch_s * rate_hz / batch_size
+
+
+def holds(batch_size: int, batch_s: float, step_s: float, rate_hz: float, latency_s: float) -> bool:
+    """Whether batches of this size keep within the budget and keep up."""
+    in_time = peak_s(batch_size, batch_s, step_s, rate_hz) <= latency_s
+    return in_time and load(batch_size, batch_s, rate_hz) <= KEEP_UP
+
+
+def largest(batch_s: Mapping[int, float], step_s: float, rate_hz: float, latency_s: float) -> int | None:
+    """The largest size of ``batch_s`` (seconds by size) that holds; None when none does."""
+    return max((b for b, seconds in batch_s.items() if holds(b, seconds, step_s, rate_hz, latency_s)), default=None)
+
+
+def least_budget_s(batch_s: Mapping[int, float], step_s: float, rate_hz: float) -> float | None:
+    """The smallest budget that any of the sizes would hold; None when none keeps up."""
+    kept_up = (b for b, seconds in batch_s.items() if load(b, seconds, rate_hz) <= KEEP_UP)
+    return min((peak_s(b, batch_s[b], step_s, rate_hz) for b in kept_up), default=None)

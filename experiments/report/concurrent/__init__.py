@@ -1,0 +1,1 @@
+"""What training and inference on one board come to, for a terminal."""

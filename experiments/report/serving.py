@@ -1,0 +1,167 @@
+"""What standing inference services did beside training: latency against its budget, what was left; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from html import escape
+
+from experiments.report.cells import Cell, Table, badge, measured, swatch
+from experiments.report.chart import LEGEND, Chart, Section, Trace, axis, marks, round_axis
+from experiments.report.palette import ALARM, GREY, colours
+from experiments.report.participation import DASHES
+from experiments.report.quantities import UNKNOWN, duration, number, percent, ratio
+from experiments.report.runs import Run
+from experiments.report.sampling import view_of
+from fedge.experiment import Board, boards
+from fedge.telemetry.rows import ClientRow
+
+MAX_ROWS = 100
+"""Rows of the table on the page: the last rounds'."""
+LEAD = (
+    "What the boards' standing inference services did while the boards worked: every request's time from its arrival "
+    "to its answer, against the budget, and what was left for training."
+)
+
+
+def section(run: Run) -> tuple[Section, ...]:
+    """The section, where any board of the run serves."""
+    if not _rows(run):
+        return ()
+    table, count = served(run, MAX_ROWS), len(_rows(run))
+    more = f'<p class="caption">The last {MAX_ROWS} of {count:,} rows.</p>' if count > MAX_ROWS else ""
+    return (Section("Serving", LEAD, (_latency(run), _late(run), _training(run)), _asked(run) + table.html + more),)
+
+
+def served(run: Run, most: int = 0) -> Table:
+    """Per round and board what its service did; with ``most``, so many of the last rows."""
+    heads = ("round", "board", "requests", "late", "dropped", "budget", "median", "95 %", "99 %", "worst", "batch")
+    colour = colours(run.devices)
+    rows = tuple(_row(row, colour[run.kinds[row.board]]) for row in _rows(run)[-most:])
+    return Table("serving", (*heads, "share of time", "minibatches/s"), rows)
+
+
+def _row(row: ClientRow, colour: str) -> tuple[Cell, ...]:
+    budget_s = row.latency_budget_s
+    seconds = (row.latency_p50_s, row.latency_p95_s, row.latency_p99_s, row.latency_worst_s)
+    return (
+        measured(str(row.round), row.round),
+        swatch(colour, row.board),
+        _count(row.requests),
+        _count(row.late_requests),
+        _count(row.dropped_requests),
+        measured(duration(budget_s), budget_s, "s"),
+        *(_against(value, budget_s) for value in seconds),
+        _count(row.service_batch),
+        measured(percent(row.service_share), row.service_share),
+        measured(number(row.train_steps_per_s), row.train_steps_per_s, "1/s"),
+    )
+
+
+def _count(value: int | None) -> Cell:
+    return measured(UNKNOWN if value is None else f"{value:,}", value)
+
+
+def _against(value_s: float | None, budget_s: float | None) -> Cell:
+    """A latency, in the colour of an alarm where it is over the budget."""
+    over = value_s is not None and budget_s is not None and value_s > budget_s
+    shown = escape(duration(value_s))
+    html = f'<span class="status late">{shown}</span>' if over else shown
+    return Cell(html, numeric=True, value=value_s, unit="s")
+
+
+def _rows(run: Run) -> list[ClientRow]:
+    return [row for row in run.clients if row.requests is not None]
+
+
+def _serving(run: Run) -> list[Board]:
+    shown = set(view_of(run).boards)
+    return [board for board in boards(run.experiment) if board.entry.serving is not None and board.name in shown]
+
+
+def _asked(run: Run) -> str:
+    """What was asked of each kind of board, in words."""
+    told = dict[str, str]()
+    for board in boards(run.experiment):
+        spec = board.entry.serving
+        if spec is not None:
+            name = board.name.rpartition("-")[0]
+            how = f"{spec.rate_hz:g} requests a second ({spec.arrivals}) within {duration(spec.latency_s)}"
+            label = run.labels.get(name, {}).get("serving", {}).get("label", "")
+            told[name] = f"<b>{escape(name)}</b> serves {escape(spec.cost)} {badge(label) if label else ''}: {how}"
+    played = [row.service_played for row in _rows(run) if row.service_played is not None]
+    part = ""
+    if played and min(played) < 1.0:
+        part = (
+            " Of rounds with very many requests only the first are played one by one and the rest is taken to go "
+            f"likewise (at least {percent(min(played), 0)} were played); late ones are counted in proportion."
+        )
+    return f"<p>{'; '.join(told.values())}.{part}</p>"
+
+
+def _latency(run: Run) -> Chart:
+    """The 99th percentile as a share of the budget; the median as the thin line of the same board."""
+    data = [
+        *_lines(run, "99 %", lambda r: _percent_of(r.latency_p99_s, r.latency_budget_s), 2.2),
+        *_lines(run, "median", lambda r: _percent_of(r.latency_p50_s, r.latency_budget_s), 0.8),
+    ]
+    caption = (
+        "Thick: the 99th percentile of a round's requests; thin: the median. On the red line the whole budget is used "
+        "up. Percentiles are told to 5 %. " + view_of(run).note
+    )
+    return _chart(run, ("latency", "Latency against the budget", caption), data, "latency (% of the budget)", 100.0)
+
+
+def _late(run: Run) -> Chart:
+    data = _lines(run, "late", lambda r: _percent_of(float(_missed(r)), float(r.requests or 0)), 1.8)
+    caption = "Requests that were answered after the budget, or dropped."
+    return _chart(run, ("late", "Violations", caption), data, "requests (%)", None)
+
+
+def _training(run: Run) -> Chart:
+    data = _lines(run, "training", lambda r: r.train_steps_per_s, 1.8)
+    caption = "Minibatches trained per second of work, the service beside them."
+    return _chart(run, ("training", "Training throughput", caption), data, "minibatches/s", None)
+
+
+def _missed(row: ClientRow) -> int:
+    return (row.late_requests or 0) + (row.dropped_requests or 0)
+
+
+def _percent_of(part: float | None, whole: float | None) -> float | None:
+    share = ratio(part, whole)
+    return None if share is None else 100 * share
+
+
+def _lines(run: Run, name: str, value: Callable[[ClientRow], float | None], width: float) -> list[Trace]:
+    """One line per board; boards of one kind have one colour and different dashes."""
+    colour, rows = colours(run.devices), _rows(run)
+    return [
+        {
+            "type": "scatter",
+            "mode": marks(len(run.rounds)) if width > 1 else "lines",
+            "name": escape(board.name),
+            "legendgroup": escape(board.name),
+            "showlegend": width > 1,
+            "x": [row.round for row in rows if row.board == board.name],
+            "y": [value(row) for row in rows if row.board == board.name],
+            "line": {"color": colour[run.kinds[board.name]], "width": width, "dash": DASHES[i % len(DASHES)]},
+            "hovertemplate": f"{escape(board.name)}, {name}: %{{y:.3~g}}<extra></extra>",
+        }
+        for i, board in enumerate(_serving(run))
+    ]
+
+
+def _chart(run: Run, words: tuple[str, str, str], data: Sequence[Trace], unit: str, limit: float | None) -> Chart:
+    """``words`` are its key, title and caption; ``limit`` is drawn as a line."""
+    key, title, caption = words
+    line = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "line": {"color": ALARM, "width": 1.2, "dash": "dot"}}
+    highest = max((y for trace in data for y in trace["y"] if y is not None), default=0.0)
+    top = 1.08 * max(highest, limit or 0.0) or 1.0
+    layout = {
+        "xaxis": round_axis(len(run.rounds)),
+        "yaxis": axis(unit, range=[0, top], zerolinecolor=GREY),
+        "legend": LEGEND,
+        "showlegend": True,
+        "shapes": [] if limit is None else [{**line, "y0": limit, "y1": limit}],
+    }
+    return Chart(f"serving-{key}", title, caption, list(data), layout, 280)

@@ -1,0 +1,90 @@
+"""Checks a fleet's standing inference services before a run: known costs, rates and latencies that a board can hold."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from fedge.concurrency.service import MOST_SHARE, Demand, Inference, needed_s, standing
+from fedge.costs.inference import inference_cost
+from fedge.devices import catalogue
+from fedge.errors import BadInput, UnknownName
+from fedge.experiment import Board, Experiment, ServingSpec, boards
+from fedge.fleetsim.boards import Kind, kind_of
+from fedge.fleetsim.serving import average_of
+from fedge.pareto import nearest_row
+from fedge.rounds.serving import demand_of
+from fedge.types import DeviceSpec
+
+
+def check_serving(experiment: Experiment) -> None:
+    """Raise ``BadInput`` for the first service that the boards of its entry cannot hold, as the average of their kind.
+
+    The training beside it counts: nothing is served while a minibatch goes on.
+    """
+    firsts = {board.entry: board for board in reversed(boards(experiment))}
+    for i, entry in enumerate(experiment.fleet):
+        if entry.serving is not None:
+            kind = kind_of(firsts[entry], experiment.workload)
+            inference = _inference(kind, entry.serving, f"fleet[{i}].serving")
+            _check_held(experiment, entry.serving, kind, inference, f"fleet[{i}].serving")
+
+
+def _inference(kind: Kind, spec: ServingSpec, where: str) -> Inference:
+    """What the batches cost; the costs' own message with the field in front."""
+    try:
+        return average_of(kind.spec, spec.cost, demand_of(spec).batch_sizes, kind.average.modes)
+    except UnknownName as error:
+        raise UnknownName(f"{where}.cost", spec.cost, error.known) from error
+    except BadInput as error:
+        raise BadInput(f"{where}.batch_sizes", error.got, error.right) from error
+
+
+def _check_held(experiment: Experiment, spec: ServingSpec, kind: Kind, inference: Inference, where: str) -> None:
+    demand, train_s = demand_of(spec), kind.average.step_s
+    least_s = needed_s(inference, demand, train_s)
+    if math.isinf(least_s):
+        most_hz = float((MOST_SHARE * np.array(inference.batch_sizes) / inference.infer_s).max())
+        right = (
+            f"at most {most_hz:.3g}: more requests of {spec.cost} would take {kind.spec.name} over {MOST_SHARE:.0%} of "
+            "its time, which leaves too little for training"
+        )
+        raise BadInput(f"{where}.rate_hz", f"{spec.rate_hz:g}", right)
+    if least_s > spec.latency_s:
+        alone_s = needed_s(inference, demand)
+        right = (
+            f"at least {_up(least_s):g} s: so long {kind.spec.name} needs at its best to collect and infer a batch of "
+            f"{spec.cost} ({_up(alone_s):g} s) and end the training minibatch before it"
+        )
+        raise BadInput(f"{where}.latency_s", f"{spec.latency_s:g} s", right)
+    policy = experiment.policy.name
+    if policy.startswith("preset:"):
+        _check_preset(policy.removeprefix("preset:"), spec, kind, inference, demand)
+
+
+def _check_preset(preset: str, spec: ServingSpec, kind: Kind, inference: Inference, demand: Demand) -> None:
+    """A policy that pins every board to one mode has to name one that holds the service."""
+    if preset not in kind.spec.presets:
+        return  # told with the policy
+    row = nearest_row(inference.modes, kind.spec.presets[preset])
+    if not standing(inference, demand, kind.average.step_s).holds[row]:
+        right = f"a preset in which {kind.spec.name} holds {spec.cost}, {spec.rate_hz:g}/s within {spec.latency_s:g} s"
+        raise BadInput("policy.name", f"preset:{preset}", right)
+
+
+def _up(seconds: float) -> float:
+    """Rounded up to two significant digits, so that the number told is enough."""
+    scale = 10.0 ** (math.floor(math.log10(seconds)) - 1)
+    return float(f"{math.ceil(seconds / scale) * scale:.2g}")
+
+
+def serving_label(board: Board, device: DeviceSpec) -> dict[str, dict[str, str]]:
+    """Where the cost of a board's service comes from, beside its truth and prior; nothing where it has none."""
+    spec = board.entry.serving
+    if spec is None:
+        return {}
+    specs = catalogue.load_catalogue()
+    costs = [inference_cost(device, spec.cost, size, specs) for size in demand_of(spec).batch_sizes]
+    known = "calibrated" if all(cost.label == "calibrated" for cost in costs) else "estimated"
+    return {"serving": {"label": known, "source": f"{spec.cost}: {costs[0].source}"}}

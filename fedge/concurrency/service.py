@@ -1,0 +1,320 @@
+"""A standing inference service beside training: its best batch size in every mode, its share of the time, what is left.
+
+Symbols: a requests per second, L latency budget, b batch size, t_in(b) seconds to infer b requests, t_tr seconds of a
+training minibatch (0 while nothing is trained), u the share of the time that serving takes, P_in and P_tr watts.
+
+A mode holds the service with batches of b when the first request of a batch has time to wait for the others (b/a; a
+batch of one waits for nobody), for the training minibatch that is under way, and for its own batch:
+
+    b/a + t_tr + t_in <= L / (1 + MARGIN),  u = t_in a / b <= MOST_SHARE
+
+Of these b the one of least u is taken, since it leaves training most; of equals the smallest. Beside it a training
+minibatch takes t_tr / (1 - u) and the board draws u P_in + (1 - u) P_tr. To unload a measurement is to undo that with
+the share that was seen while it was made; a stretch of few batches has a share of its own, not the usual one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedge.interfaces import Explorer, Predictor
+from fedge.modes import index_of
+from fedge.pareto import nearest_row
+from fedge.types import Floats, Measurement, Modes, PowerMode, Predictions, ServiceUse
+from fedge.worker.latency import Histogram
+
+MARGIN = 0.05
+"""The part of the latency budget, over what a mode needs, that stays free; chosen by us."""
+MOST_SHARE = 0.75
+"""Serving may take this share of the time at most: the rest is training's, and requests do not come evenly. Chosen by
+us: played with Poisson arrivals, modes up to it kept the 99th percentile within the budget, and above 0.78 did not."""
+BUSIEST = 0.95
+"""A stretch of work of which serving seems to have taken more is counted as if it had taken this. Chosen by us: a
+worker leaves training a tenth of its time."""
+SHARE_SD_LOG = 0.05
+"""How far the share of a round may lie off the expected one, log units; chosen by us."""
+LEAST_TRAIN_W = 0.2
+"""What is left of a measured power when serving is taken off it is at least this part of it. Chosen by us."""
+TRUST_S = 2.0
+"""A factor between the time that serving takes and the expected one is believed as soon as this much serving was seen:
+so many seconds as expected count beside what was seen. Chosen by us."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a service must hold: requests per second, each answered within ``latency_s``, in batches of such sizes."""
+
+    rate_hz: float
+    latency_s: float
+    batch_sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Inference:
+    """What inferring a batch costs: ``infer_s`` and ``power_w`` have the shape (n, k), one column per batch size."""
+
+    modes: Modes
+    batch_sizes: tuple[int, ...]
+    infer_s: Floats
+    power_w: Floats
+
+    def where(self, keep: NDArray[np.bool_]) -> Inference:
+        """The rows that ``keep`` marks."""
+        return Inference(Modes(self.modes.knobs[keep]), self.batch_sizes, self.infer_s[keep], self.power_w[keep])
+
+    def watts(self, mode: PowerMode, batch_size: int) -> float:
+        """Watts in ``mode``, or the one nearest to it, at the batch size nearest to ``batch_size``."""
+        return float(self.power_w[nearest_row(self.modes, mode), self.column(batch_size)])
+
+    def seconds(self, mode: PowerMode, batch_size: int) -> float:
+        """Seconds of a batch, of the same mode and batch size."""
+        return float(self.infer_s[nearest_row(self.modes, mode), self.column(batch_size)])
+
+    def column(self, batch_size: int) -> int:
+        """The place of the batch size nearest to ``batch_size``."""
+        return int(np.argmin(np.abs(np.array(self.batch_sizes) - batch_size)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Standing:
+    """A service in every mode, arrays of shape (n,): its batch size, share of the time, seconds and watts of a batch.
+
+    ``holds`` marks the modes that hold it. In the others the row is that of the batch size which takes least of the
+    time, whatever its latency, and the share is at most ``MOST_SHARE``.
+    """
+
+    demand: Demand
+    modes: Modes
+    holds: NDArray[np.bool_]
+    batch_size: NDArray[np.int64]
+    share: Floats
+    infer_s: Floats
+    power_w: Floats
+
+    def where(self, keep: NDArray[np.bool_]) -> Standing:
+        """The rows that ``keep`` marks."""
+        return Standing(
+            self.demand,
+            Modes(self.modes.knobs[keep]),
+            self.holds[keep],
+            self.batch_size[keep],
+            self.share[keep],
+            self.infer_s[keep],
+            self.power_w[keep],
+        )
+
+    def step_s(self, step_s: Floats) -> Floats:
+        """Seconds of a training minibatch beside the service, from those without it; shape (n,)."""
+        loaded: Floats = step_s / (1.0 - self.share)
+        return loaded
+
+    def mixed_w(self, other_w: Floats) -> Floats:
+        """Watts beside the service, from those of what is done between its batches; shape (n,)."""
+        mixed: Floats = self.share * self.power_w + (1.0 - self.share) * other_w
+        return mixed
+
+
+def standing(inference: Inference, demand: Demand, train_s: Floats | float = 0.0, factor: float = 1.0) -> Standing:
+    """The service in every mode beside minibatches of ``train_s`` seconds; batches take ``factor`` times as long.
+
+    Only those of the demand's batch sizes are looked at which ``inference`` has a column for.
+    """
+    columns = [i for i, size in enumerate(inference.batch_sizes) if size in demand.batch_sizes]
+    sizes = np.array([inference.batch_sizes[i] for i in columns], dtype=np.int64)
+    infer_s = factor * inference.infer_s[:, columns]
+    rows = np.arange(len(infer_s))
+    share = infer_s * demand.rate_hz / sizes
+    wait_s = np.where(sizes > 1, sizes / demand.rate_hz, 0.0)
+    train = np.broadcast_to(np.asarray(train_s, dtype=np.float64), (len(infer_s),))
+    needed_s = (wait_s[None, :] + train[:, None] + infer_s) * (1.0 + MARGIN)
+    fits = (needed_s <= demand.latency_s) & (share <= MOST_SHARE)
+    best = np.where(fits, share, np.inf).argmin(axis=1)
+    holds = fits[rows, best]
+    best = np.where(holds, best, share.argmin(axis=1))
+    chosen = np.array(columns)[best]
+    return Standing(
+        demand,
+        inference.modes,
+        holds,
+        sizes[best],
+        np.minimum(share[rows, best], MOST_SHARE),
+        infer_s[rows, best],
+        inference.power_w[rows, chosen],
+    )
+
+
+def needed_s(inference: Inference, demand: Demand, train_s: Floats | float = 0.0) -> float:
+    """The least latency budget that some mode and batch size hold; infinite when none serves fast enough."""
+    endless = dataclasses.replace(demand, latency_s=np.inf)
+    train = np.broadcast_to(np.asarray(train_s, dtype=np.float64), (len(inference.modes),))
+    least = np.inf
+    for size in demand.batch_sizes:
+        alone = standing(inference, dataclasses.replace(endless, batch_sizes=(size,)))
+        wait_s = size / demand.rate_hz if size > 1 else 0.0
+        total_s = np.where(alone.holds, (wait_s + train + alone.infer_s) * (1.0 + MARGIN), np.inf)
+        least = min(least, float(total_s.min()))
+    return least
+
+
+def cheapest(service: Standing, idle_w: Floats) -> int:
+    """The row of the mode that holds the service and draws least, with ``idle_w`` watts between its batches."""
+    return int(np.where(service.holds, service.mixed_w(idle_w), np.inf).argmin())
+
+
+def busy_factor(measurements: Sequence[Measurement], inference: Inference, demand: Demand) -> float:
+    """How much longer serving took, on this very board, than expected: at most twice, at least half as long."""
+    seen_s = expected_s = TRUST_S
+    for measurement in measurements:
+        use = measurement.service
+        if use is None or measurement.board is not None or measurement.throttled:
+            continue
+        batches = use.seconds * demand.rate_hz / use.batch_size
+        seen_s += use.busy_s
+        expected_s += batches * inference.seconds(measurement.mode, use.batch_size)
+    return float(np.clip(seen_s / expected_s, 0.5, 2.0))
+
+
+def unloaded(measurement: Measurement, inference: Inference) -> Measurement:
+    """A measurement as if nothing had been served meanwhile; one without a service stays as it is."""
+    use = measurement.service
+    if use is None:
+        return measurement
+    share = min(use.share, BUSIEST)
+    left = 1.0 - share
+    serving_w = share * inference.watts(measurement.mode, use.batch_size)
+    rest_w = max(measurement.power_w - serving_w, LEAST_TRAIN_W * measurement.power_w)
+    return dataclasses.replace(
+        measurement,
+        step_s=measurement.step_s * left,
+        warm_up_s=measurement.warm_up_s * left,
+        power_w=rest_w / left,
+        power_se_log=measurement.power_se_log * measurement.power_w / rest_w,
+        service=None,
+    )
+
+
+def loaded(measurement: Measurement, service: Standing, row: int, use: ServiceUse | None = None) -> Measurement:
+    """A measurement made without a service as it would be beside it, in the mode of a row of ``service``."""
+    share, power_w = float(service.share[row]), float(service.power_w[row])
+    left_w = (1.0 - share) * measurement.power_w
+    mixed_w = share * power_w + left_w
+    return dataclasses.replace(
+        measurement,
+        step_s=measurement.step_s / (1.0 - share),
+        warm_up_s=measurement.warm_up_s / (1.0 - share),
+        power_w=mixed_w,
+        power_se_log=measurement.power_se_log * left_w / mixed_w,
+        service=use,
+    )
+
+
+class ServingPredictor:
+    """A ``Predictor`` around one of training alone: what it learns from and what it predicts is beside a service.
+
+    ``service`` are the modes that may be predicted, ``inference`` what a batch costs in every mode of the board.
+    """
+
+    def __init__(self, inner: Predictor, inference: Inference, service: Standing) -> None:
+        self.inner, self.inference, self.service = inner, inference, service
+
+    def fit(self, measurements: Sequence[Measurement]) -> Self:
+        self.inner = self.inner.fit([unloaded(measurement, self.inference) for measurement in measurements])
+        return self
+
+    def predict(self, modes: Modes) -> Predictions:
+        if modes is not self.service.modes:
+            raise ValueError("a serving predictor predicts the modes of its service only")
+        return beside(self.inner.predict(modes), self.service)
+
+    def usual(self, measurements: Sequence[Measurement]) -> tuple[Measurement, ...]:
+        """Measurements as they would be with the expected share, each in place of the share that it happened to see."""
+        return tuple(self._usual(measurement) for measurement in measurements)
+
+    def _usual(self, measurement: Measurement) -> Measurement:
+        use, row = measurement.service, index_of(self.service.modes, measurement.mode)
+        if use is None or row is None:
+            return measurement
+        expected = dataclasses.replace(
+            use,
+            batch_size=int(self.service.batch_size[row]),
+            busy_s=use.seconds * float(self.service.share[row]),
+        )
+        return loaded(unloaded(measurement, self.inference), self.service, row, expected)
+
+
+class ServingExplorer:
+    """An ``Explorer`` around one of training alone, which is told of every measurement without the service."""
+
+    def __init__(self, inner: Explorer, inference: Inference) -> None:
+        self.inner, self.inference = inner, inference
+
+    def ask(self, count: int) -> Modes:
+        return self.inner.ask(count)
+
+    def tell(self, measurements: Sequence[Measurement]) -> None:
+        self.inner.tell([unloaded(measurement, self.inference) for measurement in measurements])
+
+
+def beside(predictions: Predictions, service: Standing) -> Predictions:
+    """Predictions of training alone as they are beside the service; rows must belong to the same modes."""
+    share, train_w = service.share, (1.0 - service.share) * predictions.power_w
+    power_w = service.mixed_w(predictions.power_w)
+    serving_sd = SHARE_SD_LOG * share * service.power_w / power_w
+    return Predictions(
+        service.modes,
+        service.step_s(predictions.step_s),
+        power_w,
+        np.hypot(predictions.step_s_sd_log, SHARE_SD_LOG * share / (1.0 - share)),
+        np.hypot(predictions.power_w_sd_log * train_w / power_w, serving_sd),
+    )
+
+
+def together(first: ServiceUse | None, more: ServiceUse | None) -> ServiceUse | None:
+    """What a service did in two stretches of work, one after the other."""
+    if first is None or more is None:
+        return first if more is None else more
+    bins: dict[int, int] = dict(first.latencies)
+    for place, count in more.latencies:
+        bins[place] = bins.get(place, 0) + count
+    requests = first.requests + more.requests
+    played = first.played * first.requests + more.played * more.requests
+    return ServiceUse(
+        batch_size=more.batch_size,
+        seconds=first.seconds + more.seconds,
+        busy_s=first.busy_s + more.busy_s,
+        requests=requests,
+        late=first.late + more.late,
+        dropped=first.dropped + more.dropped,
+        batches=first.batches + more.batches,
+        worst_s=max(first.worst_s, more.worst_s),
+        latencies=tuple(sorted(bins.items())),
+        played=played / requests if requests else 1.0,
+        latency_s=more.latency_s,
+    )
+
+
+def percentile(use: ServiceUse, q: float) -> float | None:
+    """Seconds within which ``q`` percent of the answers came; None where there was none."""
+    data = {
+        "budget_s": 0.0,
+        "count": sum(count for _, count in use.latencies),
+        "late": use.late,
+        "total_s": 0.0,
+        "worst_s": use.worst_s,
+        "bins": use.latencies,
+    }
+    return Histogram.from_data(data).percentile(q)
+
+
+def all_together(uses: Sequence[ServiceUse | None]) -> ServiceUse | None:
+    """What a service did in several stretches; None when there was none in any."""
+    total: ServiceUse | None = None
+    for use in uses:
+        total = together(total, use)
+    return total

@@ -1,0 +1,227 @@
+"""What inferring one batch costs on a board: calibrated per batch size, interpolated between them, and priors.
+
+Between two batch sizes every log-parameter is taken as linear in the logarithm of the batch size.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from importlib import resources
+
+import numpy as np
+
+from fedge.costs.estimate import board_distance, for_board, nearest
+from fedge.costs.forward import load_forward, of_batch
+from fedge.costs.profiles import SIZE_EXPONENT
+from fedge.costs.record import CostProfile, load_calibrated, read_profiles
+from fedge.costs.workloads import WorkloadSize, size_distance, size_ratio
+from fedge.errors import BadInput, UnknownName
+from fedge.physics.model import TIME_NAMES, Coefficients
+from fedge.physics.series import DRIFT
+from fedge.types import DeviceSpec
+
+REACH = 2.0
+"""How far beyond the smallest and the largest calibrated batch size a cost is extrapolated, as a factor; chosen by
+us."""
+PASSES = {"train": 3.0, "infer": 1.0}
+"""A training step is three forward passes (``workloads.yaml``)."""
+
+
+@lru_cache(maxsize=1)
+def load_inference() -> tuple[CostProfile, ...]:
+    """The calibrated profiles of inference that ship with fedge, sorted by board, workload and batch size."""
+    return tuple(sorted(read_profiles(resources.files("fedge.costs") / "calibrated" / "infer"), key=_order))
+
+
+def inference_cost(
+    device: DeviceSpec,
+    workload: str,
+    batch_size: int,
+    specs: Mapping[str, DeviceSpec],
+    calibrated: Sequence[CostProfile] | None = None,
+) -> CostProfile:
+    """What a batch of ``workload`` costs on ``device``: the calibrated profile, else a labelled estimate.
+
+    Estimates lie between the calibrated batch sizes, at most a factor ``REACH`` beyond them, or come from the nearest
+    board that has the workload. ``calibrated`` defaults to the shipped profiles. Raises ``UnknownName`` when no board
+    has the workload, ``BadInput`` for a batch size out of reach.
+    """
+    series = _series(load_inference() if calibrated is None else calibrated, specs)
+    having = [those[0] for those in series if those[0].workload == workload]
+    if not having:
+        raise UnknownName("serving.cost", workload, tuple(sorted({those[0].workload for those in series})))
+    base = nearest(having, device, specs)
+    own = next(those for those in series if those[0] is base)
+    profile = at_batch_size(own, batch_size)
+    return profile if base.device == device.name else for_board(profile, specs[base.device], device)
+
+
+def inference_priors(
+    device: DeviceSpec,
+    workload: str,
+    batch_size: int,
+    specs: Mapping[str, DeviceSpec],
+    calibrated: Sequence[CostProfile] | None = None,
+    *,
+    unseen: str | None = None,
+) -> tuple[CostProfile, ...]:
+    """What a predictor may believe of inferring batches of ``workload`` on ``device`` beforehand.
+
+    None was fitted to the workload, on any board, nor to the table with the SHA-256 ``unseen`` (of its rows at any one
+    batch size). First every other workload's inference: at this batch size, interpolated or carried from the nearest
+    one; then every other workload's training. Of each the most credible first: the same board, then the workload
+    closest in FLOP and bytes, then the nearest board. ``calibrated``, by default what ships, may hold both kinds.
+    Raises ``BadInput`` when no other workload is known.
+    """
+    profiles = (*load_inference(), *load_calibrated()) if calibrated is None else calibrated
+    others = [
+        those
+        for those in _series(profiles, specs)
+        if those[0].workload != workload and not any(_saw(profile, unseen) for profile in those)
+    ]
+    if not others:
+        raise BadInput("serving.cost", repr(workload), "a workload beside which another one is calibrated")
+    wanted = _size(workload, batch_size)
+
+    def credibility(those: Sequence[CostProfile]) -> tuple[bool, bool, float, float, str]:
+        first = _closest(those, batch_size)
+        of, known = specs[first.device], _size(first.workload, batch_size)
+        distance = size_distance(wanted, known) if wanted and known else math.inf
+        return first.kind == "train", of != device, distance, board_distance(of, device), first.workload
+
+    carried = []
+    for those in sorted(others, key=credibility):
+        profile = _reached(those, batch_size)
+        here = profile if profile.device == device.name else for_board(profile, specs[profile.device], device)
+        carried.append(_carried(here, workload, batch_size))
+    return tuple(carried)
+
+
+def _order(profile: CostProfile) -> tuple[str, str, int]:
+    return profile.device, profile.workload, profile.batch_size
+
+
+def _series(profiles: Sequence[CostProfile], specs: Mapping[str, DeviceSpec]) -> list[tuple[CostProfile, ...]]:
+    """The profiles of one kind, board and workload together, ascending in batch size."""
+    found: dict[tuple[str, str, str], list[CostProfile]] = {}
+    for profile in sorted((p for p in profiles if p.device in specs), key=_order):
+        found.setdefault((profile.kind, profile.device, profile.workload), []).append(profile)
+    return [tuple(those) for those in found.values()]
+
+
+def _saw(profile: CostProfile, unseen: str | None) -> bool:
+    return unseen is not None and profile.evidence is not None and profile.evidence.sha256 == unseen
+
+
+def _closest(those: Sequence[CostProfile], batch_size: int) -> CostProfile:
+    return min(those, key=lambda profile: abs(math.log(profile.batch_size / batch_size)))
+
+
+def at_batch_size(those: Sequence[CostProfile], batch_size: int) -> CostProfile:
+    """The cost at ``batch_size`` from calibrated ones, ascending; raises ``BadInput`` for one out of reach."""
+    known = [profile.batch_size for profile in those]
+    low, high = max(1.0, known[0] / REACH), known[-1] * REACH
+    if not low <= batch_size <= high:
+        listed = f"calibrated: {', '.join(map(str, known))}; from {low:g} to {high:g} can be used"
+        raise BadInput(f"batch size of {those[0].workload}", str(batch_size), listed)
+    place = int(np.searchsorted(known, batch_size))
+    if place < len(known) and known[place] == batch_size:
+        return those[place]
+    if 0 < place < len(known):
+        return _between(those[place - 1], those[place], batch_size)
+    return _beyond(those[0] if place == 0 else those[-1], batch_size)
+
+
+def _between(a: CostProfile, b: CostProfile, batch_size: int) -> CostProfile:
+    share = math.log(batch_size / a.batch_size) / math.log(b.batch_size / a.batch_size)
+    time = a.coefficients.time + share * (b.coefficients.time - a.coefficients.time)
+    power = a.coefficients.power + share * (b.coefficients.power - a.coefficients.power)
+    where = f"interpolated between batch sizes {a.batch_size} and {b.batch_size}"
+    rougher = dataclasses.replace(
+        a,
+        residual_time_sd_log=max(a.residual_time_sd_log, b.residual_time_sd_log),
+        residual_power_sd_log=max(a.residual_power_sd_log, b.residual_power_sd_log),
+    )
+    return _estimated(rougher, batch_size, Coefficients(time, power), where)
+
+
+def _beyond(edge: CostProfile, batch_size: int) -> CostProfile:
+    """Carried to a batch size outside the calibrated ones: the growing seconds follow it, all else stays."""
+    time = edge.coefficients.time + math.log(batch_size / edge.batch_size) * DRIFT
+    where = f"extrapolated from batch size {edge.batch_size}"
+    return _estimated(edge, batch_size, Coefficients(time, edge.coefficients.power), where)
+
+
+def _estimated(profile: CostProfile, batch_size: int, coefficients: Coefficients, where: str) -> CostProfile:
+    return dataclasses.replace(
+        profile,
+        batch_size=batch_size,
+        coefficients=coefficients,
+        label="estimated",
+        source=f"{where} of {profile.workload} on {profile.device} ({profile.source})",
+        time_mape=None,
+        power_mape=None,
+        evidence=None,
+    )
+
+
+def _reached(those: Sequence[CostProfile], batch_size: int) -> CostProfile:
+    """The profile to start from: at ``batch_size`` as far as it can be reached, else the nearest one."""
+    first = those[0]
+    if first.kind == "train":
+        return first
+    try:
+        return at_batch_size(those, batch_size)
+    except BadInput:
+        return _beyond(_closest(those, batch_size), batch_size)
+
+
+def _carried(profile: CostProfile, workload: str, batch_size: int) -> CostProfile:
+    """``profile`` as a guess for inferring batches of another workload, second by second.
+
+    The GPU's follow the batch in full and the network's size by ``SIZE_EXPONENT``. A training step launches, and waits
+    for, ``PASSES`` times what inference does; what the host copies follows the batch alone.
+    """
+    passes, growth = PASSES[profile.kind], batch_size / profile.batch_size
+    on_gpu = _growth(profile, batch_size) / passes * _network_ratio(profile.workload, workload, batch_size)
+    ratios = {"gpu_s": on_gpu, "mem_s": on_gpu, "launch_s": 1.0 / passes, "fixed_s": 1.0 / passes, "host_s": growth}
+    logs = np.array([math.log(ratios.get(name, 1.0)) for name in TIME_NAMES])
+    what = "inference" if profile.kind == "infer" else "training"
+    return dataclasses.replace(
+        profile,
+        workload=workload,
+        batch_size=batch_size,
+        kind="infer",
+        coefficients=Coefficients(profile.coefficients.time + logs, profile.coefficients.power),
+        label="estimated",
+        source=f"{what} of {profile.workload} on {profile.device}, batch {profile.batch_size}, "
+        f"time on the GPU x {on_gpu:.2f} ({profile.source})",
+        time_mape=None,
+        power_mape=None,
+        evidence=None,
+    )
+
+
+def _growth(profile: CostProfile, batch_size: int) -> float:
+    """How much more a batch of the profile's own workload holds at ``batch_size``; weights are read once per batch."""
+    forward = load_forward().get(profile.workload)
+    if forward is None:
+        return batch_size / profile.batch_size
+    return size_ratio(of_batch(forward, batch_size), of_batch(forward, profile.batch_size))
+
+
+def _network_ratio(known: str, wanted: str, batch_size: int) -> float:
+    """What the GPU takes longer for a batch of ``wanted`` than of ``known``; 1 where a size is not known."""
+    sizes = load_forward()
+    if not {known, wanted} <= sizes.keys():
+        return 1.0
+    ratio = size_ratio(of_batch(sizes[wanted], batch_size), of_batch(sizes[known], batch_size))
+    return math.pow(ratio, SIZE_EXPONENT)
+
+
+def _size(workload: str, batch_size: int) -> WorkloadSize | None:
+    forward = load_forward().get(workload)
+    return of_batch(forward, batch_size) if forward else None

@@ -1,0 +1,204 @@
+"""Active learning over neural networks (ALS): profiles again and again the modes that may lie on the Pareto front.
+
+Fulcrum (arXiv 2509.20205) says that 50 to 150 modes are profiled so, and that the profile serves all problems. How it
+is done is chosen by us, and so is every number: a first profile of the lowest and the top mode and of random ones;
+networks (``batched_network``) learn from it; of the modes that they expect on the front but that are not measured some
+are measured, evenly over its power; so until enough were. The answer is the best of what was measured: a prediction
+that errs by a few percent too often breaks a limit that the front runs along.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedge.concurrency.outcome import best
+from fedge.concurrency.pair import Pair
+from fedge.concurrency.problems import Problem
+from fedge.concurrency.trial import Search, Trial
+from fedge.pareto import front_mask
+from fedge.seeds import generator
+from fedge.strategies import Ground
+from fedge.strategies.batched_network import Surface, learnt
+from fedge.strategies.profile import columns, dealt
+from fedge.types import Floats
+
+FIRST, MORE, MOST = 30, 24, 150
+"""Trials of the first profile, of each later one, and in all where something is inferred."""
+TRAIN_FIRST, TRAIN_MORE, TRAIN_MOST = 20, 10, 60
+"""The same for training alone, which has no batch sizes."""
+BUSY = (0.0, 0.3, 0.6, 0.8)
+"""Shares of the time that inference takes in the mode that is quickest at it; for each there is a front of power
+against the time of a training minibatch in what is left."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Profile:
+    """What was tried so far, and the readings of it, (n, 4) as ``profile.columns`` has them."""
+
+    trials: tuple[Trial, ...]
+    read: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """What a profile led to: what was learnt of each job (None: of none), and what to try next, [] at the end."""
+
+    read: bytes
+    train: Surface | None
+    infer: Surface | None
+    further: list[Trial]
+
+
+class ActiveNetworks:
+    """A ``fedge.strategies.Strategy``.
+
+    Every search asks for the profile, so that it counts, unless trials are reused; what the very same readings led to
+    is kept from problem to problem.
+    """
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+        self._steps: dict[tuple[bool, int], Step] = {}
+        self._measured: dict[bool, tuple[bytes, Pair]] = {}
+
+    def search(self, problem: Problem) -> Search:
+        infers = problem.family != "train"
+        if not (self._ground.reuse and infers in self._measured):
+            profile, step = Profile((), np.empty((0, 4))), None
+            further = _first(self._ground, infers)
+            while further:
+                read = columns((yield further))
+                profile = Profile((*profile.trials, *further), np.concatenate([profile.read, read]))
+                step = self._step(infers, profile, step)
+                further = step.further
+            self._keep(infers, profile)
+        return best(problem, self._measured[infers][1])
+
+    def _step(self, infers: bool, profile: Profile, before: Step | None) -> Step:
+        at, read = (infers, len(profile.trials)), profile.read.tobytes()
+        if at not in self._steps or self._steps[at].read != read:
+            self._steps[at] = _next(self._ground, infers, profile, before)
+        return self._steps[at]
+
+    def _keep(self, infers: bool, profile: Profile) -> None:
+        """As the answer's ground: the pair as it was measured, infinite power elsewhere."""
+        read = profile.read.tobytes()
+        if infers not in self._measured or self._measured[infers][0] != read:
+            count, modes = _batches(self._ground, infers), len(self._ground.modes)
+            nothing = np.stack([np.ones((1 + count, modes)), np.full((1 + count, modes), np.inf)])
+            self._measured[infers] = read, _with_readings(self._ground, infers, nothing, profile)
+
+
+def _batches(ground: Ground, infers: bool) -> int:
+    return len(ground.batch_sizes) if infers else 0
+
+
+def _first(ground: Ground, infers: bool) -> list[Trial]:
+    """The lowest and the top mode, at every batch size, then random ones."""
+    size, count = ground.modes.knobs.prod(axis=1), _batches(ground, infers)
+    ends = [int(np.argmin(size)), int(np.argmax(size))]
+    sure = [Trial(row, place) for place in (range(count) if infers else (None,)) for row in ends]
+    first, rng = FIRST if infers else TRAIN_FIRST, generator(ground.seed, "als")
+    drawn = dealt(len(size), count, first, rng)
+    return list(dict.fromkeys([*sure, *drawn]))[: max(first, len(sure))]
+
+
+def _next(ground: Ground, infers: bool, profile: Profile, before: Step | None) -> Step:
+    read, most, more = profile.read.tobytes(), *((MOST, MORE) if infers else (TRAIN_MOST, TRAIN_MORE))
+    left = min(more, most - len(profile.trials))
+    if left <= 0:
+        return Step(read, None, None, [])
+    rng = generator(ground.seed, "als", len(profile.trials))
+    knobs, rows = ground.modes.knobs, np.array([trial.row for trial in profile.trials])
+    train = _learn(knobs[rows], profile.read[:, :2], rng, before.train if before else None)
+    infer = None
+    if infers:
+        sizes = np.array(ground.batch_sizes, dtype=np.float64)
+        at = np.array([trial.batch for trial in profile.trials], dtype=np.intp)
+        inputs = np.column_stack([knobs[rows], sizes[at]])
+        infer = _learn(inputs, profile.read[:, 2:], rng, before.infer if before else None)
+    expected = _with_readings(ground, infers, _predicted(ground, infers, train, infer), profile)
+    return Step(read, train, infer, _expected_on_front(expected, set(profile.trials), left))
+
+
+def _learn(inputs: Floats, read: Floats, rng: np.random.Generator, start: Surface | None) -> Surface | None:
+    whole = np.isfinite(read).all(axis=1)
+    return learnt(inputs[whole], np.log(read[whole].T), rng, start) if whole.any() else None
+
+
+def _predicted(ground: Ground, infers: bool, train: Surface | None, infer: Surface | None) -> Floats:
+    """Seconds and watts: (2, 1 + batch sizes, n), the training job first; not a number for a job that is none."""
+    knobs, count = ground.modes.knobs, _batches(ground, infers)
+    values = np.full((2, 1 + count, len(knobs)), np.nan)
+    if train is not None:
+        values[:, 0] = np.exp(train.at(knobs))
+    if infer is not None:
+        for place, size in enumerate(ground.batch_sizes):
+            values[:, 1 + place] = np.exp(infer.at(np.column_stack([knobs, np.full(len(knobs), float(size))])))
+    return values
+
+
+def _with_readings(ground: Ground, infers: bool, values: Floats, profile: Profile) -> Pair:
+    """The pair that ``values`` (2, 1 + batch sizes, n) are, but as it was read wherever it was."""
+    rows = np.array([trial.row for trial in profile.trials])
+    trains = bool(np.isfinite(profile.read[:, 0]).any())
+    values[:, 0, rows] = profile.read[:, :2].T
+    if infers:
+        places = np.array([trial.batch for trial in profile.trials], dtype=np.intp)
+        values[:, 1 + places, rows] = profile.read[:, 2:].T
+    (train_s, *infer_s), (train_w, *infer_w) = values
+    none = np.empty(0)
+    shape = _batches(ground, infers), len(ground.modes)
+    return Pair(
+        ground.modes,
+        ground.batch_sizes if infers else (),
+        train_s if trains else none,
+        train_w if trains else none,
+        np.reshape(infer_s, shape),
+        np.reshape(infer_w, shape),
+    )
+
+
+def _expected_on_front(pair: Pair, tried: set[Trial], count: int) -> list[Trial]:
+    """At most ``count`` modes that were not tried, evenly over the power of each batch size's front.
+
+    Where both jobs run, a larger batch size gets more of them: its windows have room for more training.
+    """
+    if not pair.infers:
+        front = np.flatnonzero(front_mask(pair.train_s, pair.train_w)).tolist()
+        return [Trial(row) for row in _evenly([row for row in front if Trial(row) not in tried], pair.train_w, count)]
+    weights = np.arange(1, len(pair.batch_sizes) + 1) if pair.trains else np.ones(len(pair.batch_sizes))
+    ends = np.round(count * np.cumsum(weights) / weights.sum()).astype(int)
+    chosen = []
+    for place, most in enumerate(np.diff(ends, prepend=0).tolist()):
+        mask, power_w = _front(pair, place)
+        rows = [row for row in np.flatnonzero(mask).tolist() if Trial(row, place) not in tried]
+        chosen += [Trial(row, place) for row in _evenly(rows, power_w, most)]
+    return chosen
+
+
+def _front(pair: Pair, place: int) -> tuple[NDArray[np.bool_], Floats]:
+    """The modes on the front at a batch size, (n,), and the power of each."""
+    infer_s, power_w = pair.infer_s[place], pair.infer_w[place]
+    if not pair.trains:
+        return front_mask(infer_s, power_w), power_w
+    power_w = np.maximum(power_w, pair.train_w)
+    mask = np.zeros(len(power_w), dtype=np.bool_)
+    for busy in BUSY:
+        left = 1.0 - busy * infer_s / np.nanmin(infer_s)
+        mask |= front_mask(np.where(left > 0.0, pair.train_s / np.where(left > 0.0, left, 1.0), np.inf), power_w)
+    return mask, power_w
+
+
+def _evenly(rows: list[int], power_w: Floats, count: int) -> list[int]:
+    """``count`` of the rows, those next to even levels of power from the least to the most; all when they are fewer."""
+    if len(rows) <= count:
+        return rows
+    left, chosen = set(rows), []
+    for level in np.linspace(power_w[rows].min(), power_w[rows].max(), count).tolist():
+        chosen.append(min(left, key=lambda row: (abs(power_w[row] - level), row)))
+        left.remove(chosen[-1])
+    return chosen

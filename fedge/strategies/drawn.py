@@ -1,0 +1,35 @@
+"""Random modes, and the best of them: a baseline of Fulcrum (arXiv 2509.20205).
+
+Ten modes for training alone and fifty where something is inferred, as in the paper. Chosen by us: with inference each
+trial draws its batch size too, all equally likely, and every problem is drawn for anew.
+"""
+
+from __future__ import annotations
+
+from fedge.concurrency.judging import best_tried
+from fedge.concurrency.problems import Problem
+from fedge.concurrency.trial import Search, Trial
+from fedge.seeds import generator
+from fedge.strategies import Ground
+
+TRAIN_TRIES, INFER_TRIES = 10, 50
+
+
+class Drawn:
+    """A ``fedge.strategies.Strategy``. The draw depends on the seed and the problem; with reuse, on the seed alone."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+
+    def search(self, problem: Problem) -> Search:
+        trials = self._draw(problem)
+        seen = yield trials
+        return best_tried(problem, self._ground.batch_sizes, dict(zip(trials, seen, strict=True)))
+
+    def _draw(self, problem: Problem) -> list[Trial]:
+        ground, trains = self._ground, problem.family == "train"
+        rng = generator(ground.seed, "random", problem.family, "" if ground.reuse else str(problem))
+        count, modes = (TRAIN_TRIES if trains else INFER_TRIES), len(ground.modes)
+        every = modes if trains else modes * len(ground.batch_sizes)
+        drawn = rng.choice(every, min(count, every), replace=False).tolist()
+        return [Trial(place) if trains else Trial(place % modes, place // modes) for place in drawn]

@@ -1,0 +1,80 @@
+"""How a search that walks over the grid of modes, knob by knob, finds the batch size too: by GMD's own rules.
+
+Fulcrum (arXiv 2509.20205). Inference alone is walked at the smallest batch size; both jobs at once at the largest one
+that the top mode can hold. Where nothing that was tried holds, the other batch size follows in the modes tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+
+from fedge.concurrency.judging import best_tried, in_time
+from fedge.concurrency.pair import Grid
+from fedge.concurrency.problems import Problem
+from fedge.concurrency.trial import Search, Seen, Trial, try_one
+
+Walking = Generator[Sequence[Trial], Sequence[Seen], dict[Trial, Seen]]
+"""A walk at one batch size; it ends with everything that it tried."""
+Walk = Callable[[Problem, int | None], Walking]
+"""The walk for a problem at a place among the batch sizes."""
+
+MOST_TRIES = 25
+"""Training and inference at once: no more trials than these, beside those at the top mode."""
+
+
+def moved(live: list[int], place: int, *, up: bool) -> tuple[int, list[int]]:
+    """Half of the way to the end of a knob's values that are still open, and those beyond the present one."""
+    at = live.index(place)
+    if up:
+        return live[(at + len(live)) // 2], live[at + 1 :]
+    return live[at // 2], live[:at]
+
+
+def walked(walk: Walk, problem: Problem, grid: Grid, batch_sizes: tuple[int, ...]) -> Search:
+    """The search that walks so."""
+    if problem.family == "train":
+        return best_tried(problem, (), (yield from walk(problem, None)))
+    if problem.family == "infer":
+        return (yield from _infer(walk, problem, batch_sizes))
+    return (yield from _concurrent(walk, problem, grid, batch_sizes))
+
+
+def _infer(walk: Walk, problem: Problem, batch_sizes: tuple[int, ...]) -> Search:
+    """At the smallest batch size; where that fails, the next one in the modes whose power and latency held."""
+    tried = yield from walk(problem, 0)
+    found = best_tried(problem, batch_sizes, tried)
+    if found is not None or len(batch_sizes) == 1:
+        return found
+    assert problem.latency_s is not None
+    assert problem.rate_hz is not None
+    room_s = problem.latency_s - batch_sizes[0] / problem.rate_hz
+    held = [t for t, seen in tried.items() if seen.power_w <= problem.power_w and seen.infer_s <= room_s]
+    again = (Trial(trial.row, 1) for trial in sorted(held, key=lambda trial: (tried[trial].infer_s, trial)))
+    return (yield from _first_that_holds(problem, batch_sizes, again))
+
+
+def _concurrent(walk: Walk, problem: Problem, grid: Grid, batch_sizes: tuple[int, ...]) -> Search:
+    """At the largest batch size that the top mode can hold; where that fails, smaller ones in the modes tried."""
+    top = grid.row([len(values) - 1 for values in grid.values])
+    for place in reversed(range(len(batch_sizes))):
+        seen = yield from try_one(Trial(top, place))
+        if in_time(problem, batch_sizes[place], seen):
+            break
+    else:
+        return None
+    tried = yield from walk(problem, place)
+    found = best_tried(problem, batch_sizes, tried)
+    if found is not None:
+        return found
+    size, rate = batch_sizes[place], problem.rate_hz or 0.0
+    kept_up = sorted((t for t, s in tried.items() if s.infer_s * rate <= size), key=lambda t: (tried[t].infer_s, t))
+    again = [Trial(trial.row, smaller) for smaller in reversed(range(place)) for trial in kept_up]
+    return (yield from _first_that_holds(problem, batch_sizes, iter(again[: max(0, MOST_TRIES - len(tried))])))
+
+
+def _first_that_holds(problem: Problem, batch_sizes: tuple[int, ...], trials: Iterator[Trial]) -> Search:
+    for trial in trials:
+        seen = yield from try_one(trial)
+        if (found := best_tried(problem, batch_sizes, {trial: seen})) is not None:
+            return found
+    return None

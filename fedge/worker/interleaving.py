@@ -1,0 +1,488 @@
+"""Inference between the minibatches of a training: who comes next, and the loop that does it, on any clock.
+
+One thing at a time: a minibatch of training, or a batch of inference. A *service* collects requests up to its batch
+size. A full batch is served at the next chance; one that is not full once one more training minibatch would make its
+oldest request late. All times are seconds of one clock, real or virtual.
+"""
+
+import bisect
+import math
+import threading
+from collections import deque
+from typing import Any, Callable, Deque, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
+
+from fedge.worker.latency import Histogram
+
+EPS_S = 1e-9
+"""Times closer than this are the same."""
+TRAINING_SHARE = 0.1
+"""Of the time of a training beside services that want more than there is, this share stays its own. Chosen by us."""
+CREDIT_S = 0.1
+"""So much training time in advance of its share is remembered, so that a burst may run. Chosen by us."""
+RECENT = 100
+QUANTILE = 0.98
+"""A minibatch or batch is expected to take as long as this quantile of the last ``RECENT`` did. Chosen by us."""
+MOST_WAITING = 1024
+"""Requests of a service that may wait; further ones are dropped at the door. Chosen by us."""
+WHEN_LATE = ("serve", "drop")
+
+
+class Service(NamedTuple):
+    """A standing inference service: batches of up to ``batch_size``, each answer within ``latency_s`` of its arrival.
+
+    ``max_wait_s`` is a further bound on how long the oldest request waits for its batch to begin; ``(batch_size - 1) /
+    rate`` gives the plan with windows of ``batch_size / rate``. ``when_late`` says what becomes of a request that
+    cannot be answered in time any more: ``serve`` it late, or ``drop`` it unserved.
+    """
+
+    name: str
+    batch_size: int
+    latency_s: float
+    max_wait_s: Optional[float] = None
+    when_late: str = "serve"
+    most_waiting: int = MOST_WAITING
+
+
+class Request(NamedTuple):
+    """One sample to infer; ``payload`` is the caller's own."""
+
+    arrived_s: float
+    payload: Any = None
+
+
+class Waiting(NamedTuple):
+    """What the decision knows of a service with requests waiting."""
+
+    name: str
+    full: bool
+    deadline_s: float
+    """When its next batch has to be ready."""
+    batch_s: float
+    """How long that batch is expected to take."""
+    fills_s: float
+    """When the batch is expected to be full; infinite where nothing is known."""
+    turn_s: float = -math.inf
+    """A batch that is late anyway comes as if this were its deadline, if it is later: it is not to make others late."""
+
+
+class Choice(NamedTuple):
+    """What comes next: ``serve`` the service ``name``, ``hold`` until ``until_s`` or a batch is full, or ``go`` on.
+
+    For ``go``, ``until_s`` is the last moment at which the batches have to begin; infinite when nothing waits.
+    """
+
+    what: str
+    name: str
+    until_s: float
+
+
+def decide(now_s: float, next_s: float, waiting: Sequence[Waiting]) -> Choice:
+    """What comes next, when a training minibatch that is expected to take ``next_s`` could begin; 0: nobody trains.
+
+    A full batch is served, the earliest deadline first, unless batches with earlier deadlines would then be late: they
+    go first. Otherwise training goes on while all batches, one after the other in the order of their
+    deadlines, could still begin after its next minibatch. When they could not, and one of them is expected to fill up
+    in time, that is waited for: a batch more would cost more. Else the earliest deadline's batch is served as it is.
+    """
+    if not waiting:
+        return Choice("go", "", math.inf)
+    chain = sorted(waiting, key=lambda one: max(one.deadline_s, one.turn_s))
+    full = [one for one in chain if one.full]
+    if full:
+        hurried = _latest_start(chain[: chain.index(full[0])]) < now_s + full[0].batch_s - EPS_S
+        return Choice("serve", (chain if hurried else full)[0].name, now_s)
+    latest_s = _latest_start(chain)
+    if latest_s <= now_s + EPS_S:
+        return Choice("serve", chain[0].name, now_s)
+    if latest_s >= now_s + next_s - EPS_S:
+        return Choice("go", "", latest_s)
+    if any(one.fills_s <= latest_s + EPS_S for one in chain):
+        return Choice("hold", "", latest_s)
+    return Choice("serve", chain[0].name, now_s)
+
+
+def _latest_start(chain: Sequence[Waiting]) -> float:
+    """When the first of the batches has to begin, if they run one after the other, for none to be late."""
+    latest_s, ahead_s = math.inf, 0.0
+    for one in chain:
+        ahead_s += one.batch_s
+        latest_s = min(latest_s, one.deadline_s - ahead_s)
+    return latest_s
+
+
+class Told(NamedTuple):
+    """What a service did. Every request that arrived is served, dropped, or waits."""
+
+    requests: int
+    served: int
+    late: int
+    """Of the served ones, those that took longer than the budget."""
+    dropped: int
+    batches: int
+    busy_s: float
+    waiting: int
+    histogram: Histogram
+    failed: str = ""
+    """Why it serves no more; empty while it does."""
+
+    def as_data(self) -> Dict[str, Any]:
+        """As JSON has it."""
+        return dict(self._asdict(), histogram=self.histogram.as_data())
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> "Told":
+        """What ``as_data`` wrote."""
+        fields = {name: data[name] for name in cls._fields}
+        return cls(**dict(fields, histogram=Histogram.from_data(data["histogram"])))
+
+
+class Spent(NamedTuple):
+    """Where the time went since the interleaver was made: adds up to the time that passed in and between its calls."""
+
+    working_s: float = 0.0
+    """Training minibatches, and whatever else asked before each of its parts."""
+    serving_s: float = 0.0
+    held_s: float = 0.0
+    """A training waited for a batch to fill up."""
+    idle_s: float = 0.0
+
+
+class ServiceFailed(Exception):
+    """Raised by ``infer``: this service cannot go on; its text is told."""
+
+
+class Interleaver:
+    """Services that stand beside whatever else this thread does; nothing but ``push`` may be called from another.
+
+    ``infer(service, requests)`` carries out one batch and returns when it is done; ``drop(service, requests)`` hears
+    of requests that will not be served. ``wait_s(seconds)`` waits at most so long (infinite: without limit) and may
+    return earlier.
+    """
+
+    def __init__(
+        self,
+        services: Sequence[Service],
+        arrivals: Mapping[str, Iterator[float]],
+        infer: Callable[[Service, List[Request]], None],
+        now_s: Callable[[], float],
+        wait_s: Callable[[float], None],
+        *,
+        drop: Callable[[Service, List[Request]], None] = lambda _service, _requests: None,
+        training_share: float = TRAINING_SHARE,
+    ) -> None:
+        """``arrivals`` gives services by name the times (of this clock, increasing) of requests without payload.
+
+        ``training_share``, above 0 and below 1, is what training keeps of its time however much is asked.
+        """
+        self._infer, self._drop, self._now_s, self._wait_s = infer, drop, now_s, wait_s
+        self.training_share = training_share
+        self._owed_s = -CREDIT_S
+        self._stands: Dict[str, _Stand] = {}
+        self._expected: Dict[str, Recent] = {}
+        self._working = ""
+        self._since_s = 0.0
+        self._spent = Spent()
+        for service in services:
+            self.add(service, arrivals.get(service.name))
+
+    def add(self, service: Service, arrivals: Optional[Iterator[float]] = None) -> None:
+        """Let a service stand from now on; one of the same name makes room, as by ``remove``."""
+        self.remove(service.name)
+        self._stands[service.name] = _Stand(service, arrivals)
+
+    def remove(self, name: str) -> Optional[Told]:
+        """Let a service stand no more: its waiting requests are dropped. What it did; None when there was none."""
+        stand = self._stands.pop(name, None)
+        if stand is None:
+            return None
+        self._shut(stand)
+        return stand.total.told(stand)
+
+    def push(self, name: str, payloads: Sequence[Any], arrived_s: float) -> bool:
+        """Requests have arrived, one for each payload; False when the service is not there or has no room for all.
+
+        May be called from any thread.
+        """
+        stand = self._stands.get(name)
+        return stand is not None and stand.push([Request(arrived_s, one) for one in payloads])
+
+    def learn_batch(self, name: str, size: int, seconds: float) -> None:
+        """A batch of ``size`` was seen to take so long, as by warming up."""
+        self._stands[name].times.add(size, seconds)
+
+    def learn_work(self, seconds: float, kind: str = "train") -> None:
+        """A minibatch was seen to take so long."""
+        self._expected.setdefault(kind, Recent()).add(seconds)
+
+    @property
+    def stands(self) -> bool:
+        """Whether any service stands that has not failed."""
+        return any(not stand.failed for stand in list(self._stands.values()))
+
+    def between(self, stop: Callable[[], bool] = lambda: False, kind: str = "train") -> None:
+        """Serve what is due; called before every minibatch. What passes until the next call is that minibatch.
+
+        ``stop`` is asked before each batch. Training is let go on at once while it has had less than its share.
+        """
+        self.ended()
+        expected = self._expected.get(kind)
+        while self._owed_s <= EPS_S and not stop():
+            choice = self._choose(0.0 if expected is None else expected.expected_s)
+            if choice.what == "go":
+                break
+            begin_s = self._now_s()
+            if choice.what == "serve":
+                self._serve(self._stands[choice.name])
+            else:
+                self._pass(begin_s, choice.until_s, "held_s")
+            # What training owns of a time of which the rest has just been used.
+            self._owed_s += self.training_share / (1.0 - self.training_share) * (self._now_s() - begin_s)
+        if not stop():
+            self._working, self._since_s = kind, self._now_s()
+
+    def ended(self) -> None:
+        """The last minibatch is over, and what passes from now on is none."""
+        if self._working:
+            seconds = self._now_s() - self._since_s
+            self._count("working_s", seconds)
+            self._owed_s = max(-CREDIT_S, self._owed_s - seconds)
+            self.learn_work(seconds, self._working)
+            self._working = ""
+
+    def idle(self, until_s: float = math.inf, stop: Callable[[], bool] = lambda: False) -> None:
+        """Nobody trains: serve what is due until then, or until ``stop``, which is asked after each wait and batch."""
+        self.ended()
+        while not stop():
+            now_s = self._now_s()
+            if now_s >= until_s - EPS_S:
+                break
+            choice = self._choose(0.0)
+            if choice.what == "serve":
+                self._serve(self._stands[choice.name])
+            else:
+                self._pass(now_s, min(until_s, choice.until_s), "idle_s")
+
+    def told(self) -> Dict[str, Told]:
+        """What each service has done since it was added."""
+        return {name: stand.total.told(stand) for name, stand in list(self._stands.items())}
+
+    def take(self) -> Dict[str, Told]:
+        """What each service has done since this was asked last."""
+        taken = {}
+        for name, stand in self._stands.items():
+            taken[name] = stand.recent.told(stand)
+            stand.recent = Account(stand.service.latency_s)
+        return taken
+
+    def spent(self) -> Spent:
+        """Where the time went."""
+        return self._spent
+
+    def _choose(self, next_s: float) -> Choice:
+        now_s, waiting = self._now_s(), []
+        for stand in self._stands.values():
+            self._count_dropped(stand, stand.admit(now_s))
+            if stand.waiting:
+                waiting.append(stand.seen(now_s))
+        return decide(now_s, next_s, waiting)
+
+    def _pass(self, now_s: float, until_s: float, what: str) -> None:
+        """Wait until then, or until something arrives that may change the choice."""
+        for stand in self._stands.values():
+            until_s = min(until_s, stand.changes_s())
+        if until_s > now_s:
+            self._wait_s(until_s - now_s)
+        self._count(what, self._now_s() - now_s)
+
+    def _serve(self, stand: "_Stand") -> None:
+        begin_s = self._now_s()
+        self._count_dropped(stand, stand.hopeless(begin_s))
+        batch = stand.next_batch()
+        if not batch:
+            return
+        try:
+            self._infer(stand.service, batch)
+        except ServiceFailed as error:
+            stand.failed = str(error) or "it failed"
+            self._count("serving_s", self._now_s() - begin_s)
+            self._count_dropped(stand, batch)
+            self._shut(stand)
+            return
+        end_s = self._now_s()
+        self._count("serving_s", end_s - begin_s)
+        stand.times.add(len(batch), end_s - begin_s)
+        stand.served_s = end_s
+        for account in (stand.total, stand.recent):
+            account.count(batch, begin_s, end_s)
+
+    def _shut(self, stand: "_Stand") -> None:
+        """Nothing comes any more, and what waits is dropped."""
+        self._count_dropped(stand, stand.shut())
+
+    def _count_dropped(self, stand: "_Stand", dropped: List[Request]) -> None:
+        if dropped:
+            stand.total.dropped += len(dropped)
+            stand.recent.dropped += len(dropped)
+            self._drop(stand.service, dropped)
+
+    def _count(self, what: str, seconds: float) -> None:
+        self._spent = self._spent._replace(**{what: getattr(self._spent, what) + seconds})
+
+
+class Recent:
+    """The last durations of one kind of thing, and how long the next one is expected to take."""
+
+    def __init__(self) -> None:
+        self._order: Deque[float] = deque()
+        self._sorted: List[float] = []
+
+    def add(self, seconds: float) -> None:
+        """One more was seen."""
+        self._order.append(seconds)
+        bisect.insort(self._sorted, seconds)
+        if len(self._order) > RECENT:
+            del self._sorted[bisect.bisect_left(self._sorted, self._order.popleft())]
+
+    @property
+    def expected_s(self) -> float:
+        """A high quantile of what was seen; 0 before anything was."""
+        return self._sorted[math.ceil(QUANTILE * len(self._sorted)) - 1] if self._sorted else 0.0
+
+
+class BatchTimes:
+    """How long batches take, by their size to the next power of two."""
+
+    def __init__(self) -> None:
+        self._seen: Dict[int, Recent] = {}
+
+    def add(self, size: int, seconds: float) -> None:
+        """A batch of this size was seen to take so long."""
+        self._seen.setdefault((size - 1).bit_length(), Recent()).add(seconds)
+
+    def expected_s(self, size: int) -> float:
+        """For a batch of this size; where none was seen, of the next larger one, else of the largest. At first 0."""
+        if not self._seen:
+            return 0.0
+        wanted = (size - 1).bit_length()
+        place = min((one for one in self._seen if one >= wanted), default=max(self._seen))
+        return self._seen[place].expected_s
+
+
+class Account:
+    """What a service did over some time."""
+
+    def __init__(self, budget_s: float) -> None:
+        self.requests = self.dropped = self.batches = 0
+        self.busy_s = 0.0
+        self.histogram = Histogram(budget_s)
+
+    def count(self, batch: Sequence[Request], begin_s: float, end_s: float) -> None:
+        """One batch was served."""
+        self.batches += 1
+        self.busy_s += end_s - begin_s
+        for request in batch:
+            self.histogram.add(end_s - request.arrived_s)
+
+    def told(self, stand: "_Stand") -> Told:
+        """As a record that changes no more."""
+        seen, waiting = self.histogram.copy(), len(stand.waiting)
+        parts = (self.requests, seen.count, seen.late, self.dropped, self.batches, self.busy_s, waiting)
+        return Told(*parts, histogram=seen, failed=stand.failed)
+
+
+class _Stand:
+    """One service with its queue: requests to come, in the inbox (filled by other threads), and waiting."""
+
+    def __init__(self, service: Service, coming: Optional[Iterator[float]]) -> None:
+        self.service = service
+        self.coming = coming
+        self.room = max(service.most_waiting, service.batch_size)
+        self.ahead: Deque[float] = deque()
+        self.inbox: Deque[Request] = deque()
+        self.waiting: Deque[Request] = deque()
+        self.times = BatchTimes()
+        self.total, self.recent = Account(service.latency_s), Account(service.latency_s)
+        self.failed = ""
+        self.served_s = -math.inf
+        """When a batch of it was ready last."""
+        self._arrived: Deque[float] = deque(maxlen=RECENT)
+        self._door = threading.Lock()
+
+    def push(self, requests: Sequence[Request]) -> bool:
+        """Put them into the inbox, all or none; whether there was room."""
+        with self._door:
+            if len(self.inbox) + len(self.waiting) + len(requests) > self.room:
+                return False
+            self.inbox.extend(requests)
+            return True
+
+    def shut(self) -> List[Request]:
+        """Nothing comes in any more; those that are left."""
+        with self._door:
+            self.coming, self.room = None, 0
+        turned_away = self.admit(-math.inf)  # the inbox alone
+        left = [*self.waiting, *turned_away]
+        self.waiting.clear()
+        return left
+
+    def admit(self, now_s: float) -> List[Request]:
+        """Let in what has arrived; those for whom there was no room."""
+        new = [self.inbox.popleft() for _ in range(len(self.inbox))]
+        while self._comes_s(1) <= now_s + EPS_S:
+            new.append(Request(self.ahead.popleft()))
+        if not new:
+            return new
+        new.sort(key=lambda one: one.arrived_s)
+        self._arrived.extend(one.arrived_s for one in new[-RECENT:])
+        for account in (self.total, self.recent):
+            account.requests += len(new)
+        places = max(0, self.room - len(self.waiting))
+        self.waiting.extend(new[:places])
+        return new[places:]
+
+    def seen(self, now_s: float) -> Waiting:
+        """What the decision has to know of it."""
+        service, batch_s = self.service, self.times.expected_s(self.service.batch_size)
+        within_s = service.latency_s
+        if service.max_wait_s is not None:
+            within_s = min(within_s, service.max_wait_s + batch_s)
+        missing = service.batch_size - len(self.waiting)
+        deadline_s = self.waiting[0].arrived_s + within_s
+        late = self.waiting[0].arrived_s + service.latency_s < now_s + batch_s - EPS_S
+        turn_s = self.served_s + service.latency_s if late else -math.inf
+        return Waiting(service.name, missing <= 0, deadline_s, batch_s, self._fills_s(missing, now_s), turn_s)
+
+    def hopeless(self, now_s: float) -> List[Request]:
+        """Take out the requests that cannot be answered in time any more, where the service drops those."""
+        gone: List[Request] = []
+        while self.service.when_late == "drop" and self.waiting:
+            took_s = self.times.expected_s(min(self.service.batch_size, len(self.waiting)))
+            if self.waiting[0].arrived_s + self.service.latency_s >= now_s + took_s - EPS_S:
+                break
+            gone.append(self.waiting.popleft())
+        return gone
+
+    def next_batch(self) -> List[Request]:
+        """Take out the oldest requests, a batch of them at most."""
+        return [self.waiting.popleft() for _ in range(min(self.service.batch_size, len(self.waiting)))]
+
+    def changes_s(self) -> float:
+        """When the next request comes that may change the choice: the first, or the one that fills the batch."""
+        missing = self.service.batch_size - len(self.waiting)
+        return self._comes_s(missing if self.waiting else 1)
+
+    def _comes_s(self, number: int) -> float:
+        """When the so-manieth next request comes of itself; used to know when to look, never to decide."""
+        while self.coming is not None and len(self.ahead) < number:
+            self.ahead.append(next(self.coming))
+        return self.ahead[number - 1] if self.coming is not None else math.inf
+
+    def _fills_s(self, missing: int, now_s: float) -> float:
+        """When the batch is expected to be full, from how often requests came lately."""
+        if missing <= 0:
+            return now_s
+        if len(self._arrived) < 2 or self._arrived[-1] <= self._arrived[0]:
+            return math.inf
+        gap_s = (self._arrived[-1] - self._arrived[0]) / (len(self._arrived) - 1)
+        by_last_s = self._arrived[-1] + missing * gap_s
+        return by_last_s if by_last_s > now_s else now_s + missing * gap_s

@@ -1,0 +1,150 @@
+"""What every strategy does; a test class inherits it and names the strategy. And made-up pairs of jobs to search."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from contracts.boards import coefficients
+
+from fedge.concurrency.judging import holds
+from fedge.concurrency.outcome import best, worth
+from fedge.concurrency.pair import Pair
+from fedge.concurrency.problems import Family, Problem
+from fedge.concurrency.trial import Found, Trial, on_table, play
+from fedge.physics.knowledge import Knowledge
+from fedge.strategies import Ground, Strategy, strategy_for
+from fedge.types import Modes
+
+BATCH_SIZES = (1, 4, 16)
+VALUES = ((2, 4, 8), (500.0, 1000.0, 1500.0, 2000.0), (300.0, 600.0, 900.0), (800.0, 1600.0, 3200.0))
+FAMILIES: tuple[Family, ...] = ("train", "infer", "concurrent")
+
+
+def made_up_pair(
+    seed: int,
+    family: Family,
+    values: tuple[tuple[float, ...], ...] = VALUES,
+    batch_sizes: tuple[int, ...] = BATCH_SIZES,
+) -> Pair:
+    """Jobs that are quicker and draw more the higher a knob is, each with its own weights and 3 % scatter."""
+    rng = np.random.default_rng(seed)
+    knobs = np.array(list(itertools.product(*values)), dtype=np.float64)
+    share = knobs / knobs.max(axis=0)
+
+    def job(scale_s: float) -> tuple[np.ndarray, np.ndarray]:
+        weights = rng.dirichlet(np.ones(4), 2)
+        scatter = np.exp(0.03 * rng.standard_normal((2, len(knobs))))
+        return scale_s * (1 / share) @ weights[0] * scatter[0], (6 + 30 * share @ weights[1]) * scatter[1]
+
+    none = np.empty(0)
+    train_s, train_w = job(rng.uniform(0.02, 0.2)) if family != "infer" else (none, none)
+    per_sample_s = rng.uniform(0.001, 0.006)
+    served = [job(0.008 + per_sample_s * size) for size in batch_sizes] if family != "train" else []
+    infer_s, infer_w = (np.array([one[i] for one in served]).reshape(len(served), len(knobs)) for i in (0, 1))
+    return Pair(Modes(knobs), batch_sizes if served else (), train_s, train_w, infer_s, infer_w)
+
+
+def made_up_problem(seed: int, family: Family) -> Problem:
+    """Some of them have no solution."""
+    rng = np.random.default_rng([seed, 7])
+    if family == "train":
+        return Problem(family, float(rng.uniform(8, 40)))
+    return Problem(family, float(rng.uniform(8, 40)), float(rng.uniform(0.03, 1.0)), float(rng.uniform(5, 120)))
+
+
+def ground_of(pair: Pair, *, seed: int = 0, reuse: bool = False) -> Ground:
+    """What a strategy is told beforehand: another workload's coefficients."""
+    known = Knowledge(pair.modes[len(pair.modes) - 1], (coefficients(),), idle_w=6.0, seed=seed)
+    infer = tuple(known for _ in pair.batch_sizes)
+    return Ground(pair.modes, pair.batch_sizes, known if pair.trains else None, infer, reuse, seed)
+
+
+@dataclass(frozen=True)
+class Searched:
+    pair: Pair
+    problem: Problem
+    found: Found
+
+
+def searched(strategy: Strategy, pair: Pair, problem: Problem) -> Searched:
+    return Searched(pair, problem, play(strategy.search(problem), on_table(pair)))
+
+
+class StrategyContract:
+    """``name`` names the strategy; ``verifies`` says that whatever it chooses was tried and holds the limits."""
+
+    name: str
+    verifies = True
+    seeds = range(3)
+
+    def each(self, family: Family) -> list[Searched]:
+        found = []
+        for seed in self.seeds:
+            pair = made_up_pair(seed, family)
+            strategy = strategy_for(self.name, ground_of(pair, seed=seed))
+            found += [searched(strategy, pair, made_up_problem(10 * seed + i, family)) for i in range(4)]
+        return found
+
+    @pytest.mark.parametrize("family", FAMILIES)
+    def test_it_tries_only_what_there_is_and_each_trial_once(self, family: Family) -> None:
+        for one in self.each(family):
+            places = range(len(one.pair.batch_sizes)) if family != "train" else (None,)
+            assert all(trial.row in range(len(one.pair.modes)) for trial in one.found.tried)
+            assert all(trial.batch in places for trial in one.found.tried)
+            assert len(set(one.found.tried)) == len(one.found.tried) > 0
+
+    @pytest.mark.parametrize("family", FAMILIES)
+    def test_what_it_chooses_is_there_and_was_tried_and_holds_if_it_says_so(self, family: Family) -> None:
+        choices = 0
+        for one in self.each(family):
+            if (choice := one.found.choice) is None:
+                continue
+            choices += 1
+            assert choice.row in range(len(one.pair.modes))
+            assert (choice.batch is None) == (family == "train")
+            if self.verifies:
+                assert (choice.row, choice.batch) in {(trial.row, trial.batch) for trial in one.found.tried}
+                assert worth(one.problem, one.pair).feasible[choice.batch or 0, choice.row]
+        assert choices > 0
+
+    @pytest.mark.parametrize("family", FAMILIES)
+    def test_it_finds_nothing_better_than_the_optimum(self, family: Family) -> None:
+        for one in self.each(family):
+            optimum, choice, every = best(one.problem, one.pair), one.found.choice, worth(one.problem, one.pair)
+            if choice is None or not every.feasible[choice.batch or 0, choice.row]:
+                continue
+            assert optimum is not None
+            at, top = (choice.batch or 0, choice.row), (optimum.batch or 0, optimum.row)
+            assert every.steps[at] <= every.steps[top]
+            if every.steps[at] == every.steps[top]:
+                assert every.infer_s[at] >= every.infer_s[top]
+
+    @pytest.mark.parametrize("family", FAMILIES)
+    def test_a_budget_below_every_mode_leads_to_no_choice(self, family: Family) -> None:
+        pair = made_up_pair(1, family)
+        limits = (None, None) if family == "train" else (1.0, 20.0)
+        problem = Problem(family, 0.5, *limits)
+
+        assert searched(strategy_for(self.name, ground_of(pair)), pair, problem).found.choice is None
+
+    @pytest.mark.parametrize("family", FAMILIES)
+    def test_the_same_seed_leads_to_the_same_search(self, family: Family) -> None:
+        pair, problem = made_up_pair(2, family), made_up_problem(3, family)
+        once, again = (searched(strategy_for(self.name, ground_of(pair, seed=5)), pair, problem) for _ in range(2))
+
+        assert once.found == again.found
+
+    @pytest.mark.parametrize("family", FAMILIES)
+    def test_what_it_chooses_after_other_problems_holds_the_limits_too(self, family: Family) -> None:
+        pair = made_up_pair(4, family)
+        strategy, measure = strategy_for(self.name, ground_of(pair, reuse=True)), on_table(pair)
+        for seed in range(4):
+            problem = made_up_problem(seed, family)
+            choice = play(strategy.search(problem), measure).choice
+            if choice is not None and self.verifies:
+                size = None if choice.batch is None else pair.batch_sizes[choice.batch]
+                seen = measure(Trial(choice.row, choice.batch))
+                assert holds(problem, size, seen)

@@ -1,0 +1,50 @@
+"""The batch size of a service is the largest that keeps its budget and keeps up."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from experiments.concurrent import batching
+
+SECONDS = {1: 0.02, 4: 0.04, 16: 0.1}
+
+
+def test_the_largest_batch_that_keeps_the_budget_is_taken():
+    # 16 / 40 + 0.05 + 0.1 = 0.55 s, 4 / 40 + 0.05 + 0.04 = 0.19 s
+    assert batching.largest(SECONDS, 0.05, 40.0, 0.6) == 16
+    assert batching.largest(SECONDS, 0.05, 40.0, 0.5) == 4
+
+
+def test_a_training_minibatch_is_counted_in():
+    assert batching.largest(SECONDS, 0.2, 40.0, 0.6) == 4
+
+
+def test_a_batch_size_that_does_not_keep_up_is_not_taken():
+    # One by one 40/s want 0.8 of the time; 50/s all of it.
+    assert batching.largest({1: 0.02}, 0.0, 40.0, 1.0) == 1
+    assert batching.largest({1: 0.02}, 0.0, 50.0, 1.0) is None
+
+
+def test_nothing_holds_a_budget_below_the_shortest_batch():
+    assert batching.largest(SECONDS, 0.05, 40.0, 0.05) is None
+    assert batching.least_budget_s(SECONDS, 0.05, 40.0) == 1 / 40 + 0.05 + 0.02
+
+
+def test_no_budget_is_enough_for_a_service_that_does_not_keep_up():
+    assert batching.least_budget_s({1: 0.02}, 0.05, 100.0) is None
+
+
+@given(
+    st.dictionaries(st.sampled_from(batching.SIZES), st.floats(1e-4, 1.0), min_size=1),
+    st.floats(0.0, 1.0),
+    st.floats(0.1, 500.0),
+    st.floats(1e-3, 5.0),
+)
+def test_a_size_is_found_just_where_the_least_budget_is_kept(seconds, step_s, rate_hz, latency_s):
+    least_s = batching.least_budget_s(seconds, step_s, rate_hz)
+    chosen = batching.largest(seconds, step_s, rate_hz, latency_s)
+
+    assert (chosen is not None) == (least_s is not None and least_s <= latency_s)
+    if chosen is not None:
+        assert batching.peak_s(chosen, seconds[chosen], step_s, rate_hz) <= latency_s

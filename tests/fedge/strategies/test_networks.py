@@ -1,0 +1,70 @@
+"""Networks learn from a random profile once, choose what they predict, and verify nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from contracts.strategy import StrategyContract, ground_of, made_up_pair
+
+from fedge.concurrency.problems import Problem
+from fedge.concurrency.trial import on_table, play
+from fedge.strategies import networks
+from fedge.strategies.networks import PROFILES, Networks
+
+BOTH = Problem("concurrent", 25.0, 1.0, 30.0)
+
+
+@pytest.fixture(autouse=True)
+def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Networks trained in a moment: what is tested here does not need good ones."""
+    monkeypatch.setattr(networks, "MINIBATCHES", 1)
+
+
+class TestNetworks(StrategyContract):
+    name = "nn"
+    verifies = False
+    seeds = range(1)
+
+
+def test_the_profile_is_dealt_evenly_to_the_batch_sizes_and_asked_for_in_every_search() -> None:
+    pair = made_up_pair(0, "concurrent", batch_sizes=(1, 4, 16, 32))
+    strategy = Networks(ground_of(pair))
+    first, second = (play(strategy.search(problem), on_table(pair)) for problem in (BOTH, BOTH))
+
+    assert first.tried == second.tried
+    assert len(first.tried) == PROFILES
+    assert set(Counter(trial.batch for trial in first.tried).values()) <= {62, 63}
+
+
+def test_the_same_readings_are_learnt_from_once_and_others_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    pair, other, fits = made_up_pair(0, "train"), made_up_pair(1, "train"), []
+    learn = networks._predicted
+    monkeypatch.setattr(networks, "_predicted", lambda *given: fits.append(1) or learn(*given))
+    strategy = Networks(ground_of(pair))
+    for watts in (10.0, 20.0, 30.0):
+        play(strategy.search(Problem("train", watts)), on_table(pair))
+    assert len(fits) == 1
+
+    play(strategy.search(Problem("train", 20.0)), on_table(other))
+    assert len(fits) == 2
+
+
+def test_with_reuse_a_later_search_asks_for_nothing() -> None:
+    pair = made_up_pair(0, "concurrent")
+    strategy = Networks(ground_of(pair, reuse=True))
+    play(strategy.search(BOTH), on_table(pair))
+
+    assert play(strategy.search(BOTH), on_table(pair)).tried == ()
+
+
+def test_readings_that_are_no_numbers_are_left_out() -> None:
+    pair = made_up_pair(0, "concurrent")
+    pair.train_w[:50] = np.nan
+    pair.infer_s[1] = np.nan
+
+    choice = play(Networks(ground_of(pair)).search(BOTH), on_table(pair)).choice
+
+    assert choice is not None
+    assert choice.batch != 1

@@ -1,0 +1,75 @@
+"""What a strategy is told beforehand never saw either of the two jobs, by name or by table."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from contracts.concurrent import modes, pair, seconds, watts
+
+from fedge.costs.inference import load_inference
+from fedge.costs.profiles import CostProfile, load_calibrated
+from fedge.studies.concurrent.ground import known_of, unseen
+from fedge.types import ProfileTable
+
+EVERY = (*load_calibrated(), *load_inference())
+
+
+def table(workload: str, batch_size: int = 16, sha256: str = "0" * 64, device: str = "agx-orin") -> ProfileTable:
+    return ProfileTable(device, workload, batch_size, modes(), seconds(0.04), watts(10.0), sha256, f"{workload}.csv")
+
+
+def test_no_name_of_a_job_is_believed() -> None:
+    kept = unseen([table("yolov8n-coco"), table("resnet50-imagenet", 4)], EVERY)
+    assert not {"yolov8n-coco", "resnet50-imagenet"} & {profile.workload for profile in kept}
+    assert {profile.kind for profile in kept} == {"train", "infer"}
+
+
+def test_a_table_under_another_name_takes_all_profiles_of_its_calibration_along() -> None:
+    own = next(p for p in load_inference() if p.workload == "mobilenetv3l-gld23k" and p.evidence is not None)
+    assert own.evidence is not None
+    kept = unseen([table("copied", 4, own.evidence.sha256)], EVERY)
+    assert "mobilenetv3l-gld23k" not in {profile.workload for profile in kept}
+
+
+@pytest.mark.parametrize("name", ["resnet50-imagenet", "mobilenetv3l-gld23k"])
+def test_a_profile_of_the_jobs_changes_nothing_that_is_believed(name: str) -> None:
+    train, infer = table(name), [table(name, 4), table(name, 16)]
+
+    def spoilt(profile: CostProfile) -> CostProfile:
+        if profile.workload != name:
+            return profile
+        worse = replace(profile.coefficients, time=profile.coefficients.time + 9.0)
+        return replace(profile, coefficients=worse)
+
+    both = pair()
+    honest = known_of(both, train, infer, EVERY).ground
+    other = known_of(both, train, infer, [spoilt(profile) for profile in EVERY]).ground
+    assert honest.train is not None
+    assert other.train is not None
+    assert honest.train.priors
+    assert len(honest.infer) == 2
+    for a, b in zip([honest.train, *honest.infer], [other.train, *other.infer], strict=True):
+        assert len(a.priors) == len(b.priors) > 0
+        assert all(np.array_equal(x.time, y.time) for x, y in zip(a.priors, b.priors, strict=True))
+
+
+def test_what_the_priors_saw_is_named() -> None:
+    seen = known_of(pair(), table("yolov8n-coco"), [table("resnet50-imagenet", 4)], EVERY).priors
+    assert any("resnet18-imagenet" in name for name in seen)
+    assert any("mobilenetv3l-gld23k infer b16" in name for name in seen)
+    assert not any("yolov8n" in name or "resnet50-imagenet" in name for name in seen)
+
+
+def test_a_board_that_no_catalogue_has_still_gets_priors() -> None:
+    ground = known_of(pair(), table("a", device="mine"), [table("b", 4, device="mine")], EVERY).ground
+    assert ground.train is not None
+    assert ground.train.priors
+    assert ground.infer[0].priors
+
+
+def test_without_any_calibration_there_is_a_ground_without_priors() -> None:
+    ground = known_of(pair(), table("a"), [table("b", 4)], ()).ground
+    assert ground.train is not None
+    assert (ground.train.priors, ground.infer[0].priors) == ((), ())

@@ -1,0 +1,274 @@
+"""Interleaving by example: what comes next, the plan's minibatches per window, overload, failure and what is told."""
+
+import json
+import math
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from playing import Play
+
+from fedge.worker.arrivals import Arrivals, times
+from fedge.worker.interleaving import (
+    BatchTimes,
+    Interleaver,
+    Recent,
+    Request,
+    Service,
+    ServiceFailed,
+    Told,
+    Waiting,
+    decide,
+)
+
+INF = math.inf
+
+
+def constant(rate_hz):
+    return times(Arrivals("constant", rate_hz))
+
+
+def one(name="a", full=False, deadline_s=1.0, batch_s=0.1, fills_s=INF):
+    return Waiting(name, full, deadline_s, batch_s, fills_s)
+
+
+def test_training_goes_on_while_nothing_waits():
+    assert decide(5.0, 0.1, []) == ("go", "", INF)
+
+
+def test_training_goes_on_while_the_batch_can_begin_after_its_next_minibatch():
+    assert decide(0.0, 0.9, [one()]) == ("go", "", 0.9)
+    assert decide(0.0, 0.91, [one()]) == ("serve", "a", 0.0)
+
+
+def test_a_full_batch_is_served_although_there_is_time():
+    assert decide(0.0, 0.1, [one(full=True, deadline_s=100.0)]) == ("serve", "a", 0.0)
+
+
+def test_a_batch_that_fills_up_in_time_is_waited_for():
+    assert decide(0.0, 1.0, [one(fills_s=0.5)]) == ("hold", "", 0.9)
+    assert decide(0.0, 1.0, [one(fills_s=0.95)]) == ("serve", "a", 0.0)
+
+
+def test_the_earliest_deadline_is_served_first():
+    assert decide(0.0, 1.0, [one("a", deadline_s=0.9), one("b", deadline_s=0.5)]).name == "b"
+    full = [one("a", full=True, deadline_s=9.0), one("b", full=True, deadline_s=5.0)]
+    assert decide(0.0, 0.1, full).name == "b"
+
+
+def test_a_full_batch_lets_those_pass_that_would_be_late_after_it():
+    full = one("a", full=True, deadline_s=9.0, batch_s=0.5)
+    assert decide(0.0, 0.1, [full, one("b", deadline_s=0.61)]).name == "a"
+    assert decide(0.0, 0.1, [full, one("b", deadline_s=0.59)]).name == "b"
+    assert decide(0.0, 0.1, [full, one("b", deadline_s=0.65), one("c", deadline_s=0.69)]).name == "b"
+
+
+def test_several_batches_need_their_time_one_after_the_other():
+    waiting = [one("a", deadline_s=1.0, batch_s=0.4), one("b", deadline_s=1.1, batch_s=0.4)]
+    assert decide(0.0, 0.3, waiting) == ("go", "", pytest.approx(0.3))
+    assert decide(0.0, 0.31, waiting) == ("serve", "a", 0.0)
+
+
+def test_when_nobody_trains_a_batch_is_collected_to_its_last_moment():
+    assert decide(0.0, 0.0, [one()]) == ("go", "", 0.9)
+    assert decide(0.9, 0.0, [one()]) == ("serve", "a", 0.9)
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "rate_hz", "batch_s", "step_s"),
+    [
+        (16, 60.0, 0.08, 0.03),
+        (64, 60.0, 0.3, 0.11),
+        (4, 60.0, 0.03, 0.011),
+        (32, 30.0, 0.2, 0.81),
+        (2, 50.0, 0.01, 0.015),
+        (16, 120.0, 0.1, 0.0051),
+    ],
+)
+def test_with_the_plans_window_exactly_its_minibatches_are_done_between_two_batches(
+    batch_size, rate_hz, batch_s, step_s
+):
+    window_s = batch_size / rate_hz
+    planned = math.floor((window_s - batch_s) / step_s)
+    service = Service("a", batch_size, window_s + batch_s, (batch_size - 1) / rate_hz)
+    play = Play([service], {"a": constant(rate_hz)}, lambda *_: batch_s, step_s, share=0.02)
+    play.train(200 * window_s)
+    steps = [batch[4] for batch in play.done]
+    assert {steps[place + 1] - steps[place] for place in range(2, len(steps) - 1)} == {planned}
+    assert {len(batch[3]) for batch in play.done[2:]} == {batch_size}
+    told = play.loop.told()["a"]
+    assert told.late == 0
+    assert told.histogram.worst_s <= window_s + batch_s
+
+
+@pytest.mark.parametrize("latency_s", [0.37, 0.5, 2.0])
+def test_without_a_bound_on_waiting_there_are_at_least_the_plans_and_none_is_late(latency_s):
+    window_s, batch_s, step_s = 16 / 60.0, 0.08, 0.03
+    play = Play([Service("a", 16, latency_s)], {"a": constant(60.0)}, lambda *_: batch_s, step_s)
+    play.train(120.0)
+    per_window = play.steps / len(play.done)
+    assert 6 <= per_window <= (window_s - batch_s) / step_s + 0.1  # the first window has no batch yet
+    assert play.loop.told()["a"].late == 0
+
+
+def test_before_anything_is_known_batches_come_at_their_last_moment():
+    play = Play([Service("a", 16, 0.5)], {"a": constant(10.0)}, lambda *_: 0.1, 0.05, known=False)
+    play.train(50.0)
+    told = play.loop.told()["a"]
+    assert told.served > 450
+    assert told.late <= 4  # those of the first batch, whose time nobody knew
+
+
+def test_late_requests_are_served_late_or_dropped_as_the_service_says():
+    def overloaded(when_late):
+        service = Service("a", 4, 0.5, when_late=when_late, most_waiting=100)
+        play = Play([service], {"a": constant(60.0)}, lambda *_: 0.08, 0.03)
+        play.train(300.0)
+        return play, play.loop.told()["a"]
+
+    play, told = overloaded("serve")
+    assert told.late > 0.9 * told.served
+    assert told.dropped == len(play.dropped) > 0
+    assert told.waiting <= 100
+    play, told = overloaded("drop")
+    assert told.late == 0
+    assert told.dropped == len(play.dropped) > 0
+    assert told.served > 10000
+
+
+@pytest.mark.parametrize("when_late", ["serve", "drop"])
+def test_a_service_that_wants_too_much_makes_no_other_late_and_is_not_starved(when_late):
+    services = [Service("much", 4, 0.5), Service("little", 1, 0.3, when_late=when_late)]
+    arrivals = {"much": constant(1000.0), "little": times(Arrivals("poisson", 5.0))}
+    play = Play(services, arrivals, lambda *_: 0.02, 0.01)
+    play.train(30.0)
+    told = play.loop.told()
+    assert (told["little"].late, told["little"].dropped) == (0, 0)
+    assert told["much"].served > 4000
+
+
+def test_two_services_that_want_too_much_are_both_served():
+    services = [Service("quick", 4, 0.1, when_late="drop"), Service("slow", 4, 2.0)]
+    play = Play(services, {one.name: constant(1000.0) for one in services}, lambda *_: 0.02, 0.01)
+    play.train(30.0)
+    told = play.loop.told()
+    assert min(one.served for one in told.values()) > 30
+
+
+def test_training_has_its_share_however_much_is_asked():
+    play = Play([Service("a", 4, 0.5)], {"a": constant(1000.0)}, lambda *_: 0.08, 0.03, share=0.2)
+    play.train(300.0)
+    assert play.steps * 0.03 / play.now_s == pytest.approx(0.2, abs=0.005)
+
+
+def test_without_training_a_service_is_served_alone():
+    play = Play([Service("a", 8, 0.5)], {"a": constant(20.0)}, lambda *_: 0.05, 0.03)
+    play.loop.idle(100.0)
+    told, spent = play.loop.told()["a"], play.loop.spent()
+    assert told.late == 0
+    assert {len(batch[3]) for batch in play.done[1:]} == {8}
+    assert sum(spent) == pytest.approx(play.now_s)
+    assert (spent.working_s, spent.held_s) == (0.0, 0.0)
+    assert spent.serving_s == pytest.approx(told.busy_s)
+
+
+def test_nobody_is_waited_for_once_a_stop_is_said():
+    looks = []
+    play = Play([Service("a", 1, 10.0)], {"a": constant(100.0)}, lambda *_: 0.02, 0.03)
+    play.now_s = 5.0
+    play.loop.between(lambda: looks.append(1) or len(looks) > 3)
+    assert len(play.done) == 3
+    play.loop.idle(100.0, lambda: True)
+    assert len(play.done) == 3
+
+
+def test_what_was_done_is_told_in_all_and_since_the_last_look():
+    play = Play([Service("a", 4, 0.5)], {"a": constant(20.0)}, lambda *_: 0.05, 0.03)
+    play.train(10.0)
+    first = play.loop.take()["a"]
+    play.train(30.0)
+    second, both = play.loop.take()["a"], play.loop.told()["a"]
+    for field in ("requests", "served", "late", "dropped", "batches"):
+        assert getattr(first, field) + getattr(second, field) == getattr(both, field)
+    assert first.busy_s + second.busy_s == pytest.approx(both.busy_s)
+    assert play.loop.take()["a"].requests == 0
+    assert Told.from_data(json.loads(json.dumps(both.as_data()))) == both
+
+
+def test_a_failing_service_is_told_and_the_others_go_on():
+    def infer(service, requests):
+        if service.name == "bad" and requests[0].arrived_s > 1.0:
+            raise ServiceFailed("memory ran out")
+        clock[0] += 0.01
+
+    clock, gone = [0.0], []
+    services = [Service("bad", 2, 0.5), Service("good", 2, 0.5)]
+    arrivals = {"bad": constant(10.0), "good": constant(10.0)}
+
+    def wait(seconds):
+        clock[0] += seconds
+
+    loop = Interleaver(services, arrivals, infer, lambda: clock[0], wait, drop=lambda *one: gone.append(one))
+    loop.idle(10.0)
+    told = loop.told()
+    assert told["bad"].failed == "memory ran out"
+    assert told["good"].failed == ""
+    assert told["good"].served >= 98
+    assert told["bad"].requests == told["bad"].served + told["bad"].dropped <= 14
+    assert not loop.push("bad", [1], clock[0])
+    assert loop.stands
+
+
+def test_requests_from_outside_are_taken_all_or_none():
+    seen = []
+    loop = Interleaver(
+        [Service("a", 2, 0.5, most_waiting=3)], {}, lambda _, batch: seen.extend(batch), lambda: 1.0, print
+    )
+    assert loop.push("a", ["x", "y"], 0.5)
+    assert not loop.push("a", ["z", "z"], 0.6)
+    assert loop.push("a", ["z"], 0.7)
+    assert not loop.push("b", ["z"], 0.7)
+    loop.between()
+    assert seen == [Request(0.5, "x"), Request(0.5, "y")]
+
+
+def test_a_service_that_goes_drops_what_waits():
+    gone = []
+    loop = Interleaver([Service("a", 9, 5.0)], {}, print, lambda: 1.0, print, drop=lambda _, some: gone.extend(some))
+    loop.push("a", ["x", "y"], 0.5)
+    told = loop.remove("a")
+    assert (told.requests, told.dropped, told.waiting) == (2, 2, 0)
+    assert [request.payload for request in gone] == ["x", "y"]
+    assert loop.remove("a") is None
+    assert not loop.stands
+
+
+def test_what_is_expected_is_a_high_quantile_of_what_was_seen_lately():
+    recent = Recent()
+    assert recent.expected_s == 0.0
+    for number in range(300):
+        recent.add(float(number))
+    assert recent.expected_s == 297.0
+    for _ in range(99):
+        recent.add(1.0)
+    assert recent.expected_s == 1.0
+
+
+def test_a_batch_of_an_unknown_size_is_expected_to_take_as_long_as_a_larger_one():
+    seen = BatchTimes()
+    assert seen.expected_s(5) == 0.0
+    seen.add(1, 0.1)
+    seen.add(16, 0.4)
+    assert [seen.expected_s(size) for size in (1, 2, 9, 16, 64)] == [0.1, 0.4, 0.4, 0.4, 0.4]
+
+
+def test_a_quarter_of_an_hour_of_requests_is_played_in_seconds():
+    begin_s = time.process_time()
+    play = Play([Service("a", 16, 0.8)], {"a": times(Arrivals("poisson", 60.0))}, lambda *_: 0.08, 0.03)
+    play.train(900.0)
+    assert play.loop.told()["a"].served > 50000
+    assert time.process_time() - begin_s < 10.0
