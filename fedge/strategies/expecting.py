@@ -8,8 +8,8 @@ further one must promise more.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +39,13 @@ FIRST_OF_MANY = 12
 """Modes of the design where later problems profit from it; chosen by us."""
 WORTHWHILE_AGAIN = 0.02
 """What a further mode must promise there; chosen by us."""
-MOST_AGAIN = 3
+AHEAD = 26
+"""Modes that are tried for problems like the first one, with all budgets of power; chosen by us."""
+WORTHWHILE_AHEAD = 0.002
+"""What such a mode must promise on average; chosen by us."""
+BUDGETS, FACTORS = 14, (0.6, 1.0, 1.6)
+"""Problems like one: so many budgets of power, and its rate and latency times these; chosen by us."""
+MOST_AGAIN = 2
 """Further modes for one problem at most there; chosen by us."""
 MODES_IN_ALL = 40
 """Modes of all problems together at most there."""
@@ -115,20 +121,41 @@ class Expecting:
             rows = dict.fromkeys(trial.row for trial in self._design(stage, problem.power_w, FIRST_OF_MANY))
             trials = [Trial(row, place) for row in rows for place in self._every]
             tried.update(zip(trials, (yield trials), strict=True))
-        places = self._places(problem)
-        if not places:
-            return None
         learnt = _Learnt(stage, self._fit(stage, tried))
-        begun = len(tried)
-        while len(tried) - begun < MOST_AGAIN * len(self._every) and len(tried) < MODES_IN_ALL * len(self._every):
-            trial, gain = self._next(problem, places, learnt, tried)
-            if gain < WORTHWHILE_AGAIN:
+        while len(tried) < AHEAD * len(self._every):
+            like = _like(problem, learnt)
+            trial, gain = self._next_for(like, learnt, tried)
+            if gain < WORTHWHILE_AHEAD:
                 break
-            trials = [Trial(trial.row, place) for place in self._every]
-            for one, seen in zip(trials, (yield trials), strict=True):
-                tried[one] = seen
-                learnt.tell(stage.number(one), seen)
-        return best_tried(problem, self._ground.batch_sizes, {t: s for t, s in tried.items() if t.batch in places})
+            yield from self._visit(trial.row, learnt, tried)
+        for _ in range(MOST_AGAIN):
+            trial, gain = self._next_for((problem,), learnt, tried)
+            if gain < WORTHWHILE_AGAIN or len(tried) >= MODES_IN_ALL * len(self._every):
+                break
+            yield from self._visit(trial.row, learnt, tried)
+        return best_tried(problem, self._ground.batch_sizes, tried)
+
+    def _visit(
+        self, row: int, learnt: _Learnt, tried: dict[Trial, Seen]
+    ) -> Generator[Sequence[Trial], Sequence[Seen], None]:
+        trials = [Trial(row, place) for place in self._every]
+        for trial, seen in zip(trials, (yield trials), strict=True):
+            tried[trial] = seen
+            learnt.tell(learnt.stage.number(trial), seen)
+
+    def _next_for(
+        self, problems: Sequence[Problem], learnt: _Learnt, tried: Mapping[Trial, Seen]
+    ) -> tuple[Trial, float]:
+        """The trial that promises most for the ``problems`` together, and what it promises on average."""
+        stage = learnt.stage
+        gain = np.zeros(len(stage.places) * stage.modes)
+        for problem in problems:
+            own = learnt.gain(problem, self._sizes(stage.places), self._best(problem, tried))
+            gain += np.minimum(own, 1.0) / len(problems)
+        by_mode = gain.reshape(len(stage.places), -1)
+        by_mode[:, [trial.row for trial in tried]] = -np.inf
+        number = int(np.argmax(gain))
+        return stage.trial(number), float(gain[number])
 
     def _next(
         self, problem: Problem, places: Sequence[int | None], learnt: _Learnt, tried: Mapping[Trial, Seen]
@@ -222,6 +249,12 @@ class _Learnt:
             self._infer[0].tell(number, float(np.log(seen.infer_s)))
             self._infer[1].tell(number, float(np.log(seen.infer_w)))
 
+    def watts(self) -> Floats:
+        """Expected power of interleaving in every mode at the largest batch size, (n,)."""
+        means = [updated[1].mean[-self._modes :] for updated in (self._train, self._infer) if updated is not None]
+        watts: Floats = np.exp(np.max(means, axis=0))
+        return watts
+
     def gain(self, problem: Problem, sizes: Floats, best: Best | None) -> Floats:
         """Of every trial, (k n,)."""
         train = [Spread.of(updated, 1, WIDTH) for updated in self._train or ()]
@@ -251,3 +284,19 @@ def _logs(values: Sequence[tuple[float, float]], which: NDArray[np.intp]) -> tup
     """Log seconds and log watts, averaged over the trials of one point."""
     logs, count = np.log(np.array(values)), np.bincount(which)
     return np.bincount(which, logs[:, 0]) / count, np.bincount(which, logs[:, 1]) / count
+
+
+def _like(problem: Problem, learnt: _Learnt) -> list[Problem]:
+    """Problems that may come: other budgets over the modes' range of power, and other rates and latencies."""
+    watts = learnt.watts()
+    budgets = np.quantile(watts, np.linspace(0.02, 1.0, BUDGETS)).tolist()
+    if problem.family == "train":
+        return [replace(problem, power_w=budget) for budget in budgets]
+    assert problem.latency_s is not None
+    assert problem.rate_hz is not None
+    return [
+        replace(problem, power_w=budget, latency_s=problem.latency_s * more, rate_hz=problem.rate_hz * faster)
+        for budget in budgets
+        for more in FACTORS
+        for faster in FACTORS
+    ]
