@@ -1,6 +1,6 @@
 """Managed interleaving against two processes, really executed: latencies of a service, and what is left for training.
 
-    python benchmarks/concurrent_execution.py [--device cpu|cuda] [--cores 1] [--load 0.45] [--seconds 12] [--turns 5]
+    python benchmarks/concurrent_execution.py [--device cpu|cuda] [--cores N] [--load 0.45] [--seconds 12] [--turns 5]
 
 Trains one built-in network and serves another to Poisson arrivals, in short turns one after the other, so that whatever
 else the machine does hits all alike: training *alone*, *managed* (one worker does both, a minibatch at a time),
@@ -14,7 +14,8 @@ the budget is L = margin * (b / a + t_in + t_tr): collecting a batch, one miniba
 
 On the CPU everything shares ``--cores`` cores, one by default, as two networks share a board's one GPU: then neither
 can run beside the other, only in turn. Torch takes its threads as the machine gives them, so many as cores, in every
-process alike. ``--priority -10`` runs all of it before the machine's other programs (needs root below 0).
+process alike. With ``--device cuda`` it is the GPU that is shared, and the processes have all cores. ``--priority -10``
+runs all of it before the machine's other programs (needs root below 0).
 
 Says whether managed holds the budget at the 99th percentile (at most 1 % late), native does not, and managed trains at
 90 % or more of native's speed. Needs torch, numpy and the checkout alone.
@@ -86,7 +87,7 @@ def main() -> int:
 
 def measured(arguments: argparse.Namespace) -> int:
     """Everything; the exit status."""
-    cores = pin(arguments.cores)
+    cores = pin(arguments.cores or ("1" if arguments.device == "cpu" else "all"))
     wishes = [Wish("one", arguments.device), Wish("two", arguments.device)]
     if may_raise_priority():
         wishes.append(Wish("three", arguments.device, HIGHER))
@@ -110,7 +111,7 @@ def measured(arguments: argparse.Namespace) -> int:
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", choices=tuple(DEFAULTS), default="cpu")
-    parser.add_argument("--cores", default="1", help="how many cores all share; all: as many as there are")
+    parser.add_argument("--cores", type=a_core_count, help="how many all share, or all; 1 on the CPU, all with a GPU")
     parser.add_argument("--seconds", type=float, default=12.0, help="of each turn")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--load", type=float, default=0.45, help="share of the machine that the service wants")
@@ -122,6 +123,13 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--infer-batch", type=int)
     parser.add_argument("--json", metavar="FILE", help="write every turn's figures")
     return parser.parse_args()
+
+
+def a_core_count(text: str) -> str:
+    there = len(os.sched_getaffinity(0))
+    if text not in ("all", *map(str, range(1, there + 1))):
+        raise argparse.ArgumentTypeError(f"got {text}; 1 to {there}, or all")
+    return text
 
 
 @contextmanager

@@ -82,6 +82,9 @@ def evaluate(
     reuse: Annotated[
         bool, typer.Option("--reuse", help="What was profiled for a problem serves the next ones.")
     ] = False,
+    plausible: Annotated[
+        bool, typer.Option("--plausible", help="Leave out modes of which a table has a row that cannot be.")
+    ] = False,
     sample: Annotated[int | None, typer.Option(min=1, help="Draw so many problems at random: a stream.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Fixes everything random.")] = 0,
     seeds: Annotated[int, typer.Option(min=1, help="Play so many seeds, a row each.")] = 1,
@@ -100,7 +103,7 @@ def evaluate(
     from experiments.commands.concurrent_tables import Tables
 
     tables = Tables(tuple(train or ()), tuple(infer or ()), device, workload, batch_size)
-    command(Asked(tables, strategy, problems, reuse, sample, seed, seeds), json_file)
+    command(Asked(tables, strategy, problems, reuse, sample, seed, seeds, plausible), json_file)
 
 
 @app.command("plan")

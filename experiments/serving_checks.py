@@ -14,8 +14,12 @@ from fedge.experiment import Board, Experiment, ServingSpec, boards
 from fedge.fleetsim.boards import Kind, kind_of
 from fedge.fleetsim.serving import average_of
 from fedge.pareto import nearest_row
-from fedge.rounds.serving import demand_of
+from fedge.rounds.serving import demand_of, first_s
 from fedge.types import DeviceSpec
+from fedge.workloads import TASKS
+
+MOST_LATENCY_S = 1000.0
+"""Where the histograms of latencies end; a board also settles for as long as its budget before it is watched."""
 
 
 def check_serving(experiment: Experiment) -> None:
@@ -26,9 +30,18 @@ def check_serving(experiment: Experiment) -> None:
     firsts = {board.entry: board for board in reversed(boards(experiment))}
     for i, entry in enumerate(experiment.fleet):
         if entry.serving is not None:
+            _check_model(entry.serving, f"fleet[{i}].serving")
+            if entry.serving.latency_s > MOST_LATENCY_S:
+                got = f"{entry.serving.latency_s:g} s"
+                raise BadInput(f"fleet[{i}].serving.latency_s", got, f"at most {MOST_LATENCY_S:g} s")
             kind = kind_of(firsts[entry], experiment.workload)
             inference = _inference(kind, entry.serving, f"fleet[{i}].serving")
             _check_held(experiment, entry.serving, kind, inference, f"fleet[{i}].serving")
+
+
+def _check_model(spec: ServingSpec, where: str) -> None:
+    if spec.model is not None and spec.model not in TASKS:
+        raise UnknownName(f"{where}.model", spec.model, tuple(TASKS))
 
 
 def _inference(kind: Kind, spec: ServingSpec, where: str) -> Inference:
@@ -43,7 +56,7 @@ def _inference(kind: Kind, spec: ServingSpec, where: str) -> Inference:
 
 def _check_held(experiment: Experiment, spec: ServingSpec, kind: Kind, inference: Inference, where: str) -> None:
     demand, train_s = demand_of(spec), kind.average.step_s
-    least_s = needed_s(inference, demand, train_s)
+    least_s = needed_s(inference, demand, train_s, first_s(train_s))
     if math.isinf(least_s):
         most_hz = float((MOST_SHARE * np.array(inference.batch_sizes) / inference.infer_s).max())
         right = (
@@ -55,7 +68,7 @@ def _check_held(experiment: Experiment, spec: ServingSpec, kind: Kind, inference
         alone_s = needed_s(inference, demand)
         right = (
             f"at least {_up(least_s):g} s: so long {kind.spec.name} needs at its best to collect and infer a batch of "
-            f"{spec.cost} ({_up(alone_s):g} s) and end the training minibatch before it"
+            f"{spec.cost} ({_up(alone_s):g} s) and end the training minibatch before it, a round's first one too"
         )
         raise BadInput(f"{where}.latency_s", f"{spec.latency_s:g} s", right)
     policy = experiment.policy.name
@@ -68,7 +81,8 @@ def _check_preset(preset: str, spec: ServingSpec, kind: Kind, inference: Inferen
     if preset not in kind.spec.presets:
         return  # told with the policy
     row = nearest_row(inference.modes, kind.spec.presets[preset])
-    if not standing(inference, demand, kind.average.step_s).holds[row]:
+    train_s = kind.average.step_s
+    if not standing(inference, demand, train_s, first_s(train_s)).holds[row]:
         right = f"a preset in which {kind.spec.name} holds {spec.cost}, {spec.rate_hz:g}/s within {spec.latency_s:g} s"
         raise BadInput("policy.name", f"preset:{preset}", right)
 

@@ -17,9 +17,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("simulations")]
 QUICK = ["--set", "rounds=3", "--set", "workload.local_epochs=1"]
 FEDBUFF = ("rounds=5", "strategy.name=FedBuff", "strategy.options.buffer_size=2", "strategy.options.concurrency=5")
 KINDS: dict[str, tuple[str, ...]] = {
-    "rounds": (),
+    "rounds": ("--set", "fleet.3.serving={cost: resnet50-imagenet, rate_hz: 60, latency_s: 0.8}"),
     "asynchronous": tuple(part for option in FEDBUFF for part in ("--set", option)),
-    "serving": ("--set", "fleet.3.serving={cost: resnet50-imagenet, rate_hz: 60, latency_s: 0.8}"),
 }
 """What differs from ``QUICK`` in the runs that are held against each other."""
 
@@ -58,7 +57,7 @@ class Played:
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory, project_root: Path) -> dict[str, Played]:
-    """A run of rounds and an asynchronous one, both simulated at once, one beside a folder called clients."""
+    """Rounds in which two boards serve, and an asynchronous run, both at once beside a folder called clients."""
     folder = tmp_path_factory.mktemp("backends")
     poisoned = folder / "elsewhere"
     (poisoned / "clients").mkdir(parents=True)
@@ -89,7 +88,7 @@ def test_local_and_sim_write_the_same_rows_and_model_also_with_two_runs_at_once(
 
 
 def test_boards_that_serve_tell_of_it_and_the_others_do_not(played: dict[str, Played]) -> None:
-    serving = {row.board for row in read_rows(played["serving"].sim, ClientRow) if row.requests}
+    serving = {row.board for row in read_rows(played["rounds"].sim, ClientRow) if row.requests}
     assert serving == {"agx-orin-64gb-1", "agx-orin-64gb-2"}
 
 

@@ -21,6 +21,7 @@ from fedge.evaluation.study import one_thread
 from fedge.strategies import DEFAULT, STRATEGIES
 from fedge.studies.concurrent.engine import Case, Job, run
 from fedge.studies.concurrent.ground import known_of
+from fedge.studies.concurrent.plausible import plausible
 from fedge.studies.concurrent.row import Row, as_data
 from fedge.telemetry import run_folder
 from fedge.types import ProfileTable
@@ -42,6 +43,7 @@ class Asked:
     sample: int | None = None
     seed: int = 0
     seeds: int = 1
+    plausible: bool = False
 
 
 def evaluate(asked: Asked, json_file: Path | None) -> None:
@@ -53,7 +55,7 @@ def evaluate(asked: Asked, json_file: Path | None) -> None:
     rows = judge(jobs_of(asked))
     from experiments.report.concurrent.strategies import as_tables
 
-    _console().print(as_tables(rows))
+    _console().print(as_tables(rows), crop=False)
     if json_file is not None:
         write_rows(json_file, rows)
     _check_failures(rows)
@@ -64,7 +66,7 @@ def jobs_of(asked: Asked) -> list[Job]:
     names = _strategies(asked.strategies)
     default = family_of(bool(asked.tables.train), bool(asked.tables.infer))
     given = None if asked.problems == DEFAULT_PROBLEMS else read_problems(Path(asked.problems), default)
-    cases = _cases(asked.tables, given)
+    cases = _cases(asked, given)
     least = min(len(case.problems) for case in cases)
     if asked.sample is not None and asked.sample > least:
         raise BadInput("--sample", str(asked.sample), f"at most {least}: so many problems there are")
@@ -111,11 +113,19 @@ def read_problems(path: Path, family: Family) -> tuple[Problem, ...]:
 
     right = "a YAML or JSON file that can be read: a list of problems"
     try:
-        entries = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        # A few lines of aliases can stand for more than any memory holds.
+        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
+            raise BadInput("--problems", f"{path}: an alias (*name)", f"{right}, each written out")
+        entries = yaml.safe_load(text)
     except OSError as error:
         raise BadInput("--problems", str(path), f"`default`, or {right} ({error.strerror})") from error
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
-        raise BadInput("--problems", f"{path}: {' '.join(str(error).split())[:120]}", right) from error
+    except (UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+        why = "too deeply nested" if isinstance(error, RecursionError) else " ".join(str(error).split())[:120]
+        raise BadInput("--problems", f"{path}: {why}", right) from error
+    if not isinstance(entries, list):
+        what = {type(None): "an empty file", dict: "a mapping"}.get(type(entries), f"a {type(entries).__name__}")
+        raise BadInput("--problems", f"{path}: {what}", f"{right}, e.g. - {{power_w: 30, latency_s: 1, rate_hz: 60}}")
     if family == "infer" and isinstance(entries, list):
         entries = [_inferring(entry) for entry in entries]
     return problems_of(entries, str(path))
@@ -148,9 +158,9 @@ def _strategies(text: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _cases(tables: Tables, given: tuple[Problem, ...] | None) -> list[Case]:
+def _cases(asked: Asked, given: tuple[Problem, ...] | None) -> list[Case]:
     """Every training table with every inference table, and per pair every family that there are problems of."""
-    training, inference = tables_of(tables)
+    training, inference = tables_of(asked.tables)
     problems = default_problems(family_of(bool(training), bool(inference))) if given is None else given
     cases: dict[tuple[str, ...], Case] = {}
     for of in FAMILIES:
@@ -160,7 +170,7 @@ def _cases(tables: Tables, given: tuple[Problem, ...] | None) -> list[Case]:
         _check_jobs(of, training, inference)
         for train in training if of != "infer" else [None]:
             for infer in inference if of != "train" else [()]:
-                case = _case(of, of_family, train, infer)
+                case = _case(of, of_family, (train, infer), leave_out=asked.plausible)
                 cases[(of, case.about.train or "", case.about.infer or "")] = case
     return list(cases.values())
 
@@ -173,10 +183,17 @@ def _check_jobs(family: Family, training: Sequence[object], inference: Sequence[
 
 
 def _case(
-    family: Family, problems: tuple[Problem, ...], train: ProfileTable | None, infer: Sequence[ProfileTable]
+    family: Family,
+    problems: tuple[Problem, ...],
+    tables: tuple[ProfileTable | None, Sequence[ProfileTable]],
+    *,
+    leave_out: bool,
 ) -> Case:
+    train, infer = tables
     check_pair(train, infer)
-    pair = pair_of(train, infer)
+    whole = pair = pair_of(train, infer)
+    if leave_out:
+        pair = plausible(whole, [*([] if train is None else [train]), *infer])
     known = known_of(pair, train, infer)
     first = train or infer[0]
     about = Row(
@@ -187,6 +204,7 @@ def _case(
         train=train.path if train else None,
         infer=infer[0].path if infer else None,
         priors=known.priors,
+        modes_left_out=len(whole.modes) - len(pair.modes) if leave_out else None,
     )
     return Case(pair, family, problems, known.ground, about)
 

@@ -16,7 +16,7 @@ from fedge.concurrency.several import MOST_SERVICES, Demand
 from fedge.costs.inference import inference_cost
 from fedge.costs.profiles import CostProfile, cost_of
 from fedge.devices.catalogue import find, load_catalogue
-from fedge.errors import BadInput, UnknownName
+from fedge.errors import BadInput
 from fedge.modes import grid
 from fedge.physics import model
 from fedge.studies.concurrent.planning import Jobs
@@ -59,14 +59,17 @@ def source_of(typed: Typed) -> Source:
     """Where the jobs' costs come from; raises ``BadInput`` for options that do not go together."""
     tables, names = bool(typed.train or typed.infer), bool(typed.train_workload or typed.infer_workloads)
     if tables and names:
-        raise BadInput("--train-workload, --infer-workload", "names beside tables", "tables, or a --device and names")
+        right = "measured tables alone (--train, --infer), or --device with names of workloads alone"
+        raise BadInput("--train-workload, --infer-workload", "names beside tables", right)
     source = _measured(typed) if tables else _calibrated(typed)
     services = len(source.infer)
     if services > MOST_SERVICES:
         raise BadInput("--infer", f"{services} services", f"at most {MOST_SERVICES}")
     for option, values in (("--latency-s", typed.latency_s), ("--rate-hz", typed.rate_hz)):
         if len(values) != services:
-            raise BadInput(option, f"{len(values)} values", f"{services}: one for each inference job")
+            count = {0: "no value", 1: "1 value"}.get(len(values), f"{len(values)} values")
+            jobs = {0: "nothing is served", 1: "1 inference job"}.get(services, f"{services} inference jobs")
+            raise BadInput(option, f"{count}, and {jobs}", "one value for each --infer or --infer-workload, in order")
         for value in values:
             positive(option, value)
     return replace(source, infer=tuple(_chosen(tables, typed.batch_sizes) for tables in source.infer))
@@ -119,8 +122,13 @@ def _measured(typed: Typed) -> Source:
 
 def _calibrated(typed: Typed) -> Source:
     if typed.device is None or not (typed.train_workload or typed.infer_workloads):
-        right = "measured tables (--train, --infer), or --device with --train-workload and --infer-workload"
-        raise BadInput("fedge concurrent plan", "nothing to plan for", right)
+        named = typed.train_workload or typed.infer_workloads
+        got = "workloads without a board" if named else "no table and no workload"
+        right = "measured tables (--train, --infer), or --device with --train-workload, --infer-workload or both"
+        raise BadInput("the jobs", got, right)
+    if typed.batch_size is not None:
+        got = f"{typed.batch_size} without a measured table"
+        raise BadInput("--batch-size", got, "nothing: a calibrated cost has a training batch size of its own")
     spec, specs = find(typed.device), load_catalogue()
     modes = modes_of(spec)
     sizes = sizes_of(typed.batch_sizes) if typed.batch_sizes else BATCH_SIZES
@@ -136,11 +144,12 @@ def _calibrated(typed: Typed) -> Source:
 
 @contextmanager
 def _named(option: str) -> Iterator[None]:
-    """An unknown workload is a mistake in this option."""
+    """An unknown workload is a mistake in this option, a size that no cost is known of one in ``--batch-sizes``."""
     try:
         yield
-    except UnknownName as error:
-        raise BadInput(option, error.got, error.right) from error
+    except BadInput as error:
+        where = "--batch-sizes" if error.where.startswith("batch size") else option
+        raise BadInput(where, error.got, error.right) from error
 
 
 def modes_of(spec: DeviceSpec) -> Modes:

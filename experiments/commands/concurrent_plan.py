@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from experiments.commands.concurrent_jobs import Source, Typed, jobs_of, positive, source_of
+from experiments.commands.concurrent_tables import implausible
 from fedge import registry
 from fedge.concurrency.problems import Family, Problem
 from fedge.errors import BadInput
@@ -17,6 +18,7 @@ from fedge.studies.concurrent import planning
 from fedge.studies.concurrent.advice import Played, Search, played, searched
 from fedge.studies.concurrent.ground import known_of
 from fedge.studies.concurrent.planning import Every, Jobs, Move, Neighbour, Option
+from fedge.types import ProfileTable
 from fedge.worker.arrivals import KINDS, Arrivals, arrivals_of
 from fedge.worker.fields import BadField
 
@@ -41,6 +43,7 @@ class Advice:
     """Everything that is shown; ``choice`` is None where nothing holds the limits, and then ``moves`` say what would.
 
     ``first`` is the best choice by the formulas, where playing it showed that it does not hold with such arrivals.
+    ``doubtful`` names the measured rows behind the choice that no board can have meant.
     """
 
     asked: Asked
@@ -54,6 +57,16 @@ class Advice:
     neighbours: tuple[Neighbour, ...]
     moves: tuple[Move, ...]
     search: Search | None
+    doubtful: tuple[str, ...] = ()
+
+    @property
+    def best(self) -> Option | None:
+        """The best choice by the formulas."""
+        return self.first or self.choice
+
+    @property
+    def several(self) -> bool:
+        return len(self.jobs.services) > 1
 
 
 def plan(asked: Asked, *, as_json: bool) -> None:
@@ -68,7 +81,7 @@ def plan(asked: Asked, *, as_json: bool) -> None:
 
     from experiments.report.concurrent.plan import as_text
 
-    Console().print(as_text(advice))
+    Console().print(as_text(advice), crop=False)
 
 
 def advise(asked: Asked) -> Advice:
@@ -106,7 +119,17 @@ def _chosen(asked: Asked, source: Source, found: Every, order: Sequence[int], se
         tuple(planning.neighbours(jobs, asked.power_w)),
         (),
         search,
+        tuple(implausible(_measured_behind(source, choice), choice.mode)),
     )
+
+
+def _measured_behind(source: Source, choice: Option) -> list[ProfileTable]:
+    """The measured tables of which the choice took a row; none where the costs come from a model."""
+    if not source.measured:
+        return []
+    served = zip(source.infer, choice.batch_sizes, strict=True)
+    chosen = [table for tables, size in served for table in tables if table.batch_size == size]
+    return [*([] if source.train is None else [source.train]), *chosen]
 
 
 def coming_of(kind: str, rate_hz: float, seed: int) -> Arrivals:
@@ -154,6 +177,7 @@ def as_data(advice: Advice) -> Mapping[str, Any]:
         "best_for_even_arrivals": _option(advice.first),
         "played": _played(advice.played),
         "limited_by": advice.limits,
+        "doubtful": advice.doubtful,
         "runners_up": [_option(option) for option in advice.runners_up],
         "neighbours": [
             {"limit": one.limit, "factor": one.factor, "value": one.value, "choice": _option(one.option)}

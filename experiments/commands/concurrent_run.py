@@ -19,7 +19,7 @@ from experiments.concurrent.workers import Wish, private_workers
 from fedge.errors import BadInput, RunFailed, UnknownName
 from fedge.telemetry import run_folder
 from fedge.worker import networks
-from fedge.worker.arrivals import KINDS, arrivals_of
+from fedge.worker.arrivals import KINDS, MOST_HZ, arrivals_of
 from fedge.worker.client import Client, WorkerError
 from fedge.worker.fields import BadField
 
@@ -30,6 +30,8 @@ STARTS = '{\n  "concurrent_run"'
 DEFAULT_S = 60.0
 MOST_BATCH = 1024
 """As the worker's own limit."""
+MOST_LATENCY_S = 1000.0
+"""Where the histogram of latencies ends."""
 DYNAMIC = ((10.0, 0.5), (10.0, 1.5))
 """``--arrivals dynamic``: seconds, and the rate as a multiple of ``--rate-hz``. Chosen by us."""
 
@@ -55,7 +57,7 @@ class Asked:
 
 
 def run(asked: Asked, json_file: Path | None) -> None:
-    """Execute, show, and write the result; Ctrl-C ends it with what there is so far.
+    """Execute, show, and write the result; Ctrl-C or a worker that fails ends it with what there is so far.
 
     Raises ``BadInput`` for wrong options before anything is started, ``RunFailed`` for a worker that cannot go on.
     """
@@ -64,7 +66,8 @@ def run(asked: Asked, json_file: Path | None) -> None:
     from rich.console import Console
 
     console, outcomes = Console(), list[Outcome]()
-    interrupted, jobs = False, _jobs(asked, asked.infer_batch or 1)
+    ended: KeyboardInterrupt | RunFailed | None = None
+    jobs = _jobs(asked, asked.infer_batch or 1)
     try:
         with _ending_orderly(), _told_errors(asked), _workers(asked) as pairs:
             device = _load(asked, pairs)
@@ -72,16 +75,16 @@ def run(asked: Asked, json_file: Path | None) -> None:
             console.print(_title(asked, jobs, device), soft_wrap=True, highlight=False, markup=False)
             for how in HOWS[asked.how]:
                 _play(pairs[how], jobs, how, _seconds(asked), outcomes, console)
-    except KeyboardInterrupt:
-        interrupted = True
+    except (KeyboardInterrupt, RunFailed) as error:
+        ended = error
     if outcomes:
         console.print(view.table(outcomes, asked.latency_s))
-        _write(json_file, as_data(asked, jobs, outcomes, interrupted))
-    if interrupted:
-        raise KeyboardInterrupt
+        _write(json_file, as_data(asked, jobs, outcomes, interrupted=ended is not None))
+    if ended is not None:
+        raise ended
 
 
-def as_data(asked: Asked, jobs: Jobs, outcomes: Sequence[Outcome], interrupted: bool) -> dict[str, Any]:
+def as_data(asked: Asked, jobs: Jobs, outcomes: Sequence[Outcome], *, interrupted: bool) -> dict[str, Any]:
     """The result as JSON has it."""
     head = {**asdict(asked), "arrivals": dict(jobs.arrivals), "infer_batch": jobs.infer_batch, "cores": _cores()}
     return {"concurrent_run": head, "interrupted": interrupted, "outcomes": [_outcome_data(one) for one in outcomes]}
@@ -118,10 +121,15 @@ def _check_numbers(asked: Asked) -> None:
     for option, value in (("--rate-hz", asked.rate_hz), ("--latency-s", asked.latency_s)):
         if not (math.isfinite(value) and value > 0.0):
             raise BadInput(option, f"{value:g}", "a number above 0")
+    if asked.rate_hz > MOST_HZ:
+        raise BadInput("--rate-hz", f"{asked.rate_hz:g}", f"{MOST_HZ:g} at most")
+    if asked.latency_s > MOST_LATENCY_S:
+        raise BadInput("--latency-s", f"{asked.latency_s:g}", f"{MOST_LATENCY_S:g} s at most")
     if asked.minutes is not None and asked.seconds is not None:
         raise BadInput("--seconds", "--minutes as well", "one of the two")
-    if not math.isfinite(_seconds(asked)):
-        raise BadInput("--minutes", f"{asked.minutes}", "a number above 0")
+    for option, length in (("--minutes", asked.minutes), ("--seconds", asked.seconds)):
+        if length is not None and not math.isfinite(length):
+            raise BadInput(option, f"{length:g}", "a number above 0")
     if asked.seed < 0:
         raise BadInput("--seed", str(asked.seed), "0 or more")
     for option, size in (("--infer-batch", asked.infer_batch), ("--train-batch", asked.train_batch)):
@@ -219,8 +227,12 @@ def _no_batch(asked: Asked, seconds: dict[int, float], step_s: float) -> BadInpu
     least_s = batching.least_budget_s(seconds, step_s, asked.rate_hz)
     got = f"{asked.latency_s:g} s at {asked.rate_hz:g} requests/s, which no batch size holds here"
     if least_s is None:
-        return BadInput("--rate-hz", got, "fewer requests per second: inference alone does not keep up")
-    return BadInput("--latency-s", got, f"{least_s:.3g} s or more, fewer requests per second, or --infer-batch")
+        right = f"fewer requests per second: inference in batches of {max(seconds)} or less does not keep up here"
+        larger = ", or a longer --latency-s for larger batches" if max(seconds) < max(batching.SIZES) else ""
+        return BadInput("--rate-hz", got, right + larger)
+    # Rounded up, so that the number told is enough; these times differ from one start to the next all the same.
+    right = f"{math.ceil(1e3 * least_s) / 1e3:g} s or more, or --infer-batch to try one that is not expected to hold"
+    return BadInput("--latency-s", got, right)
 
 
 def _play(pair: Pair, jobs: Jobs, how: str, seconds: float, outcomes: list[Outcome], console: Any) -> None:

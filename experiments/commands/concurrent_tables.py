@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedge.errors import BadInput
-from fedge.evaluation.knowledge import board_of
+from fedge.evaluation.implausible import plausible_rows
+from fedge.evaluation.knowledge import board_of, maxn_of
+from fedge.pareto import nearest_row
 from fedge.profiles.table import batch_sizes_of, kind_of, read_table
-from fedge.types import ProfileTable
+from fedge.types import PowerMode, ProfileTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,15 @@ def check_pair(train: ProfileTable | None, infer: Sequence[ProfileTable]) -> Non
     if any(spec != boards[0] for spec in boards):
         got = ", ".join(dict.fromkeys(names))
         raise BadInput("--train, --infer", f"tables of {got}", "tables of one kind of board (see --device)")
+
+
+def implausible(tables: Iterable[ProfileTable], mode: PowerMode) -> Iterator[str]:
+    """The tables whose row of this mode no board can have meant, in words (``fedge.evaluation.implausible``)."""
+    for table in tables:
+        row = nearest_row(table.modes, mode)
+        if not plausible_rows(table, maxn_of(table, board_of(table.device)))[row]:
+            seen = f"{1e3 * table.step_s[row]:.1f} ms and {table.power_w[row]:.1f} W"
+            yield f"{table.workload} at batch size {table.batch_size}: {seen} are far off its other modes"
 
 
 def _train_table(path: Path, typed: Tables) -> ProfileTable:

@@ -4,6 +4,7 @@
     t_in  seconds of a batch of b        t_tr seconds of a training minibatch, alone
 
 Fulcrum's peak latency is ``b / a + t_in``; on top, the batch waits for the minibatch of training that is under way.
+A batch of one is not collected: it is due when its request arrives.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ KEEP_UP = 0.9
 
 def peak_s(batch_size: int, batch_s: float, step_s: float, rate_hz: float) -> float:
     """The longest that a request takes under even arrivals: collecting, one training minibatch, its batch."""
-    return batch_size / rate_hz + step_s + batch_s
+    collecting_s = batch_size / rate_hz if batch_size > 1 else 0.0
+    return collecting_s + step_s + batch_s
 
 
 def load(batch_size: int, batch_s: float, rate_hz: float) -> float:

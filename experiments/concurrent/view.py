@@ -104,9 +104,11 @@ def table(outcomes: list[Outcome], latency_s: float) -> Table:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    made = Table(title=f"latency budget {milliseconds(latency_s)} ms", title_justify="left", box=SIMPLE_HEAD, padding=0)
-    for name in ("how", "trained/s", "requests", "p50 ms", "p95 ms", "p99 ms", "late", "dropped", "batch"):
-        made.add_column(name, justify="left" if name == "how" else "right")
+    serves = any(one.told is not None for one in outcomes)
+    title = f"latency budget {milliseconds(latency_s)} ms" if serves else None
+    made = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=0)
+    for name in ("how", "trained\nper s", "requests", "p50\nms", "p95\nms", "p99\nms", "late", "dropped", "batch"):
+        made.add_column(name, justify="left" if name == "how" else "right", no_wrap=True)
     for one in outcomes:
         made.add_row(one.how, f"{one.minibatches_hz:.1f}", *_service_cells(one))
     return made

@@ -19,7 +19,8 @@ MAX_ROWS = 100
 """Rows of the table on the page: the last rounds'."""
 LEAD = (
     "What the boards' standing inference services did while the boards worked: every request's time from its arrival "
-    "to its answer, against the budget, and what was left for training."
+    "to its answer, against the budget, and what was left for training. While a board fetches, sends and waits it "
+    "serves on: that energy is in the round's, but those requests are not counted here."
 )
 
 
@@ -106,7 +107,7 @@ def _latency(run: Run) -> Chart:
     ]
     caption = (
         "Thick: the 99th percentile of a round's requests; thin: the median. On the red line the whole budget is used "
-        "up. Percentiles are told to 5 %. " + view_of(run).note
+        "up. Percentiles are told to 5 %, but over the line only where so many requests were late. " + view_of(run).note
     )
     return _chart(run, ("latency", "Latency against the budget", caption), data, "latency (% of the budget)", 100.0)
 

@@ -32,10 +32,14 @@ def cost(problem: Problem, batch_size: int | None, seen: Seen) -> tuple[float, f
         return seen.train_s, 0.0
     if problem.family == "infer":
         return seen.infer_s, 0.0
-    assert batch_size is not None
-    assert problem.rate_hz is not None
-    left_s = batch_size / problem.rate_hz - seen.infer_s
-    return -max(0.0, math.floor(left_s / seen.train_s)), seen.infer_s
+    return -steps_per_window(problem, batch_size or 0, seen), seen.infer_s
+
+
+def steps_per_window(problem: Problem, batch_size: int, seen: Seen) -> int:
+    """N, where both jobs run; else 0."""
+    if problem.family != "concurrent" or problem.rate_hz is None:
+        return 0
+    return max(0, math.floor((batch_size / problem.rate_hz - seen.infer_s) / seen.train_s))
 
 
 def best_tried(problem: Problem, batch_sizes: tuple[int, ...], tried: Mapping[Trial, Seen]) -> Choice | None:

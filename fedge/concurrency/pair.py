@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 from fedge.errors import BadInput
 from fedge.modes import SAME_MHZ
 from fedge.types import Floats, Modes, ProfileTable
+
+Key = tuple[float, ...]
+"""A mode's knobs without what a conversion of units adds: equal for what is one mode in two tables."""
 
 FULCRUM_GRID = (
     (4.0, 8.0, 12.0),
@@ -69,7 +72,7 @@ def pair_of(train: ProfileTable | None, infer: Sequence[ProfileTable]) -> Pair:
     tables = ([] if train is None else [train]) + sorted(infer, key=lambda table: table.batch_size)
     if not tables:
         raise BadInput("the pair", "no table", "a training table, an inference table or both")
-    places = [{_key(row): i for i, row in enumerate(table.modes.knobs)} for table in tables]
+    places = [{key: i for i, key in enumerate(keys_of(table.modes))} for table in tables]
     shared = sorted(set.intersection(*(set(place) for place in places)))
     if not infer:
         shared = _fulcrum(shared)
@@ -95,6 +98,27 @@ def pair_of(train: ProfileTable | None, infer: Sequence[ProfileTable]) -> Pair:
     )
 
 
+def restricted(pair: Pair, kept: NDArray[np.bool_]) -> Pair:
+    """The pair in the modes that are kept, (n,); raises ``BadInput`` when there are none."""
+    if not kept.any():
+        raise BadInput(f"the pair {pair.name}", "no mode that is left", "at least one")
+    train = kept if pair.trains else slice(None)
+    infer = (slice(None), kept if pair.infers else slice(None))
+    return replace(
+        pair,
+        modes=Modes(pair.modes.knobs[kept]),
+        train_s=pair.train_s[train],
+        train_w=pair.train_w[train],
+        infer_s=pair.infer_s[infer],
+        infer_w=pair.infer_w[infer],
+    )
+
+
+def keys_of(modes: Modes) -> list[Key]:
+    """The key of every mode."""
+    return [tuple(round(float(value) / SAME_MHZ) * SAME_MHZ for value in row) for row in modes.knobs]
+
+
 def grid_of(modes: Modes) -> Grid:
     """The grid that ``modes`` are; raises ``BadInput`` when they are not every combination of some values."""
     values = [np.unique(np.round(knob, 6)) for knob in modes.knobs.T]
@@ -103,15 +127,15 @@ def grid_of(modes: Modes) -> Grid:
     rows[tuple(at)] = np.arange(len(modes))
     if (rows < 0).any():
         missing = int((rows < 0).sum())
-        raise BadInput("the modes", f"a grid in which {missing} of {rows.size} are missing", "every combination")
+        raise BadInput(
+            "the modes",
+            f"a grid in which {missing} of {rows.size} are missing",
+            "every combination of their values, which a search along the knobs needs",
+        )
     return Grid(tuple(tuple(v.tolist()) for v in values), rows)
 
 
-def _key(row: Floats) -> tuple[float, ...]:
-    return tuple(round(float(value) / SAME_MHZ) * SAME_MHZ for value in row)
-
-
-def _fulcrum(keys: list[tuple[float, ...]]) -> list[tuple[float, ...]]:
+def _fulcrum(keys: list[Key]) -> list[Key]:
     wanted = [{round(value / SAME_MHZ) * SAME_MHZ for value in knob} for knob in FULCRUM_GRID]
     found = [key for key in keys if all(value in known for value, known in zip(key, wanted, strict=True))]
     return found if len(found) == int(np.prod([len(knob) for knob in FULCRUM_GRID])) else keys

@@ -16,10 +16,10 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from fedge.concurrency.service import MOST_SHARE, Demand, Inference, Standing, standing
+from fedge.concurrency.service import GIVEN, Demand, Inference, Standing, standing
 from fedge.costs.inference import inference_cost
 from fedge.devices import catalogue
-from fedge.devices.emulated import SWITCH_S, THROTTLED_SLOWDOWN, Played, Stretch, top_mode
+from fedge.devices.emulated import SWITCH_S, THROTTLED_SLOWDOWN, WARM_UP_STEPS, Played, Stretch, top_mode
 from fedge.devices.truth import Surface, own_surface
 from fedge.experiment import Board, ServingSpec
 from fedge.fleetsim.boards import Kind
@@ -36,6 +36,8 @@ MOST_REQUESTS = 10_000
 LEAD = 2.0
 """So many latency budgets before a round's work begins, requests begin to come: the service has stood all the while."""
 NAME = "service"
+WARMING = "warming up"
+"""What the interleaver calls a round's first minibatch, which takes longer than all others, as the board knows."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,7 +59,7 @@ def serving_of(board: Board, kind: Kind, seed: int) -> Serving | None:
     if spec is None:
         return None
     demand = demand_of(spec)
-    average, spreads = _average(kind.spec.name, board.entry.device, spec.cost, demand.batch_sizes, kind.average.modes)
+    average, spreads = _average(board.entry.device, spec.cost, demand.batch_sizes, kind.average.modes)
     columns = []
     for i, spread in enumerate(spreads):
         column = Surface(average.modes, average.infer_s[:, i], average.power_w[:, i], average.power_w[:, i])
@@ -75,7 +77,7 @@ def average_of(device: DeviceSpec, cost: str, batch_sizes: tuple[int, ...], mode
 
 @lru_cache(maxsize=64)
 def _average(
-    _name: str, device: str, cost: str, batch_sizes: tuple[int, ...], modes: Modes
+    device: str, cost: str, batch_sizes: tuple[int, ...], modes: Modes
 ) -> tuple[Inference, tuple[tuple[float, float], ...]]:
     return _inference(catalogue.find(device, where="fleet.device"), cost, batch_sizes, modes)
 
@@ -87,10 +89,7 @@ def _inference(
     specs = catalogue.load_catalogue()
     profiles = [inference_cost(device, cost, size, specs) for size in batch_sizes]
     infer_s = [model.step_s(profile.coefficients, device.maxn, modes) for profile in profiles]
-    # A profile that is carried far can say more than the board can draw at all.
-    power_w = [
-        np.minimum(model.power_w(profile.coefficients, device.maxn, modes), device.max_w.value) for profile in profiles
-    ]
+    power_w = [model.power_w(profile.coefficients, device.maxn, modes) for profile in profiles]
     table = Inference(modes, batch_sizes, np.stack(infer_s, axis=1), np.stack(power_w, axis=1))
     return table, tuple((profile.residual_time_sd_log, profile.residual_power_sd_log) for profile in profiles)
 
@@ -110,7 +109,7 @@ def beside_it(serving: Serving, duty: Duty, surface: Surface, allowed: NDArray[n
     sizes = duty.working.batch_size
     columns = np.searchsorted(serving.true.batch_sizes, sizes)
     infer_s, power_w = serving.true.infer_s[rows, columns], serving.true.power_w[rows, columns]
-    share = np.minimum(infer_s * serving.demand.rate_hz / sizes, MOST_SHARE)
+    share = np.minimum(infer_s * serving.demand.rate_hz / sizes, GIVEN)
     truly = dataclasses.replace(duty.working, share=share, infer_s=infer_s, power_w=power_w)
     return _loaded(truly, surface.step_s[rows], surface.power_w[rows], surface.idle_w[rows])
 
@@ -121,7 +120,7 @@ def best_beside(serving: Serving, surface: Surface, above: NDArray[np.bool_]) ->
     Only the modes that ``above`` marks are looked at, and the fastest where none holds it. It is what a planner would
     reach whose batches are always full: somewhat better than requests that come at random allow.
     """
-    working = standing(serving.true, serving.demand, surface.step_s)
+    working = standing(serving.true, serving.demand, surface.step_s, surface.step_s * (1.0 + WARM_UP_STEPS))
     resting = standing(serving.true, serving.demand)
     keep, rests = working.holds & above, resting.holds & above
     keep[surface.row(top_mode(surface))] = True
@@ -187,8 +186,9 @@ class Attendance:
         self._hot_s = began_s + stretch.hot_after_s
         done, train_s = 0, 0.0
         while done < stretch.steps:
-            interleaver.between()
-            next_s = (stretch.step_s + (stretch.warm_up_s if done == 0 else 0.0)) * self._slowed()
+            warming_s = stretch.warm_up_s if done == 0 else 0.0
+            interleaver.between(kind=WARMING if warming_s else "train")
+            next_s = (stretch.step_s + warming_s) * self._slowed()
             if done and self.now_s + next_s > ends_s:
                 break
             self.now_s += next_s
@@ -248,6 +248,7 @@ class Attendance:
         )
         made.learn_batch(NAME, batch_size, self._seconds(batch_size))
         made.learn_work(stretch.step_s)
+        made.learn_work(stretch.step_s + stretch.warm_up_s, WARMING)
         if not self._begun:
             made.idle(self.now_s + LEAD * self.serving.demand.latency_s)
             made.take()

@@ -20,7 +20,7 @@ from fedge.fleetsim.serving import average_of
 from fedge.interfaces import Device, Predictor
 from fedge.modes import index_of, modes_of
 from fedge.node.training import STRETCH_LIMIT_S, failing
-from fedge.rounds.serving import Duty, demand_of, duty_of
+from fedge.rounds.serving import Duty, demand_of, duty_of, first_s
 from fedge.types import DeviceSpec, Measurement, Modes, PowerMode, ServiceUse, Workload
 from fedge.worker.client import Client, WorkerError
 
@@ -138,7 +138,8 @@ def _size(spec: ServingSpec, device: DeviceSpec, inner: Predictor) -> int:
     """The batch size that suits the fastest mode, beside a minibatch as long as is believed before any was measured."""
     top, demand = modes_of([device.maxn]), demand_of(spec)
     inference: Inference = average_of(device, spec.cost, demand.batch_sizes, top)
-    return int(standing(inference, demand, inner.fit([]).predict(top).step_s).batch_size[0])
+    train_s = inner.fit([]).predict(top).step_s
+    return int(standing(inference, demand, train_s, first_s(train_s)).batch_size[0])
 
 
 def install(worker: Client, service: Stood, task: Mapping[str, Any], seed: int) -> None:

@@ -25,7 +25,11 @@ from fedge.interfaces import Explorer, Predictor
 from fedge.modes import index_of
 from fedge.policies import waiting_mode
 from fedge.rounds.player import Player
-from fedge.types import DeviceSpec, Floats, Measurement, Modes, PowerMode, Predictions
+from fedge.rounds.work import warm_up_steps
+from fedge.types import DeviceSpec, Floats, Measurement, Modes, PowerMode
+
+WARM_UP_STEPS = 1.5
+"""So many minibatches longer than others a round's first one is taken to last before any was seen; estimated."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,16 +61,19 @@ def duty_of(
     """
     factor = busy_factor(own, inference, demand)
     alone = inner.fit([unloaded(measurement, inference) for measurement in own]).predict(inference.modes)
-    return _duty(inference, demand, alone, factor, stay)
-
-
-def _duty(inference: Inference, demand: Demand, alone: Predictions, factor: float, stay: Iterable[PowerMode]) -> Duty:
     train_s = alone.step_s * np.exp(alone.step_s_sd_log)
-    every = standing(inference, demand, train_s, factor)
+    every = standing(inference, demand, train_s, first_s(train_s, own), factor=factor)
     keep = every.holds.copy()
     keep[[row for mode in stay if (row := index_of(inference.modes, mode)) is not None]] = True
     # Waiting goes by what is known beforehand, so that the mode a board waits in stays the same.
     return Duty(inference, standing(inference, demand), every.where(keep), keep)
+
+
+def first_s(train_s: Floats, own: Sequence[Measurement] = ()) -> Floats:
+    """Seconds of a round's first minibatch, from those of the others and what the board itself measured."""
+    warm_up = warm_up_steps(own) if own else WARM_UP_STEPS
+    first: Floats = train_s * (1.0 + warm_up)
+    return first
 
 
 def waiting_beside(duty: Duty, policy: str, spec: DeviceSpec, idle_w: Floats) -> PowerMode:

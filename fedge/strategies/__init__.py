@@ -19,7 +19,7 @@ STRATEGIES = {
     "nn": "fedge.strategies.networks:Networks",
     "als": "fedge.strategies.active:ActiveNetworks",
     "oracle": "fedge.strategies.oracle:Oracle",
-    "fedge": "fedge.strategies.expecting:Expecting",
+    "fedge": "fedge.strategies.expecting:expecting",
 }
 """Name -> where it lies; each is made from ``Ground``."""
 

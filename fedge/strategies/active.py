@@ -4,20 +4,23 @@ Fulcrum (arXiv 2509.20205) says that 50 to 150 modes are profiled so, and that t
 is done is chosen by us, and so is every number: a first profile of the lowest and the top mode and of random ones;
 networks (``batched_network``) learn from it; of the modes that they expect on the front but that are not measured some
 are measured, evenly over its power; so until enough were. The answer is the best of what was measured: a prediction
-that errs by a few percent too often breaks a limit that the front runs along.
+that errs by a few percent too often breaks a limit that the front runs along. Where nothing measured holds a problem's
+limits, the modes that are expected to keep farthest from them are measured one by one until one does.
 """
 
 from __future__ import annotations
 
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedge.concurrency.judging import best_tried
 from fedge.concurrency.outcome import best
 from fedge.concurrency.pair import Pair
 from fedge.concurrency.problems import Problem
-from fedge.concurrency.trial import Search, Trial
+from fedge.concurrency.trial import Search, Seen, Trial, try_one
 from fedge.pareto import front_mask
 from fedge.seeds import generator
 from fedge.strategies import Ground
@@ -25,10 +28,14 @@ from fedge.strategies.batched_network import Surface, learnt
 from fedge.strategies.profile import columns, dealt
 from fedge.types import Floats
 
-FIRST, MORE, MOST = 30, 24, 150
-"""Trials of the first profile, of each later one, and in all where something is inferred."""
+FIRST, MORE, MOST = 30, 24, 138
+"""Trials of the first profile, of each addition, and of the whole profile where something is inferred."""
 TRAIN_FIRST, TRAIN_MORE, TRAIN_MOST = 20, 10, 60
 """The same for training alone, which has no batch sizes."""
+FURTHER, IN_ALL = 6, 150
+"""Trials at most for a problem whose limits nothing in the profile holds; and no more of them than make so many."""
+DOUBT = 0.03
+"""Such a trial may be expected to break a limit by this share: predictions err."""
 BUSY = (0.0, 0.3, 0.6, 0.8)
 """Shares of the time that inference takes in the mode that is quickest at it; for each there is a front of power
 against the time of a training minibatch in what is left."""
@@ -44,12 +51,25 @@ class Profile:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """What a profile led to: what was learnt of each job (None: of none), and what to try next, [] at the end."""
+    """What a profile led to: what was learnt of each job (None: of none), and what to try next, [] at the end.
+
+    ``predicted`` are seconds and watts, (2, 1 + batch sizes, n), the training job first.
+    """
 
     read: bytes
     train: Surface | None
     infer: Surface | None
-    further: list[Trial]
+    predicted: Floats
+    next: list[Trial]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Learnt:
+    """Everything that was tried, the pair as it was measured (infinite power elsewhere), and as it is predicted."""
+
+    profile: Profile
+    measured: Pair
+    predicted: Floats
 
 
 class ActiveNetworks:
@@ -62,20 +82,30 @@ class ActiveNetworks:
     def __init__(self, ground: Ground) -> None:
         self._ground = ground
         self._steps: dict[tuple[bool, int], Step] = {}
-        self._measured: dict[bool, tuple[bytes, Pair]] = {}
+        self._learnt: dict[bool, Learnt] = {}
 
     def search(self, problem: Problem) -> Search:
         infers = problem.family != "train"
-        if not (self._ground.reuse and infers in self._measured):
-            profile, step = Profile((), np.empty((0, 4))), None
-            further = _first(self._ground, infers)
-            while further:
-                read = columns((yield further))
-                profile = Profile((*profile.trials, *further), np.concatenate([profile.read, read]))
-                step = self._step(infers, profile, step)
-                further = step.further
-            self._keep(infers, profile)
-        return best(problem, self._measured[infers][1])
+        if not (self._ground.reuse and infers in self._learnt):
+            yield from self._profile(infers)
+        learnt = self._learnt[infers]
+        if (found := best(problem, learnt.measured)) is not None:
+            return found
+        tried = yield from _further(self._ground, problem, learnt)
+        if self._ground.reuse and tried:
+            self._keep(infers, _added(learnt.profile, tried, columns(list(tried.values()))), learnt.predicted)
+        return best_tried(problem, self._ground.batch_sizes, tried)
+
+    def _profile(self, infers: bool) -> Generator[Sequence[Trial], Sequence[Seen], None]:
+        profile, step = Profile((), np.empty((0, 4))), None
+        trials = _first(self._ground, infers)
+        while trials:
+            profile = _added(profile, trials, columns((yield trials)))
+            step = self._step(infers, profile, step)
+            trials = step.next
+        assert step is not None
+        if infers not in self._learnt or self._learnt[infers].profile.read.tobytes() != step.read:
+            self._keep(infers, profile, step.predicted)
 
     def _step(self, infers: bool, profile: Profile, before: Step | None) -> Step:
         at, read = (infers, len(profile.trials)), profile.read.tobytes()
@@ -83,13 +113,45 @@ class ActiveNetworks:
             self._steps[at] = _next(self._ground, infers, profile, before)
         return self._steps[at]
 
-    def _keep(self, infers: bool, profile: Profile) -> None:
-        """As the answer's ground: the pair as it was measured, infinite power elsewhere."""
-        read = profile.read.tobytes()
-        if infers not in self._measured or self._measured[infers][0] != read:
-            count, modes = _batches(self._ground, infers), len(self._ground.modes)
-            nothing = np.stack([np.ones((1 + count, modes)), np.full((1 + count, modes), np.inf)])
-            self._measured[infers] = read, _with_readings(self._ground, infers, nothing, profile)
+    def _keep(self, infers: bool, profile: Profile, predicted: Floats) -> None:
+        count, modes = _batches(self._ground, infers), len(self._ground.modes)
+        nothing = np.stack([np.ones((1 + count, modes)), np.full((1 + count, modes), np.inf)])
+        measured = _with_readings(self._ground, infers, nothing, profile)
+        self._learnt[infers] = Learnt(profile, measured, predicted)
+
+
+def _added(profile: Profile, trials: Iterable[Trial], read: Floats) -> Profile:
+    return Profile((*profile.trials, *trials), np.concatenate([profile.read, read]))
+
+
+def _further(
+    ground: Ground, problem: Problem, learnt: Learnt
+) -> Generator[Sequence[Trial], Sequence[Seen], dict[Trial, Seen]]:
+    """The trials that are made beside the profile: until one holds the limits, or none is expected to."""
+    room = _room(problem, _with_readings(ground, problem.family != "train", learnt.predicted, learnt.profile))
+    for trial in learnt.profile.trials:
+        room[trial.batch or 0, trial.row] = -np.inf
+    tried: dict[Trial, Seen] = {}
+    while len(tried) < min(FURTHER, IN_ALL - len(learnt.profile.trials)) and room.max() > -DOUBT:
+        place, row = (int(i) for i in np.unravel_index(int(np.argmax(room)), room.shape))
+        trial = Trial(row, None if problem.family == "train" else place)
+        tried[trial] = seen = yield from try_one(trial)
+        if best_tried(problem, ground.batch_sizes, {trial: seen}) is not None:
+            break
+        room[place, row] = -np.inf
+    return tried
+
+
+def _room(problem: Problem, expected: Pair) -> Floats:
+    """Logarithm of how far each choice stays below the limit that is nearest to it, (batch sizes or 1, n)."""
+    power_w = [watts for watts in (expected.train_w[None], expected.infer_w) if watts.size]
+    room = np.log(problem.power_w) - np.log(np.broadcast_arrays(*power_w)).max(axis=0)
+    if problem.latency_s is not None and problem.rate_hz is not None:
+        window_s = np.array(expected.batch_sizes)[:, None] / problem.rate_hz
+        left_s = np.minimum(problem.latency_s - window_s, window_s)
+        room = np.minimum(room, np.log(np.maximum(left_s, 1e-300)) - np.log(expected.infer_s))
+    known: Floats = np.where(np.isnan(room), -np.inf, room)
+    return known
 
 
 def _batches(ground: Ground, infers: bool) -> int:
@@ -107,10 +169,7 @@ def _first(ground: Ground, infers: bool) -> list[Trial]:
 
 
 def _next(ground: Ground, infers: bool, profile: Profile, before: Step | None) -> Step:
-    read, most, more = profile.read.tobytes(), *((MOST, MORE) if infers else (TRAIN_MOST, TRAIN_MORE))
-    left = min(more, most - len(profile.trials))
-    if left <= 0:
-        return Step(read, None, None, [])
+    most, more = (MOST, MORE) if infers else (TRAIN_MOST, TRAIN_MORE)
     rng = generator(ground.seed, "als", len(profile.trials))
     knobs, rows = ground.modes.knobs, np.array([trial.row for trial in profile.trials])
     train = _learn(knobs[rows], profile.read[:, :2], rng, before.train if before else None)
@@ -120,8 +179,11 @@ def _next(ground: Ground, infers: bool, profile: Profile, before: Step | None) -
         at = np.array([trial.batch for trial in profile.trials], dtype=np.intp)
         inputs = np.column_stack([knobs[rows], sizes[at]])
         infer = _learn(inputs, profile.read[:, 2:], rng, before.infer if before else None)
-    expected = _with_readings(ground, infers, _predicted(ground, infers, train, infer), profile)
-    return Step(read, train, infer, _expected_on_front(expected, set(profile.trials), left))
+    predicted = _predicted(ground, infers, train, infer)
+    left = min(more, most - len(profile.trials))
+    expected = _with_readings(ground, infers, predicted, profile)
+    following = _expected_on_front(expected, set(profile.trials), left) if left > 0 else []
+    return Step(profile.read.tobytes(), train, infer, predicted, following)
 
 
 def _learn(inputs: Floats, read: Floats, rng: np.random.Generator, start: Surface | None) -> Surface | None:
@@ -143,6 +205,7 @@ def _predicted(ground: Ground, infers: bool, train: Surface | None, infer: Surfa
 
 def _with_readings(ground: Ground, infers: bool, values: Floats, profile: Profile) -> Pair:
     """The pair that ``values`` (2, 1 + batch sizes, n) are, but as it was read wherever it was."""
+    values = values.copy()
     rows = np.array([trial.row for trial in profile.trials])
     trains = bool(np.isfinite(profile.read[:, 0]).any())
     values[:, 0, rows] = profile.read[:, :2].T

@@ -73,10 +73,10 @@ class Job:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Belief:
-    """Mean (k n,) and covariance (k n, k n) of a quantity's logarithm, and the noise of one further measurement."""
+    """Mean (k n,) and covariance (k n, k n) of a quantity's logarithm, and the noise of a further measurement."""
 
     mean: Floats
-    covariance: Floats
+    covariance: Singles
     noise_sd: float
 
 
@@ -95,10 +95,10 @@ def job_of(known: Sequence[Knowledge], batch_sizes: Sequence[int], modes: Modes,
 def believed(job: Job, points: Points, log_s: Floats, log_w: Floats) -> tuple[Belief, Belief]:
     """Seconds and watts after measurements at ``points``, one each, of the logarithms ``log_s`` and ``log_w``."""
     misfit_s, noise_s = job.rougher * MISFIT_TIME_SD, job.rougher * NOISE_TIME_SD
-    seconds, best = _mixed(job, _time_candidates(job), _rows(job, points, log_s, noise_s), points, misfit_s)
+    seconds, best = _mixed(job, _time_candidates(job), points, log_s, (misfit_s, noise_s))
     misfit_w, noise_w = job.rougher * MISFIT_POWER_SD, job.rougher * NOISE_POWER_SD
     busy = best.reshape(len(job.known), SECONDS_NAMES)
-    watts, _ = _mixed(job, _power_candidates(job, busy), _rows(job, points, log_w, noise_w), points, misfit_w)
+    watts, _ = _mixed(job, _power_candidates(job, busy), points, log_w, (misfit_w, noise_w))
     return seconds, watts
 
 
@@ -161,10 +161,14 @@ def _rows(job: Job, points: Points, logs: Floats, noise_sd: float) -> Rows:
 
 
 def _mixed(
-    job: Job, candidates: Iterator[_Candidate], rows: Rows, points: Points, misfit_sd: float
+    job: Job, candidates: Iterator[_Candidate], points: Points, logs: Floats, sds: tuple[float, float]
 ) -> tuple[Belief, Floats]:
-    """The mixture of what the candidates say, and the parameters of the most probable one."""
-    noise_sd = float(rows.noise_sd[0])
+    """The mixture of what the candidates say, and the parameters of the most probable one.
+
+    ``sds`` are the misfit's and the noise's standard deviation.
+    """
+    misfit_sd, noise_sd = sds
+    rows = _rows(job, points, logs, noise_sd)
     alike = job.alike[np.ix_(points, points)]
     tried = []
     for one in candidates:
@@ -183,7 +187,7 @@ def _mixed(
         (w * (c + np.outer(m - mean, m - mean)) for w, (m, c) in zip(weights, each, strict=True)),
         np.zeros((len(job.x), len(job.x))),
     )
-    return Belief(mean, covariance, noise_sd), finite[0][2].best
+    return Belief(mean, covariance.astype(np.float32), noise_sd), finite[0][2].best
 
 
 def _joint(job: Job, curve: Curve, side: Side, points: Points) -> tuple[Floats, Floats]:
@@ -199,4 +203,4 @@ def _joint(job: Job, curve: Curve, side: Side, points: Points) -> tuple[Floats, 
 def _before(job: Job, candidate: _Candidate, misfit_sd: float, noise_sd: float) -> Belief:
     values, by = candidate.curve(candidate.mean, job.x)
     covariance: Floats = by.T @ candidate.covariance @ by + (job.rougher * misfit_sd) ** 2 * job.alike
-    return Belief(values, covariance, job.rougher * noise_sd)
+    return Belief(values, covariance.astype(np.float32), job.rougher * noise_sd)

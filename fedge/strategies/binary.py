@@ -13,9 +13,8 @@ from fedge.concurrency.pair import grid_of
 from fedge.concurrency.problems import Problem
 from fedge.concurrency.trial import Search, Seen, Trial, try_one
 from fedge.strategies import Ground
-from fedge.strategies.walking import Walking, moved, walked
+from fedge.strategies.walking import CORES, CPU, GPU, MEM, Walking, moved, walked
 
-CORES, CPU, GPU, MEM = range(4)
 TURNS = (CPU, GPU, CORES, MEM)
 MOST_MODES = 7
 """Of one walk."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedge.physics.process import Singles
 from fedge.strategies.beliefs import Belief
-from fedge.types import Floats
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,7 +39,7 @@ def first_trials(quantities: Sequence[Quantity], count: int, fixed: Sequence[int
     return chosen[:count]
 
 
-def _most_telling(quantities: Sequence[Quantity], covariances: Sequence[Floats], chosen: Sequence[int]) -> int:
+def _most_telling(quantities: Sequence[Quantity], covariances: Sequence[Singles], chosen: Sequence[int]) -> int:
     left = np.zeros(len(quantities[0].point))
     for quantity, covariance in zip(quantities, covariances, strict=True):
         noise_var = quantity.belief.noise_sd**2

@@ -7,21 +7,18 @@ knob of the largest score is moved by halves: to more power as long as the last 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 
-from fedge.concurrency.judging import best_tried, in_time
 from fedge.concurrency.pair import Grid, grid_of
 from fedge.concurrency.problems import Problem
 from fedge.concurrency.trial import Search, Seen, Trial, try_one
 from fedge.strategies import Ground
+from fedge.strategies.walking import CORES, CPU, GPU, MEM, Walking, moved, walked
 
-CORES, CPU, GPU, MEM = range(4)
 TIES = (CORES, GPU, CPU, MEM)
 """Among equal scores the first of these knobs is moved."""
 MOST_MOVES = 14
-MOST_TRIES = 25
-"""Training and inference at once: no more trials than these, beside those at the top mode."""
 TRAIN_W, INFER_W = 1.0, 0.2
 """A bracket whose power differs by less says nothing; the latter for inference alone."""
 
@@ -37,51 +34,14 @@ class Gmd:
         self._batch_sizes = ground.batch_sizes
 
     def search(self, problem: Problem) -> Search:
+        return walked(self._walk, problem, self._grid, self._batch_sizes)
+
+    def _walk(self, problem: Problem, batch: int | None) -> Walking:
         if problem.family == "train":
-            return self._train(problem)
-        return self._infer(problem) if problem.family == "infer" else self._concurrent(problem)
-
-    def _train(self, problem: Problem) -> Search:
-        tried = yield from _walk(Walk(self._grid, None, problem.power_w, TRAIN_W, _training))
-        return best_tried(problem, (), tried)
-
-    def _infer(self, problem: Problem) -> Search:
-        """At the smallest batch size; where that fails, the next one in the modes whose power and latency held."""
-        tried = yield from _walk(Walk(self._grid, 0, problem.power_w, INFER_W, _inference))
-        found = best_tried(problem, self._batch_sizes, tried)
-        if found is not None or len(self._batch_sizes) == 1:
-            return found
-        assert problem.latency_s is not None
-        assert problem.rate_hz is not None
-        room_s = problem.latency_s - self._batch_sizes[0] / problem.rate_hz
-        held = [t for t, seen in tried.items() if seen.power_w <= problem.power_w and seen.infer_s <= room_s]
-        again = (Trial(trial.row, 1) for trial in sorted(held, key=lambda trial: (tried[trial].infer_s, trial)))
-        return (yield from self._first_that_holds(problem, again))
-
-    def _concurrent(self, problem: Problem) -> Search:
-        """At the largest batch size that the top mode can hold; where that fails, smaller ones in the modes tried."""
-        top = self._grid.row([len(values) - 1 for values in self._grid.values])
-        for place in reversed(range(len(self._batch_sizes))):
-            seen = yield from try_one(Trial(top, place))
-            if in_time(problem, self._batch_sizes[place], seen):
-                break
-        else:
-            return None
-        tried = yield from _walk(Walk(self._grid, place, problem.power_w, TRAIN_W, _larger, tests_next=False))
-        found = best_tried(problem, self._batch_sizes, tried)
-        if found is not None:
-            return found
-        size, rate = self._batch_sizes[place], problem.rate_hz or 0.0
-        kept_up = sorted((t for t, s in tried.items() if s.infer_s * rate <= size), key=lambda t: (tried[t].infer_s, t))
-        again = [Trial(trial.row, smaller) for smaller in reversed(range(place)) for trial in kept_up]
-        return (yield from self._first_that_holds(problem, iter(again[: max(0, MOST_TRIES - len(tried))])))
-
-    def _first_that_holds(self, problem: Problem, trials: Iterator[Trial]) -> Search:
-        for trial in trials:
-            seen = yield from try_one(trial)
-            if (found := best_tried(problem, self._batch_sizes, {trial: seen})) is not None:
-                return found
-        return None
+            return _walk(Walk(self._grid, batch, problem.power_w, TRAIN_W, _training))
+        if problem.family == "infer":
+            return _walk(Walk(self._grid, batch, problem.power_w, INFER_W, _inference))
+        return _walk(Walk(self._grid, batch, problem.power_w, TRAIN_W, _larger, tests_next=False))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,7 +59,7 @@ class Walk:
     tests_next: bool = True
 
 
-def _walk(walk: Walk) -> Generator[Sequence[Trial], Sequence[Seen], dict[Trial, Seen]]:
+def _walk(walk: Walk) -> Walking:
     """Everything that the walk tried."""
     tried: dict[Trial, Seen] = {}
 
@@ -120,20 +80,12 @@ def _walk(walk: Walk) -> Generator[Sequence[Trial], Sequence[Seen], dict[Trial, 
         knob = max(scores, key=lambda one: scores[one], default=CORES)
         if scores.get(knob, 0.0) == 0.0:
             break
-        place[knob], live[knob] = _moved(live[knob], place[knob], up=last.power_w < walk.budget_w)
+        place[knob], live[knob] = moved(live[knob], place[knob], up=last.power_w < walk.budget_w)
         before, last = last, (yield from at(place))
         first, second = brackets[knob]
         under = (last if walk.tests_next else before).power_w < walk.budget_w
         brackets[knob] = (first, last) if under else (last, second)
     return tried
-
-
-def _moved(live: list[int], place: int, *, up: bool) -> tuple[int, list[int]]:
-    """Half of the way to the end of the values that are still open, and those beyond the present one."""
-    at = live.index(place)
-    if up:
-        return live[(at + len(live)) // 2], live[at + 1 :]
-    return live[at // 2], live[:at]
 
 
 def _score(walk: Walk, bracket: tuple[Seen, Seen], last: Seen) -> float:

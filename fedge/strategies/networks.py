@@ -2,7 +2,8 @@
 
 Fulcrum (arXiv 2509.20205) trains PowerTrain's networks on 250 profiles. Here they are ``predictors.network``, two for
 each job. Chosen by us: inference has networks of its own per batch size, because its mode is all that PowerTrain's
-network takes in, and the 250 modes are dealt to the batch sizes evenly (50 each at five of them).
+network takes in, and the 250 modes are dealt to the batch sizes evenly (50 each at five of them). Nothing keeps
+the best by prediction from being a mode that is predicted too well: limits are broken often, above all by two jobs.
 """
 
 from __future__ import annotations

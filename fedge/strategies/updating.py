@@ -26,13 +26,13 @@ class Updated:
         self._belief = belief
         self._known: list[Floats] = []
         self.mean = belief.mean
-        self.var = np.maximum(np.diag(belief.covariance), LEAST_VAR)
+        self.var: Floats = np.maximum(np.diag(belief.covariance).astype(np.float64), LEAST_VAR)
         for point, log in told:
             self.tell(point, log)
 
     def tell(self, point: int, log: float) -> None:
         """Learn that a measurement of ``point`` read ``log``."""
-        column = self._belief.covariance[:, point].copy()
+        column: Floats = self._belief.covariance[:, point].astype(np.float64)
         for vector in self._known:
             column -= vector[point] * vector
         before = max(float(column[point]), LEAST_VAR)

@@ -18,6 +18,8 @@ Walking = Generator[Sequence[Trial], Sequence[Seen], dict[Trial, Seen]]
 Walk = Callable[[Problem, int | None], Walking]
 """The walk for a problem at a place among the batch sizes."""
 
+CORES, CPU, GPU, MEM = range(4)
+"""The knobs in the order of a grid's axes."""
 MOST_TRIES = 25
 """Training and inference at once: no more trials than these, beside those at the top mode."""
 

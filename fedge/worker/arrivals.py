@@ -13,6 +13,12 @@ BURST_FACTOR = 4.0
 BURST_S = 1.0
 QUIET_S = 9.0
 """Mean lengths of a burst and of the quiet between two. Chosen by us."""
+MOST_HZ = 10000.0
+"""The highest mean rate: making and counting a request takes microseconds of the worker's own. Chosen by us."""
+MOST_AT_ONCE_HZ = BURST_FACTOR * MOST_HZ
+"""The highest rate at any time."""
+LEAST_PIECE_S = 1e-3
+"""Rates change no more often than this, or finding the next arrival would take for ever. Chosen by us."""
 SAME = 1e-6
 """Rates that differ relatively by less than this are the same."""
 
@@ -60,7 +66,7 @@ def arrivals_of(fields: Mapping[str, Any]) -> Arrivals:
     seed = a_count(fields, "seed", 0)
     if kind == "dynamic":
         return _dynamic(fields, seed)
-    found = Arrivals(kind, _above(fields, "rate_hz", 0.0), seed)
+    found = Arrivals(kind, _rate_hz(fields), seed)
     return _bursts(fields, found) if kind == "bursts" else found
 
 
@@ -110,11 +116,20 @@ def _exponential(chance: random.Random) -> float:
     return -math.log(1.0 - chance.random())
 
 
+def _rate_hz(fields: Mapping[str, Any]) -> float:
+    rate_hz = _above(fields, "rate_hz", 0.0)
+    if rate_hz > MOST_HZ:
+        raise BadField("rate_hz", "{:g}".format(rate_hz), "{:g} at most".format(MOST_HZ))
+    return rate_hz
+
+
 def _bursts(fields: Mapping[str, Any], found: Arrivals) -> Arrivals:
-    given: Dict[str, Any] = {
-        name: _above(fields, name, 0.0) for name in ("burst_factor", "burst_s", "quiet_s") if name in fields
-    }
+    least = {"burst_factor": 0.0, "burst_s": LEAST_PIECE_S, "quiet_s": LEAST_PIECE_S}
+    given: Dict[str, Any] = {name: _above(fields, name, least[name]) for name in least if name in fields}
     found = found._replace(**given)
+    if found.burst_factor * found.rate_hz > MOST_AT_ONCE_HZ:
+        right = "{:g} at most at {:g}/s".format(MOST_AT_ONCE_HZ / found.rate_hz, found.rate_hz)
+        raise BadField("burst_factor", str(found.burst_factor), right)
     if found.burst_factor < 1.0 or quiet_factor(found) < 0.0:
         most = 1.0 + found.quiet_s / found.burst_s
         raise BadField("burst_factor", str(found.burst_factor), "1 to {:g} (1 + quiet_s / burst_s)".format(most))
@@ -129,6 +144,8 @@ def _dynamic(fields: Mapping[str, Any], seed: int) -> Arrivals:
     mean_hz = mean_rate_hz(pieces)
     if mean_hz <= 0.0:
         raise BadField("rates", "0 everywhere", "at least one rate above 0")
+    if mean_hz > MOST_HZ:
+        raise BadField("rates", "{:g}/s in the mean".format(mean_hz), "{:g}/s at most".format(MOST_HZ))
     said_hz = _above(fields, "rate_hz", 0.0) if "rate_hz" in fields else mean_hz
     if abs(said_hz - mean_hz) > SAME * mean_hz:
         raise BadField("rate_hz", "{:g}".format(said_hz), "{:g}, the mean of `rates`, or nothing".format(mean_hz))
@@ -141,8 +158,9 @@ def _piece(number: int, pair: Any) -> Piece:
         raise BadField(where, repr(pair)[:80], "a pair of seconds and 1/s")
     fields = {"seconds": pair[0], "rate": pair[1]}
     length_s, rate_hz = a_number(fields, "seconds"), a_number(fields, "rate")
-    if length_s <= 0.0 or rate_hz < 0.0:
-        raise BadField(where, repr(pair)[:80], "seconds above 0 and a rate of 0 or more")
+    if length_s < LEAST_PIECE_S or not 0.0 <= rate_hz <= MOST_AT_ONCE_HZ:
+        right = "{:g} seconds or more, and a rate from 0 to {:g}".format(LEAST_PIECE_S, MOST_AT_ONCE_HZ)
+        raise BadField(where, repr(pair)[:80], right)
     return length_s, rate_hz
 
 

@@ -122,11 +122,13 @@ class Client:
 
         On a connection of its own, so that any thread may call it while another waits for a job.
         """
-        limit_s = self._timeout_s
+        limit_s, asked_s = self._timeout_s, time.monotonic()
         connection = self._connect(limit_s)
         with connection:
             try:
                 reply, arrays = _exchange(connection, "request", {"name": name}, {"x": images}, limit_s)
+            except (frames.Truncated, ConnectionError) as error:
+                raise self._why(asked_s) from error
             except (frames.FrameError, OSError) as error:
                 within = "" if limit_s is None else f" within {limit_s:g} s"
                 text = f"no answer to request{within}; does {name} stand? `status` tells"
@@ -239,7 +241,7 @@ def _last_exit(path: str, asked_s: float) -> Optional[WorkerError]:
 
 
 def _died(said: Mapping[str, Any]) -> WorkerError:
-    return WorkerError("died", f"{said['text']} [{said['cause']}]; load again, then go on")
+    return WorkerError("died", f"{said['text']} [{said['cause']}]; load and serve again, then go on")
 
 
 def _exchange(

@@ -22,8 +22,16 @@ CREDIT_S = 0.1
 RECENT = 100
 QUANTILE = 0.98
 """A minibatch or batch is expected to take as long as this quantile of the last ``RECENT`` did. Chosen by us."""
+CAUTION = 0.5
+"""Of what a budget leaves beside the medians, counting on slow ones may take this share. Beyond it less is counted on:
+else nothing would ever be begun on a machine whose slow ones take longer than the whole budget. Chosen by us."""
+TRIED = 0.5
+"""A request that has waited for less than this share of its budget is not dropped, however slow the batches were: only
+what is served can show that they are quicker again. Chosen by us."""
 MOST_WAITING = 1024
 """Requests of a service that may wait; further ones are dropped at the door. Chosen by us."""
+PIECE = 4096
+"""Requests that are let in at a time: after a long pause of a quick service memory stays bounded. Chosen by us."""
 WHEN_LATE = ("serve", "drop")
 
 
@@ -63,6 +71,17 @@ class Waiting(NamedTuple):
     """When the batch is expected to be full; infinite where nothing is known."""
     turn_s: float = -math.inf
     """A batch that is late anyway comes as if this were its deadline, if it is later: it is not to make others late."""
+
+
+class Guess(NamedTuple):
+    """How long something takes, in seconds: the median, and a high quantile."""
+
+    usual_s: float = 0.0
+    slow_s: float = 0.0
+
+    def counted_s(self, caution: float) -> float:
+        """What is counted on, from the median (0) to the quantile (1)."""
+        return self.usual_s + caution * (self.slow_s - self.usual_s)
 
 
 class Choice(NamedTuple):
@@ -108,6 +127,14 @@ def _latest_start(chain: Sequence[Waiting]) -> float:
         ahead_s += one.batch_s
         latest_s = min(latest_s, one.deadline_s - ahead_s)
     return latest_s
+
+
+def caution_of(latency_s: float, step: Guess, batch: Guess) -> float:
+    """How far slow minibatches and batches can be counted on within the budget, from 0 (medians alone) to 1."""
+    usual_s = step.usual_s + batch.usual_s
+    slower_s = step.slow_s + batch.slow_s - usual_s
+    most_s = CAUTION * max(0.0, latency_s - usual_s)
+    return 1.0 if slower_s <= most_s else most_s / slower_s
 
 
 class Told(NamedTuple):
@@ -172,7 +199,8 @@ class Interleaver:
     ) -> None:
         """``arrivals`` gives services by name the times (of this clock, increasing) of requests without payload.
 
-        ``training_share``, above 0 and below 1, is what training keeps of its time however much is asked.
+        ``training_share``, from 0 to below 1, is what training keeps of its time however much is asked. With 0 a
+        ``between`` ends only by its ``stop`` where more is asked than can be done.
         """
         self._infer, self._drop, self._now_s, self._wait_s = infer, drop, now_s, wait_s
         self.training_share = training_share
@@ -195,6 +223,7 @@ class Interleaver:
         stand = self._stands.pop(name, None)
         if stand is None:
             return None
+        self._admit(stand, self._now_s())  # what came since the last look counts as well
         self._shut(stand)
         return stand.total.told(stand)
 
@@ -227,7 +256,7 @@ class Interleaver:
         self.ended()
         expected = self._expected.get(kind)
         while self._owed_s <= EPS_S and not stop():
-            choice = self._choose(0.0 if expected is None else expected.expected_s)
+            choice = self._choose(Guess() if expected is None else expected.guess)
             if choice.what == "go":
                 break
             begin_s = self._now_s()
@@ -256,7 +285,7 @@ class Interleaver:
             now_s = self._now_s()
             if now_s >= until_s - EPS_S:
                 break
-            choice = self._choose(0.0)
+            choice = self._choose(Guess())
             if choice.what == "serve":
                 self._serve(self._stands[choice.name])
             else:
@@ -278,13 +307,21 @@ class Interleaver:
         """Where the time went."""
         return self._spent
 
-    def _choose(self, next_s: float) -> Choice:
-        now_s, waiting = self._now_s(), []
+    def _choose(self, step: Guess) -> Choice:
+        now_s, waiting, least = self._now_s(), [], 1.0
         for stand in self._stands.values():
-            self._count_dropped(stand, stand.admit(now_s))
+            self._admit(stand, now_s)
             if stand.waiting:
-                waiting.append(stand.seen(now_s))
-        return decide(now_s, next_s, waiting)
+                caution = stand.caution(step)
+                waiting.append(stand.seen(now_s, caution))
+                least = min(least, caution)
+        return decide(now_s, step.counted_s(least), waiting)
+
+    def _admit(self, stand: "_Stand", now_s: float) -> None:
+        more = True
+        while more:
+            self._count_dropped(stand, stand.admit(now_s))
+            more = stand.comes_s(1) <= now_s + EPS_S
 
     def _pass(self, now_s: float, until_s: float, what: str) -> None:
         """Wait until then, or until something arrives that may change the choice."""
@@ -305,6 +342,7 @@ class Interleaver:
         except ServiceFailed as error:
             stand.failed = str(error) or "it failed"
             self._count("serving_s", self._now_s() - begin_s)
+            stand.in_hand = 0
             self._count_dropped(stand, batch)
             self._shut(stand)
             return
@@ -314,6 +352,7 @@ class Interleaver:
         stand.served_s = end_s
         for account in (stand.total, stand.recent):
             account.count(batch, begin_s, end_s)
+        stand.in_hand = 0
 
     def _shut(self, stand: "_Stand") -> None:
         """Nothing comes any more, and what waits is dropped."""
@@ -344,9 +383,12 @@ class Recent:
             del self._sorted[bisect.bisect_left(self._sorted, self._order.popleft())]
 
     @property
-    def expected_s(self) -> float:
-        """A high quantile of what was seen; 0 before anything was."""
-        return self._sorted[math.ceil(QUANTILE * len(self._sorted)) - 1] if self._sorted else 0.0
+    def guess(self) -> Guess:
+        """What is expected by what was seen; zeros before anything was."""
+        seen = self._sorted
+        if not seen:
+            return Guess()
+        return Guess(seen[(len(seen) - 1) // 2], seen[math.ceil(QUANTILE * len(seen)) - 1])
 
 
 class BatchTimes:
@@ -359,13 +401,13 @@ class BatchTimes:
         """A batch of this size was seen to take so long."""
         self._seen.setdefault((size - 1).bit_length(), Recent()).add(seconds)
 
-    def expected_s(self, size: int) -> float:
-        """For a batch of this size; where none was seen, of the next larger one, else of the largest. At first 0."""
+    def guess(self, size: int) -> Guess:
+        """For a batch of this size; where none was seen, of the next larger one, else of the largest; at first 0."""
         if not self._seen:
-            return 0.0
+            return Guess()
         wanted = (size - 1).bit_length()
         place = min((one for one in self._seen if one >= wanted), default=max(self._seen))
-        return self._seen[place].expected_s
+        return self._seen[place].guess
 
 
 class Account:
@@ -385,7 +427,7 @@ class Account:
 
     def told(self, stand: "_Stand") -> Told:
         """As a record that changes no more."""
-        seen, waiting = self.histogram.copy(), len(stand.waiting)
+        seen, waiting = self.histogram.copy(), stand.in_hand + len(stand.waiting)
         parts = (self.requests, seen.count, seen.late, self.dropped, self.batches, self.busy_s, waiting)
         return Told(*parts, histogram=seen, failed=stand.failed)
 
@@ -400,6 +442,8 @@ class _Stand:
         self.ahead: Deque[float] = deque()
         self.inbox: Deque[Request] = deque()
         self.waiting: Deque[Request] = deque()
+        self.in_hand = 0
+        """Requests of the batch that is being served: for those who look from another thread, they still wait."""
         self.times = BatchTimes()
         self.total, self.recent = Account(service.latency_s), Account(service.latency_s)
         self.failed = ""
@@ -426,9 +470,9 @@ class _Stand:
         return left
 
     def admit(self, now_s: float) -> List[Request]:
-        """Let in what has arrived; those for whom there was no room."""
+        """Let in what has arrived, or a ``PIECE`` of it; those for whom there was no room."""
         new = [self.inbox.popleft() for _ in range(len(self.inbox))]
-        while self._comes_s(1) <= now_s + EPS_S:
+        while len(new) < PIECE and self.comes_s(1) <= now_s + EPS_S:
             new.append(Request(self.ahead.popleft()))
         if not new:
             return new
@@ -440,9 +484,14 @@ class _Stand:
         self.waiting.extend(new[:places])
         return new[places:]
 
-    def seen(self, now_s: float) -> Waiting:
+    def caution(self, step: Guess) -> float:
+        """As ``caution_of``, beside a minibatch such as ``step``."""
+        return caution_of(self.service.latency_s, step, self.times.guess(self.service.batch_size))
+
+    def seen(self, now_s: float, caution: float) -> Waiting:
         """What the decision has to know of it."""
-        service, batch_s = self.service, self.times.expected_s(self.service.batch_size)
+        service = self.service
+        batch_s = self.times.guess(service.batch_size).counted_s(caution)
         within_s = service.latency_s
         if service.max_wait_s is not None:
             within_s = min(within_s, service.max_wait_s + batch_s)
@@ -455,26 +504,28 @@ class _Stand:
     def hopeless(self, now_s: float) -> List[Request]:
         """Take out the requests that cannot be answered in time any more, where the service drops those."""
         gone: List[Request] = []
+        latency_s = self.service.latency_s
         while self.service.when_late == "drop" and self.waiting:
-            took_s = self.times.expected_s(min(self.service.batch_size, len(self.waiting)))
-            if self.waiting[0].arrived_s + self.service.latency_s >= now_s + took_s - EPS_S:
+            took_s = self.times.guess(min(self.service.batch_size, len(self.waiting))).usual_s
+            if self.waiting[0].arrived_s + latency_s >= now_s + min(took_s, (1.0 - TRIED) * latency_s) - EPS_S:
                 break
             gone.append(self.waiting.popleft())
         return gone
 
     def next_batch(self) -> List[Request]:
         """Take out the oldest requests, a batch of them at most."""
-        return [self.waiting.popleft() for _ in range(min(self.service.batch_size, len(self.waiting)))]
+        self.in_hand = min(self.service.batch_size, len(self.waiting))
+        return [self.waiting.popleft() for _ in range(self.in_hand)]
 
     def changes_s(self) -> float:
         """When the next request comes that may change the choice: the first, or the one that fills the batch."""
         missing = self.service.batch_size - len(self.waiting)
-        return self._comes_s(missing if self.waiting else 1)
+        return self.comes_s(missing if self.waiting else 1)
 
-    def _comes_s(self, number: int) -> float:
+    def comes_s(self, number: int) -> float:
         """When the so-manieth next request comes of itself; used to know when to look, never to decide."""
         while self.coming is not None and len(self.ahead) < number:
-            self.ahead.append(next(self.coming))
+            self.ahead.append(next(self.coming, math.inf))
         return self.ahead[number - 1] if self.coming is not None else math.inf
 
     def _fills_s(self, missing: int, now_s: float) -> float:

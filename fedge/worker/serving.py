@@ -23,6 +23,8 @@ MOST_SERVICES = 16
 """Each has a network in memory. Chosen by us."""
 MOST_BATCH = 1024
 """Chosen by us: a slip beyond it would fill the memory before it is noticed."""
+LEAST_SHARE, MOST_SHARE = 0.01, 0.99
+"""With less, a training beside too much to serve would wait for its first minibatch for ever. Chosen by us."""
 WARM_RUNS = 2
 """Of each size; the last one is timed, the first makes the device ready for it. Chosen by us."""
 
@@ -237,8 +239,8 @@ def training_share_of(fields: Mapping[str, Any]) -> Optional[float]:
     if fields.get("training_share") is None:
         return None
     share = a_number(fields, "training_share")
-    if not 0.0 < share < 1.0:
-        raise BadField("training_share", str(share), "a number above 0 and below 1")
+    if not LEAST_SHARE <= share <= MOST_SHARE:
+        raise BadField("training_share", str(share), "a number from {:g} to {:g}".format(LEAST_SHARE, MOST_SHARE))
     return share
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from contracts.boards import coefficients
 from fedge.concurrency.judging import holds
 from fedge.concurrency.outcome import best, worth
 from fedge.concurrency.pair import Pair
-from fedge.concurrency.problems import Family, Problem
+from fedge.concurrency.problems import FAMILIES, Family, Problem
 from fedge.concurrency.trial import Found, Trial, on_table, play
 from fedge.physics.knowledge import Knowledge
 from fedge.strategies import Ground, Strategy, strategy_for
@@ -20,7 +21,6 @@ from fedge.types import Modes
 
 BATCH_SIZES = (1, 4, 16)
 VALUES = ((2, 4, 8), (500.0, 1000.0, 1500.0, 2000.0), (300.0, 600.0, 900.0), (800.0, 1600.0, 3200.0))
-FAMILIES: tuple[Family, ...] = ("train", "infer", "concurrent")
 
 
 def made_up_pair(
@@ -73,6 +73,17 @@ def searched(strategy: Strategy, pair: Pair, problem: Problem) -> Searched:
     return Searched(pair, problem, play(strategy.search(problem), on_table(pair)))
 
 
+@cache
+def each(name: str, seeds: range, family: Family) -> list[Searched]:
+    """What a strategy finds for some pairs and problems; searched once, whatever is then asked of it."""
+    found = []
+    for seed in seeds:
+        pair = made_up_pair(seed, family)
+        strategy = strategy_for(name, ground_of(pair, seed=seed))
+        found += [searched(strategy, pair, made_up_problem(10 * seed + i, family)) for i in range(4)]
+    return found
+
+
 class StrategyContract:
     """``name`` names the strategy; ``verifies`` says that whatever it chooses was tried and holds the limits."""
 
@@ -81,12 +92,7 @@ class StrategyContract:
     seeds = range(3)
 
     def each(self, family: Family) -> list[Searched]:
-        found = []
-        for seed in self.seeds:
-            pair = made_up_pair(seed, family)
-            strategy = strategy_for(self.name, ground_of(pair, seed=seed))
-            found += [searched(strategy, pair, made_up_problem(10 * seed + i, family)) for i in range(4)]
-        return found
+        return each(self.name, self.seeds, family)
 
     @pytest.mark.parametrize("family", FAMILIES)
     def test_it_tries_only_what_there_is_and_each_trial_once(self, family: Family) -> None:

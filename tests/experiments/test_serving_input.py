@@ -56,6 +56,13 @@ def test_an_unknown_cost_is_told_with_those_that_there_are(tmp_path: Path) -> No
     assert "resnet50-imagenet" in message
 
 
+def test_an_unknown_model_is_told_with_those_that_there_are(tmp_path: Path) -> None:
+    message = refusal(tmp_path, "cost: resnet50-imagenet, rate_hz: 60, latency_s: 0.8, model: digits")
+
+    assert message.startswith("fleet[0].serving.model: got 'digits'; known: ")
+    assert "digits-cnn" in message
+
+
 def test_a_latency_that_no_mode_holds_is_told_with_the_least_that_one_does(tmp_path: Path) -> None:
     message = refusal(tmp_path, "cost: resnet50-imagenet, rate_hz: 60, latency_s: 0.03")
 
@@ -71,6 +78,12 @@ def test_a_rate_that_no_board_keeps_up_with_is_told_with_the_most_that_one_does(
     assert message.startswith("fleet[0].serving.rate_hz: got 900; at most ")
     most = message.split("at most ")[1].split(":")[0]
     check_serving(written(tmp_path, f"cost: resnet50-imagenet, rate_hz: {0.99 * float(most)}, latency_s: 60", "nano"))
+
+
+def test_a_budget_beyond_what_latencies_are_counted_to_is_told(tmp_path: Path) -> None:
+    message = refusal(tmp_path, "cost: resnet50-imagenet, rate_hz: 60, latency_s: 1.0e+9")
+
+    assert message == "fleet[0].serving.latency_s: got 1e+09 s; at most 1000 s"
 
 
 def test_a_batch_size_without_a_cost_is_told(tmp_path: Path) -> None:

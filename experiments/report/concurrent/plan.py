@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from experiments.report.concurrent.figures import figures, whole
 from fedge.studies.concurrent.advice import Played, Profiled, Search
 from fedge.studies.concurrent.planning import Move, Neighbour, Option
 from fedge.types import PowerMode
@@ -17,7 +18,18 @@ if TYPE_CHECKING:
     from experiments.commands.concurrent_plan import Advice
 
 UNITS = {"power": "W", "latency": "s", "rate": "requests/s"}
+SHORT = {"power": "W", "latency": "s", "rate": "/s"}
 WORDS = {"power": "the power budget", "latency": "the latency budget", "rate": "the arrival rate"}
+ARRIVALS = {"constant": "even arrivals", "poisson": "Poisson arrivals", "bursts": "arrivals in bursts"}
+CELLS = ("batch", "per\nwindow", "per s", "infer\nms")
+NOTHING = "-"
+MOST_TRIALS = 30
+"""Trials of a strategy that are told; chosen by us."""
+MANY_TIMES = 3.0
+"""From this factor on a change is told as a factor, not in percent. Chosen by us."""
+
+Line = tuple[str, str]
+"""What a line is about, empty where it goes on with the one before; and what it says."""
 
 
 def as_text(advice: Advice) -> Group:
@@ -26,9 +38,9 @@ def as_text(advice: Advice) -> Group:
     from rich.text import Text
 
     if advice.choice is None:
-        parts: list[Text | Table] = [Text("\n".join(_refusal(advice)))]
+        parts: list[Text | Table] = [_lines(_refusal(advice))]
     else:
-        parts = [Text("\n".join(_choice(advice, advice.choice)))]
+        parts = [_lines(_choice(advice, advice.choice))]
         if advice.runners_up:
             parts.append(_runners_up(advice.runners_up))
         parts.append(_neighbours(advice.neighbours, advice))
@@ -40,36 +52,55 @@ def as_text(advice: Advice) -> Group:
     return Group(*parts)
 
 
-def _choice(advice: Advice, option: Option) -> Iterator[str]:
-    trains, services = option.train_s is not None, advice.jobs.services
-    yield f"Mode      {option.mode}"
+def _lines(lines: Iterator[Line]) -> Table:
+    """What wraps in a narrow terminal stays right of the labels."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True, min_width=8)
+    table.add_column(overflow="fold")
+    for label, text in lines:
+        table.add_row(Text(label), Text(text))
+    return table
+
+
+def _choice(advice: Advice, option: Option) -> Iterator[Line]:
+    services = advice.jobs.services
+    yield "Mode", f"{option.mode} (CPU cores and clock, GPU's, memory's)"
     for service, size, infer_s in zip(services, option.batch_sizes, option.infer_s, strict=True):
         window_s = size / service.rate_hz
-        yield f"Serve     {service.name}: batches of {size}, one every {window_s:.3f} s, each {1e3 * infer_s:.1f} ms"
-    yield from _training(option, several=len(services) > 1)
+        yield "Serve", f"{service.name}: batches of {size}, one every {window_s:.3f} s, each {1e3 * infer_s:.1f} ms"
+    if option.train_s is not None:
+        yield "Train", _training(option, option.train_s, several=len(services) > 1)
     for service, needed_s in zip(services, option.latency_s, strict=True):
-        yield f"Latency   {service.name}: at most {needed_s:.3f} s of {service.latency_s:g} s when requests come evenly"
+        rule = "by the rule for even arrivals (batch collected, batch inferred)"
+        if len(services) > 1:
+            rule = "at most, when requests come evenly"
+        yield "Latency", f"{service.name}: {needed_s:.3f} s of {service.latency_s:g} s, {rule}"
     watts = [f"{watts:.1f} W {name}" for name, watts in _watts(advice, option)]
-    yield f"Power     {option.power_w:.1f} W of {advice.asked.power_w:g} W ({', '.join(watts)})"
+    yield "Power", f"{option.power_w:.1f} W of {advice.asked.power_w:g} W ({', '.join(watts)})"
     if services:
-        yield f"Serving   {100 * option.share:.0f} % of the time"
-    yield f"Limited   {_limits(advice, trains=trains)}"
+        yield "Serving", f"{100 * option.share:.0f} % of the time"
+    yield "Limited", _limits(advice)
+    for what in advice.doubtful:
+        yield "DOUBTFUL", f"{what}: measure this mode again before you trust the plan"
     if advice.played is not None:
         yield from _played(advice, advice.played)
 
 
-def _training(option: Option, *, several: bool) -> Iterator[str]:
-    if option.train_s is None:
-        return
-    each = f"each {1e3 * option.train_s:.1f} ms"
+def _training(option: Option, train_s: float, *, several: bool) -> str:
+    each = f"each {1e3 * train_s:.1f} ms"
     if not option.batch_sizes:
-        yield f"Train     {option.steps_per_s:.2f} minibatches per second, {each}"
-    elif option.steps_per_s == 0:
-        yield f"Train     nothing: no minibatch ({each}) fits beside serving"
-    else:
-        longest = "longest " if several else ""
-        window = f"{option.steps:.3g} minibatches per {longest}window of {option.window_s:.3f} s"
-        yield f"Train     {window}, {option.steps_per_s:.2f} per second, {each}"
+        return f"{option.steps_per_s:.2f} minibatches per second, {each}"
+    if option.steps_per_s == 0 and several:
+        return f"nothing: beside a minibatch ({each}) the services would be late"
+    if option.steps_per_s == 0:
+        left_ms = 1e3 * max(0.0, option.window_s - sum(option.infer_s))
+        return f"nothing: serving leaves {left_ms:.1f} ms of a window, and a minibatch takes {1e3 * train_s:.1f} ms"
+    longest = "longest " if several else ""
+    window = f"{_count(option.steps)} minibatches per {longest}window of {option.window_s:.3f} s"
+    return f"{window}, {option.steps_per_s:.2f} per second, {each}"
 
 
 def _watts(advice: Advice, option: Option) -> Iterator[tuple[str, float]]:
@@ -79,25 +110,27 @@ def _watts(advice: Advice, option: Option) -> Iterator[tuple[str, float]]:
         yield service.name, watts
 
 
-def _limits(advice: Advice, *, trains: bool) -> str:
+def _limits(advice: Advice) -> str:
     if advice.limits:
         return "by " + " and by ".join(WORDS[limit] for limit in advice.limits)
-    aim = "minibatches" if trains else "speed"
-    return f"by the board: 10 % more of no budget alone gives more {aim}"
+    aim = "faster training" if advice.jobs.train_s is not None else "faster inference"
+    budgets = "power or 10 % more latency" if advice.jobs.services else "power"
+    return f"by the board: 10 % more {budgets} would not give {aim}"
 
 
-def _played(advice: Advice, played: Played) -> Iterator[str]:
-    seen = played.seen
-    yield f"Played    {seen.seconds:.0f} s with {advice.asked.arrivals} arrivals on a virtual clock:"
+def _played(advice: Advice, played: Played) -> Iterator[Line]:
+    seen, coming = played.seen, ARRIVALS.get(advice.asked.arrivals, f"{advice.asked.arrivals} arrivals")
+    yield "Played", f"{seen.seconds:.0f} s with {coming} on a virtual clock:"
     for one in seen.services:
         quantiles = f"p50 {one.p50_s:.3f}, p95 {one.p95_s:.3f}, p99 {one.p99_s:.3f} s"
-        yield f"          {one.name}: {quantiles}, {one.violations:.2f} % of {one.requests} requests late or dropped"
+        yield "", f"{one.name}: {quantiles}, {one.violations:.2f} % of {one.requests} requests late or dropped"
     if seen.steps_per_s > 0:
-        yield f"          {seen.steps_per_s:.2f} training minibatches per second"
+        run_over = " (one that has begun may run past its window, if the budget allows)" if not advice.several else ""
+        yield "", f"{seen.steps_per_s:.2f} training minibatches per second{run_over}"
     if advice.first is not None and played.holds:
-        yield f"          It is choice {played.tried} of those played: {_short(advice.first)} does not hold at p99"
+        yield "", f"It is choice {played.tried} of those played: {_short(advice.first)} does not hold at p99"
     if not played.holds:
-        yield f"          NONE of {played.tried} choices played holds at p99; this one breaks least"
+        yield "", f"NONE of {played.tried} choices played holds at p99; this one breaks least"
 
 
 def _short(option: Option) -> str:
@@ -105,44 +138,56 @@ def _short(option: Option) -> str:
     return f"{option.mode}, batches of {sizes}" if sizes else str(option.mode)
 
 
-def _refusal(advice: Advice) -> Iterator[str]:
-    yield "Nothing holds all the limits."
+def _refusal(advice: Advice) -> Iterator[Line]:
+    yield "Nothing", "holds all the limits."
     if not advice.moves:
-        yield "The board cannot keep up with so many requests in any mode: serve fewer, or on another board."
+        yield "", "The board cannot keep up with so many requests in any mode: serve fewer, or on another board."
         return
-    several = len(advice.jobs.services) > 1
     for number, move in enumerate(advice.moves):
-        yield f"{'Nearest' if number == 0 else 'Else   '}   {_moved(move, several=several)}"
+        yield "Nearest" if number == 0 else "Else", _moved(move, several=advice.several)
+    for service in advice.jobs.services:
+        if service.latency_s * service.rate_hz <= 1.0:
+            apart = f"{service.name}: requests come {1 / service.rate_hz:.4g} s apart, as long as the budget or longer"
+            yield "Note", f"{apart}; the rule counts that as collecting, also for a batch of 1"
 
 
 def _moved(move: Move, *, several: bool) -> str:
     if move.limit == "both":
         return f"no limit alone is enough: power and latency budgets {move.factor:.2f} times as large"
     unit = UNITS[move.limit]
-    change = f"{100 * (move.factor - 1):+.1f} %"
+    percent = f"{100 * (move.factor - 1):+.1f} %"
+    change = f"{_count(move.factor)} times as much" if move.factor >= MANY_TIMES else percent
     which = ", all services alike; the first" if several and move.limit != "power" else ""
-    return f"{WORDS[move.limit]}{which}: {move.now:g} -> {move.needed:.4g} {unit} ({change})"
+    why = ": batches fill sooner" if move.limit == "rate" and move.factor > 1 else ""
+    return f"{WORDS[move.limit]}{which}: {move.now:g} -> {move.needed:.4g} {unit} ({change}{why})"
 
 
 def _runners_up(options: Sequence[Option]) -> Table:
-    table = _table("What else holds", "mode, MHz", "batch", "per window", "per s", "t_in ms", "W")
-    for option in options:
-        table.add_row(_plain(option.mode), *_cells(option), f"{option.power_w:.1f}")
-    return table
+    rows = [(_plain(option.mode), *_cells(option), f"{option.power_w:.1f}") for option in options]
+    return _table("What else holds", ("mode, MHz", *CELLS, "W"), rows)
 
 
 def _neighbours(neighbours: Sequence[Neighbour], advice: Advice) -> Table:
-    table = _table("What another limit would give", "limit", "batch", "per window", "per s", "t_in ms", "mode, MHz")
-    several = len(advice.jobs.services) > 1
+    alike = " (of all services alike; told of the first)" if advice.several else ""
     order = list(UNITS)
-    for one in sorted(neighbours, key=lambda one: (order.index(one.limit), one.factor)):
-        alike = " (all alike)" if several and one.limit != "power" else ""
-        name = f"{one.limit} {one.value:.3g} {UNITS[one.limit]}{alike}"
-        if one.option is None:
-            table.add_row(name, "-", "-", "-", "-", "nothing holds")
-        else:
-            table.add_row(name, *_cells(one.option), _plain(one.option.mode))
-    return table
+    ordered = sorted(neighbours, key=lambda one: (order.index(one.limit), one.factor))
+    rows = [(_limit(one), *_then(one.option, advice.best)) for one in ordered]
+    return _table(f"What another limit would give{alike}", ("limit", *CELLS, "mode, MHz"), rows)
+
+
+def _limit(one: Neighbour) -> str:
+    return f"{one.limit} {one.value:.4g} {SHORT[one.limit]}".replace(" /", "/")
+
+
+def _then(option: Option | None, now: Option | None) -> tuple[str, ...]:
+    if option is None:
+        return *(NOTHING for _ in CELLS), "nothing holds"
+    return *_cells(option), "the same" if option == now else _plain(option.mode)
+
+
+def _count(number: float) -> str:
+    """Three digits, and never an exponent."""
+    return f"{number:.3g}" if abs(number) < 1000 else f"{number:,.0f}"
 
 
 def _plain(mode: PowerMode) -> str:
@@ -153,20 +198,26 @@ def _cells(option: Option) -> tuple[str, str, str, str]:
     """Batch sizes, minibatches per window and per second, milliseconds of the batches."""
     trains, serves = option.train_s is not None, bool(option.batch_sizes)
     return (
-        "+".join(map(str, option.batch_sizes)) or "-",
-        f"{option.steps:.3g}" if trains and serves else "-",
-        f"{option.steps_per_s:.2f}" if trains else "-",
-        "+".join(f"{1e3 * infer_s:.0f}" for infer_s in option.infer_s) or "-",
+        "+".join(map(str, option.batch_sizes)) or NOTHING,
+        _count(option.steps) if trains and serves else NOTHING,
+        f"{option.steps_per_s:.2f}" if trains else NOTHING,
+        "+".join(f"{1e3 * infer_s:.0f}" for infer_s in option.infer_s) or NOTHING,
     )
 
 
 def _search(search: Search) -> Iterator[str]:
-    yield f"Without such tables, {search.strategy} would profile {len(search.trials)} times, in this order:"
-    yield "  " + "; ".join(_named(trial) for trial in search.trials)
+    times = len(search.trials)
+    yield f"Without such tables, {search.strategy} would profile {times} times, in this order{_at(search)}:"
+    more = f"; and {times - MOST_TRIALS} more (--json has all)" if times > MOST_TRIALS else ""
+    yield "  " + "; ".join(_named(trial) for trial in search.trials[:MOST_TRIALS]) + more
     if search.chosen is None:
         yield "  and would find nothing that holds the limits."
         return
     yield f"  and would choose {_named(search.chosen)}{_worth(search)}"
+
+
+def _at(search: Search) -> str:
+    return "" if all(trial.batch_size is None for trial in search.trials) else " (mode at batch size of inference)"
 
 
 def _worth(search: Search) -> str:
@@ -176,7 +227,7 @@ def _worth(search: Search) -> str:
     if search.chosen is not None and search.chosen.batch_size is None:
         return f": minibatches {100 * gap.loss:.1f} % longer than the best's."
     if math.isnan(gap.loss):  # nothing is trained
-        return f": t_in {100 * gap.excess:.1f} % above the best's."
+        return f": inference {100 * gap.excess:.1f} % longer than the best's."
     return f": {100 * gap.loss:.1f} % less training than the best."
 
 
@@ -190,12 +241,13 @@ def _sources(advice: Advice) -> Iterator[str]:
     yield f"Seconds and watts {what}; windows, latencies and minibatches follow from them by the rules of interleaving."
 
 
-def _table(title: str, first: str, *headings: str) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column(first, overflow="fold")
-    for heading in headings:
-        table.add_column(heading, justify="left" if heading.startswith("mode") else "right", no_wrap=True)
-    return table
+def _table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """Without the columns of which no row has anything."""
+    kept = [i for i in range(len(headings)) if any(row[i] != NOTHING for row in rows)]
+    table = figures(title)
+    for i in kept:
+        left = i == 0 or headings[i].startswith("mode")
+        table.add_column(headings[i], justify="left" if left else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*(row[i] for i in kept))
+    return whole(table)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from experiments.report.concurrent.figures import figures, whole
 from fedge.studies.concurrent.row import LATE, OVER_W, Row
 
 if TYPE_CHECKING:
@@ -30,12 +31,12 @@ def as_tables(rows: Sequence[Row]) -> Group:
 
 
 def _table(rows: Sequence[Row]) -> Table:
-    from rich import box
-    from rich.table import Table
-
     first = rows[0]
-    title = f"{first.pair}: {TITLES[first.family]}, {max(row.problems for row in rows)} problems"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    problems = max(row.problems for row in rows)
+    title = f"{first.pair}: {TITLES[first.family]}, {problems} problem{'' if problems == 1 else 's'}"
+    if first.modes_left_out is not None:
+        title += f", {first.modes_left_out} implausible modes left out"
+    table = figures(title)
     table.add_column("strategy", overflow="fold", min_width=8)
     columns = _columns(rows)
     for heading, _ in columns:
@@ -45,7 +46,7 @@ def _table(rows: Sequence[Row]) -> Table:
             table.add_row(f"{row.strategy} (failed)", *(NOTHING for _ in columns))
         else:
             table.add_row(row.strategy, *(text(row) for _, text in columns))
-    return table
+    return whole(table)
 
 
 Column = tuple[str, Callable[[Row], str]]

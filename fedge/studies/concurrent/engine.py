@@ -170,7 +170,7 @@ def _breach(problem: Problem, batch: int | None, seen: Seen) -> Breach:
 def _gap(problem: Problem, batch: int | None, seen: Seen, top: Optimum) -> Gap:
     """Loss and excess of a solved problem."""
     if batch is None or problem.rate_hz is None:
-        longer = seen.train_s * top.steps
+        longer = max(1.0, seen.train_s * top.steps)  # the best one's own product may round to less
         return Gap(longer - 1.0, 1.0 - 1.0 / longer)
     excess = seen.infer_s / top.infer_s - 1.0
     if problem.family == "infer" or top.steps == 0:

@@ -89,15 +89,21 @@ def play(plan: Plan, seconds: float) -> Seen:
     )
     for service in plan.services:
         interleaver.learn_batch(service.name, service.batch_size, service.infer_s)
+
+    def over() -> bool:
+        """Too many requests leave no time for training; playing ends all the same."""
+        return clock.now_s() >= seconds
+
     steps = 0
     if plan.train_s is None:
         interleaver.idle(seconds)
     else:
         interleaver.learn_work(plan.train_s)
-        while clock.now_s() < seconds:
-            interleaver.between()
-            clock.sleep_s(plan.train_s)
-            steps += 1
+        while not over():
+            interleaver.between(over)
+            if not over():
+                clock.sleep_s(plan.train_s)
+                steps += 1
         interleaver.ended()
     told, passed_s = interleaver.told(), clock.now_s()
     services = tuple(_latencies(name, told[name], latencies[name], passed_s) for name in seconds_of)

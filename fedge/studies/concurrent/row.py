@@ -72,8 +72,8 @@ class Row:
     ``solvable``, ``solved``, ``problems`` and ``answers`` count problems, ``modes_*`` trials: a mode, for inference at
     one batch size; ``power_modes_total`` counts a mode once, whatever the batch sizes. ``modes_mean`` is over the
     solvable problems, as Fulcrum counts, and with reuse over all, like the others: any problem may pay for the next.
-    ``seconds`` are those of the clock that ``run`` was given. ``error`` says why there are no figures. None is what
-    does not apply.
+    ``modes_left_out`` counts modes with an implausible row, where those were to be left out. ``seconds`` are
+    those of the clock that ``run`` was given. ``error`` says why there are no figures. None is what does not apply.
     """
 
     strategy: str
@@ -99,6 +99,7 @@ class Row:
     modes_mean_all: float | None = None
     modes_total: int | None = None
     power_modes_total: int | None = None
+    modes_left_out: int | None = None
     seconds: float | None = None
     seed: int = 0
     reuse: bool = False

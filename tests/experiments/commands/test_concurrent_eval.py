@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from contracts.concurrent import write_tables
+from contracts.concurrent import modes, write_tables
 from typer.testing import CliRunner
 
 from experiments.cli import app
-from experiments.commands.concurrent_eval import Asked, evaluate, jobs_of, judge
+from experiments.commands.concurrent_eval import Asked, evaluate, jobs_of, judge, play
 from experiments.commands.concurrent_tables import Tables
 from fedge.errors import BadInput, FedgeError
 
@@ -80,6 +80,44 @@ def test_by_default_the_family_follows_from_the_tables(tables: tuple[Path, Path]
     assert sizes == [("train", 41), ("infer", 5863), ("concurrent", 6560)]
 
 
+def spoilt(table: Path, column: str, factor: float, line: int) -> None:
+    """The table with one number of a line (from 1) made larger or smaller."""
+    head, *lines = table.read_text(encoding="utf-8").splitlines()
+    cells = lines[line - 1].split(",")
+    at = head.split(",").index(column)
+    cells[at] = str(factor * float(cells[at]))
+    lines[line - 1] = ",".join(cells)
+    table.write_text("\n".join([head, *lines]), encoding="utf-8")
+
+
+def test_modes_with_an_implausible_row_in_any_table_are_left_out(tables: tuple[Path, Path]) -> None:
+    asked = Asked(Tables((tables[0],), (tables[1],)), "oracle", plausible=True)
+    (before,) = jobs_of(asked)
+    spoilt(tables[0], "power_w", 0.4, 15)
+    spoilt(tables[1], "power_w", 0.4, 36 + 22)
+
+    (job,) = jobs_of(asked)
+    (whole,) = jobs_of(replace(asked, plausible=False))
+
+    assert (before.case.about.modes_left_out, whole.case.about.modes_left_out) == (0, None)
+    assert job.case.about.modes_left_out == 2
+    gone = {*map(tuple, whole.case.pair.modes.knobs)} - {*map(tuple, job.case.pair.modes.knobs)}
+    assert gone == {tuple(modes().knobs[14]), tuple(modes().knobs[21])}
+    assert job.case.ground.modes is job.case.pair.modes
+    assert job.case.pair.infer_w.shape == (3, 34)
+    assert job.case.pair.train_w.min() > whole.case.pair.train_w.min()
+
+
+def test_a_search_over_a_grid_says_that_there_is_none_where_modes_are_left_out(tables: tuple[Path, Path]) -> None:
+    spoilt(tables[0], "power_w", 0.4, 15)
+
+    row = play(jobs_of(Asked(Tables((tables[0],)), "gmd", plausible=True))[0])
+
+    assert row.error is not None
+    assert "a grid in which 1 of 36 are missing" in row.error
+    assert (row.modes_left_out, row.solved) == (1, None)
+
+
 def test_every_training_table_goes_with_every_inference_table(tables: tuple[Path, Path], tmp_path: Path) -> None:
     more = [shutil.copy(path, path.with_name(f"other-{path.name}")) for path in tables]
     jobs = jobs_of(Asked(Tables((tables[0], Path(more[0])), (tables[1], Path(more[1]))), "gmd,oracle"))
@@ -141,6 +179,9 @@ def test_wrong_options_are_one_line(asked: Asked, change: dict[str, Any], words:
         ("- {power_w: -3}", "problem.power_w"),
         ("- {power_w: 30, latency: 3}", "a mapping with"),
         ("- {family: infer, power_w: 30}", "problem 1"),
+        ("", "an empty file"),
+        ("- " + "[" * 3000, "too deeply nested"),
+        ("- {power_w: 30, a: &a [1, 1], b: &b [*a, *a], c: [*b, *b]}", "an alias (*name)"),
     ],
 )
 def test_a_wrong_file_of_problems_is_one_line(asked: Asked, tmp_path: Path, text: str, words: str) -> None:

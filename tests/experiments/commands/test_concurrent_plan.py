@@ -43,7 +43,7 @@ def test_the_plan_names_mode_batch_window_limits_and_what_is_measured(
         "minibatches per window of ",
         "W of 28 W",
         "Limited by the power budget",
-        "with constant arrivals on a virtual clock",
+        "with even arrivals on a virtual clock",
         "0.00 % of ",
         "What else holds",
         "What another limit would give",
@@ -82,6 +82,55 @@ def test_where_nothing_holds_the_nearest_limit_is_told(asked: Asked, capsys: pyt
     assert (found["feasible"], found["choice"]) == (False, None)
     eased = replace(asked, power_w=found["would_hold"][0]["needed"] + 1e-6)
     assert advise(eased).choice is not None
+
+
+def test_a_row_that_no_board_can_have_meant_is_told(asked: Asked, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "DOUBTFUL" not in shown(replace(asked, power_w=60.0), capsys)
+    rows = asked.jobs.infer[0].read_text(encoding="utf-8").splitlines()
+    # The top mode: as if inference drew next to nothing there.
+    odd = [
+        ",".join([*row.split(",")[:6], "9.0"]) if row.startswith("12,2.2e+06,1300000000,32") else row for row in rows
+    ]
+    asked.jobs.infer[0].write_text("\n".join(odd), encoding="utf-8")
+    text = shown(replace(asked, power_w=60.0), capsys)
+    assert "DOUBTFUL served at batch size " in text
+    assert "and 9.0 W are far off its other modes: measure this mode again" in text
+    assert data(replace(asked, power_w=60.0), capsys)["doubtful"]
+
+
+def test_no_figure_is_cut_in_a_narrow_terminal(
+    asked: Asked, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    plan(asked, as_json=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert not any("…" in line for line in lines)
+    assert sum(line.startswith((" power ", " latency ", " rate ")) for line in lines) == 12
+
+
+def test_training_alone_has_no_column_of_batches(asked: Asked, capsys: pytest.CaptureFixture[str]) -> None:
+    jobs = replace(asked.jobs, infer=(), latency_s=(), rate_hz=())
+    text = shown(replace(asked, jobs=jobs), capsys)
+    assert "limit per s mode, MHz" in text
+    assert "window" not in text.split("Seconds and watts")[0]
+
+
+def test_a_long_search_is_told_in_part(asked: Asked, capsys: pytest.CaptureFixture[str]) -> None:
+    text = shown(replace(asked, strategy="oracle"), capsys)
+    assert "more (--json has all)" in text
+    assert len(data(replace(asked, strategy="oracle"), capsys)["strategy"]["trials"]) > 30
+
+
+def test_why_nothing_is_trained_is_told(asked: Asked, capsys: pytest.CaptureFixture[str]) -> None:
+    one = replace(asked, jobs=replace(asked.jobs, batch_sizes="1"), strategy="none")
+    assert "Train nothing: serving leaves " in shown(one, capsys)
+
+
+def test_requests_farther_apart_than_the_budget_are_told(asked: Asked, capsys: pytest.CaptureFixture[str]) -> None:
+    rare = replace(asked, jobs=replace(asked.jobs, rate_hz=(0.1,)), strategy="none")
+    text = shown(rare, capsys)
+    assert "requests come 10 s apart, as long as the budget or longer" in text
+    assert "times as much)" in text
 
 
 def test_two_services_of_one_table_have_names_of_their_own(asked: Asked, capsys: pytest.CaptureFixture[str]) -> None:
@@ -125,13 +174,30 @@ def test_a_boards_modes_are_some_hundreds_with_the_top_one_among_them(name: str)
         ({"power_w": float("nan")}, "--power-w"),
         ({"arrivals": "rarely"}, "--arrivals: got 'rarely'; one of constant"),
         ({"strategy": "lucky"}, "--strategy: got 'lucky'; known: "),
-        ({"jobs": {"latency_s": ()}}, "--latency-s: got 0 values; 1: one for each inference job"),
-        ({"jobs": {"rate_hz": (1.0, 2.0)}}, "--rate-hz: got 2 values"),
+        ({"jobs": {"latency_s": ()}}, "--latency-s: got no value, and 1 inference job; one value for each"),
+        ({"jobs": {"rate_hz": (1.0, 2.0)}}, "--rate-hz: got 2 values, and 1 inference job"),
         ({"jobs": {"rate_hz": (0.0,)}}, "--rate-hz: got 0; a number above 0"),
         ({"jobs": {"batch_sizes": "4,x"}}, "--batch-sizes: got '4,x'"),
         ({"jobs": {"batch_sizes": "5"}}, "--batch-sizes: got 5; of "),
         ({"jobs": {"train_workload": "net"}}, "names beside tables"),
-        ({"jobs": {"train": None, "infer": ()}}, "nothing to plan for"),
+        ({"jobs": {"train": None, "infer": ()}}, "got no table and no workload"),
+        ({"jobs": {"train": None, "infer": (), "train_workload": "resnet18-imagenet"}}, "workloads without a board"),
+        (
+            {"jobs": {"train": None, "infer": (), "device": "agx-orin", "train_workload": "a", "batch_size": 8}},
+            "--batch-size: got 8 without a measured table",
+        ),
+        (
+            {
+                "jobs": {
+                    "train": None,
+                    "infer": (),
+                    "device": "agx-orin",
+                    "infer_workloads": ("resnet50-imagenet",),
+                    "batch_sizes": "1000",
+                }
+            },
+            "--batch-sizes: got 1000; calibrated: 1, 4",
+        ),
         (
             {"jobs": {"train": None, "infer": (), "device": "agx-orin", "train_workload": "nothing"}},
             "--train-workload: got ",

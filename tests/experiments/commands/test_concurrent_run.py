@@ -40,7 +40,11 @@ def run(fedge: Launcher, *more: str | Path):
         (["--arrivals", "never"], "--arrivals: got 'never'; known: constant"),
         (["--device", "tpu"], "--device: got 'tpu'; known: auto, cpu, cuda"),
         (["--rate-hz", "0"], "--rate-hz: got 0; a number above 0"),
+        (["--rate-hz", "1e9"], "--rate-hz: got 1e+09; 10000 at most"),
+        (["--seconds", "nan"], "--seconds: got nan; a number above 0"),
+        (["--minutes", "inf"], "--minutes: got inf; a number above 0"),
         (["--latency-s", "nan"], "--latency-s: got nan; a number above 0"),
+        (["--latency-s", "1e300"], "--latency-s: got 1e+300; 1000 s at most"),
         (["--seconds", "2", "--minutes", "1"], "--seconds: got --minutes as well; one of the two"),
         (["--seed", "-1"], "--seed: got -1; 0 or more"),
         (["--infer-batch", "100000"], "--infer-batch: got 100000; 1024 at most"),
@@ -74,7 +78,7 @@ def test_another_programs_file_is_not_overwritten(fedge, tmp_path):
 def test_managed_and_native_are_executed_and_written_down(fedge, tmp_path):
     out = tmp_path / "out.json"
 
-    done = run(fedge, *SMALL, "--how", "both", "--seconds", "2", "--json", out)
+    done = run(fedge, *SMALL, "--rate-hz", "200", "--how", "both", "--seconds", "1", "--json", out)
 
     assert done.code == 0, done.err
     assert "measured: a training minibatch" in done.out
@@ -84,21 +88,23 @@ def test_managed_and_native_are_executed_and_written_down(fedge, tmp_path):
     for one in data["outcomes"]:
         service = one["service"]
         assert one["minibatches"] > 0
-        assert one["seconds"] == pytest.approx(2.0, abs=1.5)
+        assert 0.9 <= one["seconds"] < 3.0
         assert service["requests"] == service["served"] + service["dropped"] + service["waiting"]
         assert service["served"] > 0
         assert 0.0 < one["p50_s"] <= one["p99_s"]
-    assert run(fedge, *SMALL, "--seconds", "0.5", "--infer-batch", "2", "--json", out).code == 0
-    assert json.loads(out.read_text())["concurrent_run"]["infer_batch"] == 2
 
 
 @pytest.mark.slow
-def test_training_alone_serves_nothing(fedge):
-    done = run(fedge, *SMALL, "--how", "alone", "--seconds", "1")
+def test_training_alone_serves_nothing_and_takes_the_place_of_an_earlier_result(fedge, tmp_path):
+    out = tmp_path / "out.json"
+    out.write_text('{\n  "concurrent_run": {}\n}\n')
+
+    done = run(fedge, *SMALL, "--how", "alone", "--seconds", "0.5", "--json", out)
 
     assert done.code == 0, done.err
     assert "alone" in done.out
     assert "serving" not in done.out
+    assert [one["how"] for one in json.loads(out.read_text())["outcomes"]] == ["alone"]
 
 
 @pytest.mark.slow
@@ -111,14 +117,16 @@ def test_a_budget_that_no_batch_size_holds_is_refused_with_one_that_would_be(fed
 
 
 @pytest.mark.slow
-def test_a_worker_that_runs_already_is_used_and_left_as_it_was(fedge):
+def test_a_worker_that_runs_already_is_used_and_left_as_it_was(fedge, tmp_path):
+    out = tmp_path / "out.json"
     with private_workers((Wish("board", "cpu", threads=1),)) as clients:
         client = clients["board"]
         path = client._path
 
-        done = run(fedge, *SMALL[:-2], "--worker", path, "--seconds", "1", "--infer-batch", "2")
+        done = run(fedge, *SMALL[:-2], "--worker", path, "--seconds", "0.5", "--infer-batch", "2", "--json", out)
 
         assert done.code == 0, done.err
+        assert json.loads(out.read_text())["concurrent_run"]["infer_batch"] == 2
         assert SERVICE not in client.status()["services"]
         assert client.status()["state"] == "idle"
 
@@ -188,3 +196,22 @@ def test_no_process_is_left_when_it_is_ended(tmp_path, number):
 
     assert process.returncode != 0
     assert gone(tmp_path)
+
+
+@pytest.mark.slow
+def test_a_worker_that_dies_is_told_with_the_result_so_far(tmp_path):
+    process = begun(tmp_path)
+    supervisor = workers_of(tmp_path)[0]
+    trainer = int(Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()[0])
+    out = tmp_path / "out.json"
+    assert process.stdout is not None
+    process.stdout.readline()
+
+    os.kill(trainer, signal.SIGKILL)
+    shown, err = process.communicate(timeout=60)
+
+    assert process.returncode == 1
+    assert err.startswith("fedge: the worker: died: ")
+    assert len(err.splitlines()) == 1
+    assert "latency budget" in shown
+    assert json.loads(out.read_text())["interrupted"] is True

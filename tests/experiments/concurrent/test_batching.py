@@ -28,7 +28,11 @@ def test_a_batch_size_that_does_not_keep_up_is_not_taken():
 
 def test_nothing_holds_a_budget_below_the_shortest_batch():
     assert batching.largest(SECONDS, 0.05, 40.0, 0.05) is None
-    assert batching.least_budget_s(SECONDS, 0.05, 40.0) == 1 / 40 + 0.05 + 0.02
+    assert batching.least_budget_s(SECONDS, 0.05, 40.0) == 0.05 + 0.02
+
+
+def test_a_request_that_is_served_alone_does_not_wait_for_others():
+    assert batching.largest(SECONDS, 0.05, 1.0, 0.1) == 1
 
 
 def test_no_budget_is_enough_for_a_service_that_does_not_keep_up():

@@ -64,7 +64,7 @@ services = st.builds(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(st.lists(services, min_size=1, max_size=3), st.floats(0.01, 0.3))
 def test_what_is_said_to_hold_is_held_by_the_interleaver_and_trains_as_much(
     asked: list[Demand], train_s: float

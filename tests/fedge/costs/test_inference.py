@@ -16,7 +16,7 @@ from fedge.costs.profiles import CostProfile, load_calibrated, priors_for
 from fedge.devices.catalogue import load_catalogue
 from fedge.errors import BadInput, UnknownName
 from fedge.explorers.active import ActiveExplorer
-from fedge.modes import modes_of
+from fedge.modes import grid, modes_of
 from fedge.physics.knowledge import Knowledge
 from fedge.physics.model import power_w, step_s
 from fedge.predictors import DEFAULT, predictor_for
@@ -155,6 +155,20 @@ def test_another_board_gets_an_estimate_by_its_data_sheet(name: str, size: int) 
     assert 0.8 * spec.idle_w.value < watts < 1.15 * spec.max_w.value
     if name != ORIN.name:
         assert cost.source.startswith("scaled from agx-orin-64gb's resnet50-imagenet")
+
+
+@pytest.mark.parametrize("name", sorted(SPECS))
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_a_carried_cost_is_one_that_the_board_can_have_in_every_mode(workload: str, name: str) -> None:
+    spec = SPECS[name]
+    modes = grid(spec)
+    for size in (1, 2, *SIZES, 128):
+        cost = inference_cost(spec, workload, size, SPECS)
+        watts, seconds = (of(cost.coefficients, spec.maxn, modes) for of in (power_w, step_s))
+
+        assert 0.9 * spec.idle_w.value < watts.min() < watts.max() <= spec.max_w.value
+        assert seconds.min() > 0.015
+        assert seconds.max() < 1.0 + size
 
 
 def test_a_workload_that_nobody_inferred_is_refused_with_the_known_ones() -> None:

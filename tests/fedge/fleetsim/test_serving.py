@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("torch", reason="boards really train")
 
-from fedge.concurrency.service import percentile
-from fedge.devices.emulated import Stretch
+from fedge.concurrency.service import percentile, together
+from fedge.devices.emulated import WARM_UP_STEPS, Stretch
 from fedge.experiment import Experiment
 from fedge.fleetsim import client, serving
 from fedge.rounds.serving import duty_of
@@ -30,6 +30,8 @@ def experiment(service: dict | None = None, **entry: object) -> Experiment:
 
 
 SERVES, PLAIN = experiment(SERVICE), experiment()
+HEAVY = experiment({"cost": "resnet50-imagenet", "rate_hz": 120, "latency_s": 0.5})
+TIGHT = experiment({"cost": "resnet50-imagenet", "rate_hz": 20, "latency_s": 0.35})
 
 
 @cache
@@ -53,6 +55,12 @@ def rounds_of(what: Experiment, count: int, goal: Goal | None = None, policy: st
         answers.append(answer)
         state = answer.state or state
     return answers
+
+
+@cache
+def five_rounds() -> list[Answer]:
+    """Of the board that serves, with a deadline."""
+    return rounds_of(SERVES, 5, Goal("balanced", 10, deadline_s=12.0))
 
 
 class Knowing:
@@ -86,7 +94,7 @@ def stretch(seat: client.Seat, mode: PowerMode, steps: int, **more: object) -> S
 
 def held_mode(board: serving.Attendance, place: float) -> PowerMode:
     """One of the modes that hold the service, from slow (0) to fast (1) at serving."""
-    order = np.argsort(-board.duty.working.infer_s)
+    order = np.argsort(-board.duty.working.share)
     return board.duty.working.modes[int(order[round(place * (len(order) - 1))])]
 
 
@@ -106,9 +114,9 @@ def test_training_is_slower_beside_a_service_and_costs_more_while_waiting() -> N
     assert beside.report.true_front.maxn.work_s > alone.report.true_front.maxn.work_s
 
 
+@pytest.mark.slow
 def test_the_modes_that_are_chosen_hold_the_latency_budget() -> None:
-    goal = Goal("balanced", 10, deadline_s=12.0)
-    parts = [part for answer in rounds_of(SERVES, 5, goal) for part in answer.report.parts]  # type: ignore[union-attr]
+    parts = [part for answer in five_rounds() for part in answer.report.parts]  # type: ignore[union-attr]
 
     assert len({part.mode for part in parts}) > 1
     for part in parts:
@@ -130,9 +138,30 @@ def test_every_mode_that_truly_holds_the_service_holds_it_when_it_is_played() ->
         assert use.share == pytest.approx(board.duty.working.share[row], rel=0.1)
 
 
+@pytest.mark.parametrize("what", [HEAVY, TIGHT], ids=["many-requests", "little-time"])
+def test_a_mode_holds_the_service_in_a_round_whose_first_minibatch_takes_longer(what: Experiment) -> None:
+    """Rounds of a probe and then the rest in another mode; one board may be unlucky."""
+    late = requests = held = count = 0
+    budget_s = what.fleet[0].serving.latency_s  # type: ignore[union-attr]
+    for seed in range(12):
+        seat, board = attendance(what, seed)
+        probe, work = held_mode(board, seed / 12), held_mode(board, (5 * seed % 12) / 12)
+        step_s = float(seat.surface.step_s[seat.surface.row(probe)])
+        first = board.play(stretch(seat, probe, 1, warm_up_s=WARM_UP_STEPS * step_s)).use
+        use = together(first, board.play(stretch(seat, work, 13)).use)
+        assert use is not None
+        count, held = count + 1, held + (percentile(use, 99.0) <= budget_s)  # type: ignore[operator]
+        late, requests = late + use.late, requests + use.requests
+
+    assert requests > 300
+    assert late <= 0.01 * requests
+    assert held >= count - 1
+
+
+@pytest.mark.slow
 def test_a_front_beside_a_service_is_one_that_the_board_keeps() -> None:
-    """What it reports after three rounds, played again in its modes: the seconds are those that it told."""
-    answer = rounds_of(SERVES, 4, Goal("balanced", 10, deadline_s=12.0))[-1]
+    """What it reports after some rounds, played again in its modes: the seconds are those that it told."""
+    answer = five_rounds()[-1]
     seat, _ = attendance()
     assert answer.front is not None
     told = {point.mode: point.work_s / seat.steps for point in answer.front.points}
@@ -145,6 +174,7 @@ def test_a_front_beside_a_service_is_one_that_the_board_keeps() -> None:
         assert played.seconds / played.steps == pytest.approx(told[mode], rel=0.2)
 
 
+@pytest.mark.slow
 def test_a_service_changes_what_is_chosen_for_a_deadline_and_the_deadline_is_kept() -> None:
     """Five measured modes of which only the fastest keeps the deadline beside the service."""
     heavy = experiment({"cost": "resnet50-imagenet", "rate_hz": 150, "latency_s": 1.2})

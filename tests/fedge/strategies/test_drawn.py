@@ -46,7 +46,7 @@ def test_every_problem_is_drawn_for_anew_unless_trials_are_reused() -> None:
 def test_ten_random_modes_cost_about_a_quarter_of_the_time(
     profiles_root: Path, table: str, low: int, high: int
 ) -> None:
-    """The median over problems and seeds. Fulcrum's 43, 55 and 96 % are within what single draws give."""
+    """The median over problems and seeds. Fulcrum's 43, 55 and 96 % are not reproduced: see ``drawn``."""
     pair = pair_of(read_table(profiles_root / "agx-orin" / "train" / f"{table}.csv"), [])
     measure, medians = on_table(pair), []
     for seed in range(20):

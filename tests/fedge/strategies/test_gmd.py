@@ -8,18 +8,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from contracts.strategy import FAMILIES, StrategyContract, made_up_pair, made_up_problem
+from contracts.strategy import StrategyContract, made_up_pair, made_up_problem
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedge.concurrency.outcome import best, worth
 from fedge.concurrency.pair import Pair, pair_of
-from fedge.concurrency.problems import BATCH_SIZES, Family, default_problems
+from fedge.concurrency.problems import BATCH_SIZES, FAMILIES, Family, default_problems
 from fedge.concurrency.trial import on_table, play
 from fedge.errors import BadInput
 from fedge.profiles.table import read_table
 from fedge.strategies import Ground
-from fedge.strategies.gmd import MOST_MOVES, MOST_TRIES, Gmd
+from fedge.strategies.gmd import MOST_MOVES, Gmd
+from fedge.strategies.walking import MOST_TRIES
 from fedge.types import Modes
 
 

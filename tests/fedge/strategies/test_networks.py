@@ -10,6 +10,7 @@ from contracts.strategy import StrategyContract, ground_of, made_up_pair
 
 from fedge.concurrency.problems import Problem
 from fedge.concurrency.trial import on_table, play
+from fedge.predictors import network_training
 from fedge.strategies import networks
 from fedge.strategies.networks import PROFILES, Networks
 
@@ -17,9 +18,10 @@ BOTH = Problem("concurrent", 25.0, 1.0, 30.0)
 
 
 @pytest.fixture(autouse=True)
-def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Networks trained in a moment: what is tested here does not need good ones."""
     monkeypatch.setattr(networks, "MINIBATCHES", 1)
+    monkeypatch.setattr(network_training, "EPOCHS", 10)
 
 
 class TestNetworks(StrategyContract):

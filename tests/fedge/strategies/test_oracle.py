@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 
-from contracts.strategy import FAMILIES, StrategyContract, made_up_pair, made_up_problem
+from contracts.strategy import StrategyContract, made_up_pair, made_up_problem
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedge.concurrency.outcome import best
 from fedge.concurrency.pair import Pair
-from fedge.concurrency.problems import Family, Problem
+from fedge.concurrency.problems import FAMILIES, Family, Problem
 from fedge.concurrency.trial import on_table, play
 from fedge.strategies import Ground
 from fedge.strategies.oracle import Oracle

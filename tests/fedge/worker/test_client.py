@@ -115,6 +115,13 @@ def test_when_the_connection_ends_in_a_request_the_next_trainer_tells_the_cause(
     assert "oom-killed" in error.text
 
 
+def test_a_request_that_a_death_cuts_off_tells_the_cause_too(tmp_path):
+    script = Script(tmp_path, vanish, answer(last_exit=DIED, up_s=0.0))
+    error = error_of(Client(script.path, LIMIT_S).request, "s", np.zeros((1, 1, 2, 2), np.uint8))
+    assert error.kind == "died"
+    assert "serve again" in error.text
+
+
 @pytest.mark.parametrize("status", [{"last_exit": None, "up_s": 9.0}, {"last_exit": DIED, "up_s": 3600.0}])
 def test_a_death_of_long_ago_is_not_taken_for_this_one(tmp_path, status):
     script = Script(tmp_path, vanish, answer(**status))

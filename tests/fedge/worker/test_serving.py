@@ -158,6 +158,18 @@ def test_a_request_that_waits_when_its_service_goes_is_refused(client, worker):
         assert asked.outcome().kind == "busy"
 
 
+def test_a_service_that_makes_its_own_requests_goes_with_others_waiting(client, worker):
+    serving(client, latency_s=60.0, batch_size=1000, arrivals=often(20.0))
+    stands_s = time.monotonic()
+    with Client(worker.path, LIMIT_S) as other:
+        asked = Background(other.request, "s", images(1))
+        until(lambda: told(client)["waiting"] >= 1 and time.monotonic() > stands_s + 0.2)
+        done = client.unserve("s")["s"]
+        assert asked.outcome().kind == "busy"
+    assert done["requests"] == done["dropped"] > 2
+    assert client.unserve() == {}
+
+
 def test_a_service_of_the_same_name_takes_over(client):
     serving(client, arrivals=often())
     until(lambda: told(client)["served"] > 5)
@@ -317,7 +329,7 @@ def test_fields_that_cannot_be_meant_so_are_refused(fields):
 def test_training_keeps_some_of_its_time_always():
     assert training_share_of({}) is None
     assert training_share_of({"training_share": 0.3}) == 0.3
-    for share in (0, 1, "much"):
+    for share in (0, 0.001, 1, "much"):
         with pytest.raises(BadField, match="training_share: got"):
             training_share_of({"training_share": share})
 

@@ -143,6 +143,34 @@ def test_a_signal_during_a_training_is_told_within_two_seconds_and_the_worker_is
 
 
 @pytest.mark.slow
+def test_services_end_with_their_trainer_and_whoever_waits_for_them_is_told(worker, client):
+    def stand():
+        client.serve("s", {"builtin": "plain"}, 4, 60.0, data=NOISE)
+
+    def ask():
+        try:
+            client.request("s", np.zeros((1, 1, 2, 2), np.uint8))
+        except WorkerError as error:
+            heard.append(error)
+
+    heard = []
+    stand()
+    asking = threading.Thread(target=ask)
+    asking.start()
+    until(lambda: client.status()["services"]["s"]["waiting"] == 1)
+    os.kill(worker.trainer(), signal.SIGKILL)
+    asking.join(LIMIT_S)
+    assert heard[0].kind == "died"
+    assert "serve again" in heard[0].text
+    until(lambda: client.status()["restarts"] == 1)
+    assert client.status()["services"] == {}
+    ask()
+    assert heard[1].kind == "no-task"
+    stand()
+    assert client.status()["services"]["s"]["failed"] == ""
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "cause", "says"),
     [
