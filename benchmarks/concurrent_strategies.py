@@ -39,7 +39,20 @@ SOLVED, VIOLATIONS, WORST, LOSS, EXCESS, MODES, REUSED = 99.0, 1.0, 10.0, 4.0, 4
 ALS_MODES = (50, 150)
 """The aim for ``als``: so many modes in a stream with reuse, and quality between ``gmd`` and ``fedge``."""
 LEFT_OUT = "without the modes of which a table has an implausible row"
-HEADINGS = ("solved", "%", "viol. %", "worst %", "loss mean", "median", "t_in mean", "modes mean", "max", "total", "s")
+HEADINGS = (
+    "solved",
+    "%",
+    "viol. %",
+    "worst %",
+    "loss mean",
+    "median",
+    "t_in mean",
+    "mean tries",
+    "max",
+    "all",
+    "modes",
+    "s",
+)
 
 
 def main(strategies: str, families: str, sample: int | None, streams: int) -> None:
@@ -99,6 +112,7 @@ def cells(row: Row) -> list[str]:
         (row.modes_mean, 1),
         (row.modes_max, 0),
         (row.modes_total, 0),
+        (row.power_modes_total, 0),
         (row.seconds, 1),
     )
     found = ["-" if value is None else f"{value:.{digits}f}" for value, digits in numbers]
@@ -119,7 +133,7 @@ def short_of(row: Row) -> list[str]:
         ("worst", row.worst_over, WORST),
         ("loss", row.loss_mean, LOSS),
         ("t_in", row.excess_mean if row.family == "infer" else None, EXCESS),
-        ("modes", row.modes_total if row.reuse else row.modes_max, REUSED if row.reuse else MODES),
+        ("modes", row.power_modes_total if row.reuse else row.modes_max, REUSED if row.reuse else MODES),
     )
     found += ["solved"] if (row.solved_share or 0.0) < SOLVED else []
     return found + [name for name, value, most in limits if value is not None and value > most]

@@ -12,9 +12,9 @@ from fedge.devices import catalogue
 from fedge.errors import BadInput, UnknownName
 from fedge.experiment import Board, Experiment, ServingSpec, boards
 from fedge.fleetsim.boards import Kind, kind_of
-from fedge.fleetsim.serving import average_of
 from fedge.pareto import nearest_row
 from fedge.rounds.serving import demand_of, first_s
+from fedge.rounds.serving_costs import average_of
 from fedge.types import DeviceSpec
 from fedge.workloads import TASKS
 

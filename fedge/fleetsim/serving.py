@@ -17,17 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedge.concurrency.service import GIVEN, Demand, Inference, Standing, standing
-from fedge.costs.inference import inference_cost
 from fedge.devices import catalogue
 from fedge.devices.emulated import SWITCH_S, THROTTLED_SLOWDOWN, WARM_UP_STEPS, Played, Stretch, top_mode
 from fedge.devices.truth import Surface, own_surface
 from fedge.experiment import Board, ServingSpec
 from fedge.fleetsim.boards import Kind
 from fedge.modes import index_of
-from fedge.physics import model
 from fedge.rounds.serving import Duty, demand_of
+from fedge.rounds.serving_costs import average_and_spreads
 from fedge.seeds import generator
-from fedge.types import DeviceSpec, Floats, Modes, PowerMode, ServiceUse
+from fedge.types import Floats, Modes, PowerMode, ServiceUse
 from fedge.worker.arrivals import Arrivals, times
 from fedge.worker.interleaving import Interleaver, Request, Service, Told
 
@@ -70,28 +69,11 @@ def serving_of(board: Board, kind: Kind, seed: int) -> Serving | None:
     return Serving(spec, demand, average, Inference(average.modes, average.batch_sizes, infer_s, power_w))
 
 
-def average_of(device: DeviceSpec, cost: str, batch_sizes: tuple[int, ...], modes: Modes) -> Inference:
-    """What batches cost on boards of this kind in ``modes``; raises ``BadInput`` for the cost or a batch size."""
-    return _inference(device, cost, batch_sizes, modes)[0]
-
-
 @lru_cache(maxsize=64)
 def _average(
     device: str, cost: str, batch_sizes: tuple[int, ...], modes: Modes
 ) -> tuple[Inference, tuple[tuple[float, float], ...]]:
-    return _inference(catalogue.find(device, where="fleet.device"), cost, batch_sizes, modes)
-
-
-def _inference(
-    device: DeviceSpec, cost: str, batch_sizes: tuple[int, ...], modes: Modes
-) -> tuple[Inference, tuple[tuple[float, float], ...]]:
-    """The table, and the residual spreads of every batch size."""
-    specs = catalogue.load_catalogue()
-    profiles = [inference_cost(device, cost, size, specs) for size in batch_sizes]
-    infer_s = [model.step_s(profile.coefficients, device.maxn, modes) for profile in profiles]
-    power_w = [model.power_w(profile.coefficients, device.maxn, modes) for profile in profiles]
-    table = Inference(modes, batch_sizes, np.stack(infer_s, axis=1), np.stack(power_w, axis=1))
-    return table, tuple((profile.residual_time_sd_log, profile.residual_power_sd_log) for profile in profiles)
+    return average_and_spreads(catalogue.find(device, where="fleet.device"), cost, batch_sizes, modes)
 
 
 def believed_of(serving: Serving, modes: Modes, allowed: NDArray[np.bool_]) -> Inference:

@@ -16,11 +16,11 @@ from typing import Any
 
 from fedge.concurrency.service import Inference, Standing, standing
 from fedge.experiment import Board, ServingSpec
-from fedge.fleetsim.serving import average_of
 from fedge.interfaces import Device, Predictor
 from fedge.modes import index_of, modes_of
 from fedge.node.training import STRETCH_LIMIT_S, failing
 from fedge.rounds.serving import Duty, demand_of, duty_of, first_s
+from fedge.rounds.serving_costs import average_of
 from fedge.types import DeviceSpec, Measurement, Modes, PowerMode, ServiceUse, Workload
 from fedge.worker.client import Client, WorkerError
 
