@@ -14,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from fedge.concurrency.judging import best_tried
+from fedge.concurrency.outcome import Choice
 from fedge.concurrency.problems import Problem
 from fedge.concurrency.trial import Search, Seen, Trial
 from fedge.strategies import Ground
@@ -26,12 +27,14 @@ AHEAD = 20
 """Modes until single problems decide; chosen by us."""
 MOST = 40
 """Modes of all problems together at most."""
-MOST_FOR_ONE = 2
+MOST_FOR_ONE = 3
 """Further modes for one problem at most; chosen by us."""
 WORTHWHILE_AHEAD = 0.002
 """What a mode must promise on average over problems like the first one; chosen by us."""
 WORTHWHILE, DEARER = 0.025, 1.08
 """What promises must add up to, and the factor by which that grows with every mode; chosen by us."""
+UNSOLVED = 0.05
+"""What they must add up to as long as nothing that was tried holds the limits; chosen by us."""
 BUDGETS, FACTORS = 14, (0.6, 1.0, 1.6)
 """Problems like one: so many budgets of power, and its rate and latency times these; chosen by us."""
 
@@ -56,14 +59,21 @@ class Reusing:
         assert self._learnt is not None
         if len(self._learnt.tried) > self._fitted_to:
             self._refit(self._learnt.tried)
+        choice = self._choice(problem)
         for _ in range(MOST_FOR_ONE):
             gain = self._gain((problem,))
             self._promised += gain.clip(0.0)
             row = int(np.argmax(gain))
-            if self._count >= MOST or self._promised[row] < WORTHWHILE * DEARER ** (self._count - AHEAD):
+            wanted = UNSOLVED if choice is None else WORTHWHILE * DEARER ** (self._count - AHEAD)
+            if self._count >= MOST or self._promised[row] < wanted:
                 break
             self._promised[:] = 0.0
             yield from self._visit(row)
+            choice = self._choice(problem)
+        return choice
+
+    def _choice(self, problem: Problem) -> Choice | None:
+        assert self._learnt is not None
         return best_tried(problem, self._stage.ground.batch_sizes, self._learnt.tried)
 
     @property

@@ -92,7 +92,8 @@ class Serving:
     def before_step(self, job: Job) -> None:
         """Serve what is due before a minibatch of this job."""
         if self._standing:
-            self.loop.between(job.cancelled.is_set, job.verb)
+            # The first one takes longer than all others, and says nothing of them.
+            self.loop.between(job.cancelled.is_set, job.verb if job.done else job.verb + ", first minibatch")
 
     def ended(self) -> None:
         """The last minibatch of a job, or of a part of it, is over."""

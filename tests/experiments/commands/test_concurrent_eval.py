@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from contracts.concurrent import modes, write_tables
+from contracts.jobs import modes, write_tables
 from typer.testing import CliRunner
 
 from experiments.cli import app

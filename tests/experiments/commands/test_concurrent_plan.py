@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from contracts.concurrent import write_tables
+from contracts.jobs import write_tables
 
 from experiments.commands.concurrent_jobs import Typed, modes_of
 from experiments.commands.concurrent_plan import Asked, advise, plan

@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from contracts.concurrent import KNOBS, modes, pair
+from contracts.jobs import KNOBS, modes, pair
 
 from fedge.concurrency.pair import FULCRUM_GRID, grid_of, keys_of, pair_of, restricted
 from fedge.errors import BadInput

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from contracts.concurrent import pair
+from contracts.jobs import pair
 
 from fedge.concurrency.outcome import Choice
 from fedge.concurrency.trial import Found, Search, Seen, Trial, on_table, play, try_one

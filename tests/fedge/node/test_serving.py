@@ -99,7 +99,8 @@ def test_waiting_and_the_front_account_for_the_service(played: tuple[Answer, Ans
     assert front.front is not None
     assert second.front is not None
     assert front.front.idle_w > IDLE_W
-    assert second.front.maxn.work_s == pytest.approx(second.report.work_s, rel=0.6)  # type: ignore[union-attr]
+    # Of a crowded machine: the order of magnitude, no more.
+    assert 0.2 < second.front.maxn.work_s / second.report.work_s < 5.0  # type: ignore[union-attr]
 
 
 def test_the_service_goes_on_between_rounds_and_ends_with_the_run(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from contracts.concurrent import SIZES, pair
+from contracts.jobs import SIZES, pair
 
 from fedge.concurrency.problems import Problem
 from fedge.concurrency.several import Demand

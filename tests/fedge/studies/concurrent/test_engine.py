@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from contracts.concurrent import SIZES, pair
+from contracts.jobs import SIZES, pair
 
 from fedge.clock import VirtualClock
 from fedge.concurrency.outcome import Choice, best

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from contracts.concurrent import modes, pair, seconds, watts
+from contracts.jobs import modes, pair, seconds, watts
 
 from fedge.costs.inference import load_inference
 from fedge.costs.profiles import CostProfile, load_calibrated

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from contracts.concurrent import SIZES, pair
+from contracts.jobs import SIZES, pair
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
