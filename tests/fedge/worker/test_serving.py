@@ -102,7 +102,7 @@ def test_generated_requests_are_served_between_jobs_and_beside_them(client):
     reply, _ = client.train(begin(60), W, steps=60, finish=True)
     during = reply["service"]["s"]
     # 60 steps of 5 ms and more each, and 200 requests a second.
-    assert 30 < during["requests"] < told(client)["requests"] - before + during["waiting"]
+    assert 30 < during["requests"] <= told(client)["requests"] - before + during["waiting"]
     assert during["batches"] > 5
     assert during["histogram"]["count"] == during["served"]
     spent = reply["spent"]
