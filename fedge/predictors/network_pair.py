@@ -12,7 +12,7 @@ ReLU or dropout stops a unit, else 1 / (1 - dropout); d_l the loss's slope at la
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,10 +39,10 @@ class Pair:
     biases: tuple[Singles, ...]
 
 
-def pair_over(flat: Singles) -> Pair:
-    """The layers that ``flat`` holds one after the other."""
+def pair_over(flat: Singles, layers: Sequence[tuple[int, int]] = LAYERS) -> Pair:
+    """The layers that ``flat`` holds one after the other, each of so many inputs and outputs."""
     weights, biases, start = [], [], 0
-    for ins, outs in LAYERS:
+    for ins, outs in layers:
         middle, end = start + 2 * ins * outs, start + 2 * (ins + 1) * outs
         weights.append(flat[start:middle].reshape(2, ins, outs))
         biases.append(flat[middle:end].reshape(2, 1, outs))

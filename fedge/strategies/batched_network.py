@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedge.predictors.network_pair import LAYERS, Adam, Pair, Singles, gradient, outputs
+from fedge.predictors.network_pair import LAYERS, Adam, Pair, Singles, gradient, outputs, pair_over
 from fedge.types import Floats
 
 REPEATS, BATCH, EPOCHS, MORE_EPOCHS = 5, 32, 100, 50
@@ -51,7 +51,7 @@ def learnt(inputs: Floats, logs: Floats, rng: np.random.Generator, start: Surfac
     slopes = np.linalg.solve(terms.T @ terms + ridge, terms.T @ logs.T).astype(np.float64)
     rest = logs - (terms @ slopes).T
     scale = np.maximum(rest.std(axis=1, keepdims=True), 1e-6)
-    networks = _fresh(x.shape[1], rng) if start is None else _over(start.networks.flat.copy(), x.shape[1])
+    networks = _fresh(x.shape[1], rng) if start is None else pair_over(start.networks.flat.copy(), _layers(x.shape[1]))
     epochs = EPOCHS if start is None else MORE_EPOCHS
     _train(networks, x.astype(np.float32), (rest / scale).astype(np.float32), epochs, rng)
     return Surface(mean, sd, slopes, scale, networks)
@@ -65,7 +65,7 @@ def _terms(x: Floats) -> Floats:
 
 def _train(networks: Pair, x: Singles, y: Singles, epochs: int, rng: np.random.Generator) -> None:
     rows = np.repeat(np.arange(len(x)), REPEATS)
-    adam, slopes = Adam(len(networks.flat)), _over(np.empty_like(networks.flat), x.shape[1])
+    adam, slopes = Adam(len(networks.flat)), pair_over(np.empty_like(networks.flat), _layers(x.shape[1]))
     for _ in range(epochs):
         order = rng.permutation(rows)
         for first in range(0, len(order), BATCH):
@@ -83,20 +83,9 @@ def _layers(inputs: int) -> tuple[tuple[int, int], ...]:
     return (inputs, LAYERS[0][1]), *LAYERS[1:]
 
 
-def _over(flat: Singles, inputs: int) -> Pair:
-    """``network_pair.pair_over`` with another number of inputs."""
-    weights, biases, start = [], [], 0
-    for ins, outs in _layers(inputs):
-        middle, end = start + 2 * ins * outs, start + 2 * (ins + 1) * outs
-        weights.append(flat[start:middle].reshape(2, ins, outs))
-        biases.append(flat[middle:end].reshape(2, 1, outs))
-        start = end
-    return Pair(flat, tuple(weights), tuple(biases))
-
-
 def _fresh(inputs: int, rng: np.random.Generator) -> Pair:
     size = sum(2 * (ins + 1) * outs for ins, outs in _layers(inputs))
-    networks = _over(np.empty(size, np.float32), inputs)
+    networks = pair_over(np.empty(size, np.float32), _layers(inputs))
     for (ins, _), weight, bias in zip(_layers(inputs), networks.weights, networks.biases, strict=True):
         weight[:] = rng.uniform(-(ins**-0.5), ins**-0.5, weight.shape)
         bias[:] = rng.uniform(-(ins**-0.5), ins**-0.5, bias.shape)
