@@ -175,8 +175,7 @@ def _thinned(values: Sequence[float], most: int) -> tuple[float, ...]:
 def _table(spec: DeviceSpec, modes: Modes, profile: CostProfile) -> ProfileTable:
     """What a cost profile says of the modes, in the form of a measured table."""
     seconds = model.step_s(profile.coefficients, spec.maxn, modes)
-    # A profile that is carried far can say more than the board can draw at all.
-    watts = np.minimum(model.power_w(profile.coefficients, spec.maxn, modes), spec.max_w.value)
+    watts = model.power_w(profile.coefficients, spec.maxn, modes)
     sha256 = profile.evidence.sha256 if profile.evidence else ""
     return ProfileTable(spec.name, profile.workload, profile.batch_size, modes, seconds, watts, sha256, profile.source)
 

@@ -29,7 +29,7 @@ from fedge.physics.fit import (
     prior_about,
 )
 from fedge.physics.knowledge import Knowledge
-from fedge.physics.model import POWER_NAMES, TIME_NAMES, shares
+from fedge.physics.model import TIME_NAMES, shares
 from fedge.physics.process import Curve, Rows, Side, Singles, expected, likeness, settle
 from fedge.physics.robust import Gaussian
 from fedge.types import Floats, Modes
@@ -46,8 +46,6 @@ KEPT = 3
 """How many of the most probable candidates are mixed; chosen by us."""
 NEGLIGIBLE = 0.05
 """A candidate this much less probable than the best is left out."""
-WATTS_NAMES = len(POWER_NAMES)
-SECONDS_NAMES = len(TIME_NAMES)
 
 Points = NDArray[np.intp]
 
@@ -97,7 +95,7 @@ def believed(job: Job, points: Points, log_s: Floats, log_w: Floats) -> tuple[Be
     misfit_s, noise_s = job.rougher * MISFIT_TIME_SD, job.rougher * NOISE_TIME_SD
     seconds, best = _mixed(job, _time_candidates(job), points, log_s, (misfit_s, noise_s))
     misfit_w, noise_w = job.rougher * MISFIT_POWER_SD, job.rougher * NOISE_POWER_SD
-    busy = best.reshape(len(job.known), SECONDS_NAMES)
+    busy = best.reshape(len(job.known), len(TIME_NAMES))
     watts, _ = _mixed(job, _power_candidates(job, busy), points, log_w, (misfit_w, noise_w))
     return seconds, watts
 
