@@ -26,6 +26,10 @@ SIBLINGS = (
     "concurrency",
     "telemetry",
     "selection",
+    "roofline",
+    "memory",
+    "topology",
+    "placement",
 )
 """Parts of fedge that know nothing of each other."""
 
@@ -45,6 +49,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "fedge.physics",
         "fedge.choice",
         "fedge.planning",
+        "fedge.layers",
     ),
     tuple(f"fedge.{sibling}" for sibling in SIBLINGS),
     (
@@ -71,9 +76,21 @@ STANDALONE = ("fedge.worker", "fedge.powerd")
 HOMES: dict[str, tuple[str, ...]] = {
     "flwr": ("clients", "server", "experiments"),
     "ray": ("server", "experiments"),
-    "torch": ("fedge.workloads", "fedge.worker"),
-    "sklearn": ("fedge.workloads", "fedge.predictors.forest", "experiments"),
-    "torchvision": ("fedge.workloads", "fedge.worker"),
+    "torch": (
+        "fedge.workloads",
+        "fedge.worker",
+        "fedge.layers.trace",
+        "fedge.layers.source",
+        "fedge.roofline.bench",
+        "fedge.topology",
+        "fedge.placement.execution",
+    ),
+    "sklearn": ("fedge.workloads", "fedge.predictors.forest", "fedge.memory.forest", "experiments"),
+    "torchvision": ("fedge.workloads", "fedge.worker", "fedge.layers.source"),
+    "torch_pruning": ("fedge.topology",),
+    "onnx": ("fedge.layers.onnx_graph", "fedge.placement.execution"),
+    "onnxruntime": ("fedge.placement.execution",),
+    "tensorrt": ("fedge.placement.execution",),
     "pyarrow": ("fedge.telemetry", "fedge.profiles", "experiments"),
     "duckdb": ("fedge.telemetry",),
     "pandas": ("fedge.telemetry",),
@@ -101,6 +118,9 @@ HEAVY = (
     "plotly",
     "scipy",
     "sklearn",
+    "onnx",
+    "onnxruntime",
+    "torch_pruning",
     "duckdb",
     "pandas",
     "fastapi",
