@@ -163,9 +163,8 @@ def _check_fleet(experiment: Experiment) -> None:
             raise BadInput(f"fleet[{i}].truth", repr(entry.truth), "`model`, or `table:PATH` of a measured table")
         if entry.cost is not None and entry.cost not in known:
             raise UnknownName(f"fleet[{i}].cost", entry.cost, known)
-    if experiment.workload.cost not in known:
+    if experiment.workload.cost not in known and experiment.workload.network is None:
         raise UnknownName("workload.cost", experiment.workload.cost, known)
-    _check_batch(experiment)
     names: set[str] = set()
     for board in boards(experiment):
         if board.name in names:
@@ -175,18 +174,6 @@ def _check_fleet(experiment: Experiment) -> None:
     firsts = {board.entry: board for board in reversed(boards(experiment))}
     for i, entry in enumerate(experiment.fleet):
         _check_tables(firsts[entry], f"fleet[{i}]", experiment.workload)
-
-
-def _check_batch(experiment: Experiment) -> None:
-    """A cost profile prices minibatches of its own size; another size would be priced wrong without a word."""
-    workload = experiment.workload
-    size = load_workloads()[workload.cost].batch_size
-    priced = [entry for entry in experiment.fleet if entry.cost is None]
-    if size != workload.batch_size and any(entry.truth == "model" for entry in priced):
-        right = (
-            f"{size}, the batch size at which {workload.cost} was measured, or a measured table as every board's truth"
-        )
-        raise BadInput("workload.batch_size", str(workload.batch_size), right)
 
 
 def _check_device(device: str, where: str) -> None:

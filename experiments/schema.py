@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from experiments.counting import counted
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, FleetEntry
 
@@ -49,7 +50,7 @@ def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
     raw = read_yaml(path)
     for override in overrides:
         apply_override(raw, override)
-    return resolve(raw, path)
+    return counted(resolve(raw, path), str(path))
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -141,12 +142,24 @@ def resolve(raw: Mapping[str, Any], path: Path) -> Experiment:
         entries = filled.get(key)
         if isinstance(entries, list):
             filled[key] = [{name: entry} if isinstance(entry, str) else entry for entry in entries]
+    filled |= _with_network(filled)
     try:
         experiment = Experiment.model_validate(filled)
     except ValidationError as error:
         raise _bad_field(path, filled, error) from error
     _refuse_flags(path, filled, experiment.model_dump(), ())
     return _with_absolute_paths(experiment, path.resolve().parent)
+
+
+def _with_network(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """The workload with its network in full, and named after it; nothing for a workload without one."""
+    workload = raw.get("workload")
+    network = workload.get("network") if isinstance(workload, Mapping) else None
+    if isinstance(network, str):
+        network = {"model": network}
+    if not isinstance(network, Mapping) or not isinstance(network.get("model"), str):
+        return {}
+    return {"workload": {"cost": Path(network["model"]).stem, **dict(workload or {}), "network": network}}
 
 
 def _bad_field(path: Path, raw: Mapping[str, Any], error: ValidationError) -> BadInput:
@@ -236,6 +249,9 @@ def _with_absolute_paths(experiment: Experiment, folder: Path) -> Experiment:
     work = experiment.workload
     if work.task.endswith(".py"):
         work = work.model_copy(update={"task": absolute(work.task)})
+    network = work.network
+    if network is not None and network.model.endswith((".onnx", ".json")):
+        work = work.model_copy(update={"network": network.model_copy(update={"model": absolute(network.model)})})
     superlink = experiment.superlink
     if superlink.root_certificates is not None:
         superlink = superlink.model_copy(update={"root_certificates": absolute(superlink.root_certificates)})

@@ -78,10 +78,52 @@ class FleetEntry(_Record):
     battery: BatterySpec | None = None
     serving: ServingSpec | None = None
     """What these boards infer for others all the while; local training uses what is left."""
+    memory_mb: Positive | None = None
+    """What training may use of their memory; None: what the catalogue says they have, less the system's share."""
+
+
+class MemorySpec(_Record):
+    """How a board that has too little memory for the workload's minibatches trains nevertheless.
+
+    With ``guard`` it lowers the batch size, the width of its network, or both, until what is predicted, plus ``margin``
+    as a share of it, fits into its ``memory_mb``; without, it tries what it is asked for and may fail.
+    """
+
+    guard: bool = True
+    margin: Annotated[float, Field(ge=0, le=1)] = 0.05
+    min_batch: Annotated[int, Field(ge=1)] = 1
+    widths: Annotated[tuple[Annotated[float, Field(gt=0, le=1)], ...], Field(min_length=1)] | None = None
+    """The parts of every layer's channels that a board may keep. None: ``WIDTHS`` where the task's network can be
+    narrowed and the strategy averages, 1 elsewhere."""
+    lower: Literal["batch-first", "width-first"] = "batch-first"
+
+
+WIDTHS = (1.0, 0.75, 0.5, 0.25)
+"""The widths among which a board chooses where the experiment names none."""
+
+
+class NetworkSpec(_Record):
+    """A network that no board has a table of: its minibatches are priced by its layers, and labelled estimated.
+
+    ``model`` is a MODEL as in ``fedge layers``, ``input`` one sample's shape where it has another than its own.
+    """
+
+    model: str
+    input: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)] | None = None
+    loading: Literal["workers", "inline", "cached"] = "workers"
+    image_mpixel: Positive = 0.25
+    """Megapixels of a stored image; they are decoded by the loader."""
+    mixed: bool = False
+    """Computed in mixed precision."""
+    layers: str | None = None
+    """What was counted, one line per layer: the launcher fills it in."""
 
 
 class WorkloadSpec(_Record):
-    """What is learnt (``task``) and what a minibatch of it costs on a board (``cost``, a cost profile's name)."""
+    """What is learnt (``task``) and what a minibatch of it costs on a board (``cost``, a cost profile's name).
+
+    With ``network`` there is no such profile, and ``cost`` is but a name: the network's own by default.
+    """
 
     task: str = "digits-cnn"
     cost: str = "resnet18-imagenet"
@@ -89,6 +131,8 @@ class WorkloadSpec(_Record):
     local_epochs: Positive = 2.0
     learning_rate: Positive = 0.05
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    memory: MemorySpec = MemorySpec()
+    network: NetworkSpec | None = None
 
 
 class DataSpec(_Record):

@@ -96,12 +96,98 @@ class DeviceSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Counted:
+    """What a forward pass of a network holds, sorted by what bounds it on a GPU; per sample but for the weights."""
+
+    dense_flop: float
+    """Of convolutions with kernels larger than one."""
+    pointwise_flop: float
+    """Of convolutions with a kernel of one, and of matrix products."""
+    moved_bytes: float
+    """Activations read and written by everything but depthwise convolutions."""
+    depthwise_bytes: float
+    """Activations read and written by convolutions with a group per channel."""
+    weight_bytes: float
+    operators: int
+    """How many operators are launched."""
+
+
+Loading = Literal["workers", "inline", "cached"]
+"""How samples come: from loader processes beside the training, between two minibatches, or one batch that stays."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWork:
+    """What a minibatch is made of, for pricing it by its layers: its network, and how it is computed and loaded."""
+
+    network: str
+    """The network's own name, whatever it learns from."""
+    counted: Counted
+    mixed: bool = False
+    """Computed in mixed precision."""
+    loading: Loading = "workers"
+    image_mpixel: float = 0.25
+    """A stored image's megapixels; nothing where samples are cached."""
+
+
+@dataclass(frozen=True, slots=True)
 class Workload:
-    """What a board's minibatch is: one training or inference step of a model on a data set."""
+    """What a board's minibatch is: one training or inference step of a model on a data set.
+
+    ``layers`` is given where it is priced by them, because no board has a table of it.
+    """
 
     name: str
     batch_size: int
     kind: Literal["train", "infer"] = "train"
+    layers: LayerWork | None = None
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Scale:
+    """What a board trains at: samples in a minibatch, and the part of every layer's channels that it keeps."""
+
+    batch_size: int
+    width: float = 1.0
+
+    def __str__(self) -> str:
+        return f"batch {self.batch_size}" if self.width == 1.0 else f"batch {self.batch_size}, width {self.width:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySeen:
+    """What one try to train taught of a board's memory: the model's own prediction, and the peak or that it failed.
+
+    ``peak_mb`` is None where the step ran out of ``limit_mb``.
+    """
+
+    predicted_mb: float
+    limit_mb: float
+    peak_mb: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """What a round trained at, what of it the experiment asked for, and the memory that this was thought to need.
+
+    ``predicted_mb`` is corrected by what the board had seen before; ``peak_mb`` is None where nobody knows.
+    """
+
+    asked: Scale
+    used: Scale
+    predicted_mb: float
+    limit_mb: float
+    peak_mb: float | None = None
+    failures: int = 0
+    """Tries in this round that ran out of memory."""
+    lost_s: float = 0.0
+    """What they took."""
+    changed: bool = False
+    """Whether the round trained at another scale than the board's last one, or tried to."""
+    why: str = ""
+    """What was lowered and why; empty where nothing was."""
+    label: Label = "estimated"
+    """Of the prediction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,11 +242,15 @@ class Measurement:
     """The board that saw it, when that is another one of the same kind; None for the board's own."""
     service: ServiceUse | None = None
     """What a standing service did meanwhile; ``step_s`` and ``power_w`` are as seen, with its share in them."""
+    scale: Scale | None = None
+    """What was trained at, where that is not what the experiment asks for."""
+    lost_s: float = 0.0
+    """What tries that ran out of memory took before it, in the same round."""
 
     @property
     def work_s(self) -> float:
-        """Seconds for all the steps, with the warm-up and the change of mode."""
-        return self.steps * self.step_s + self.warm_up_s + (self.switch_s or 0.0)
+        """Seconds for all the steps, with the warm-up, the change of mode and what was lost before."""
+        return self.steps * self.step_s + self.warm_up_s + (self.switch_s or 0.0) + self.lost_s
 
     @property
     def work_j(self) -> float:
@@ -444,13 +534,17 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class TrainOptions:
-    """How a client trains: ``steps`` minibatches of SGD; ``proximal_mu`` > 0 adds FedProx's pull to the start."""
+    """How a client trains: ``steps`` minibatches of SGD; ``proximal_mu`` > 0 adds FedProx's pull to the start.
+
+    With ``width`` below 1 so large a part of every layer's channels, the leading ones.
+    """
 
     steps: int
     batch_size: int
     learning_rate: float
     momentum: float = 0.9
     proximal_mu: float = 0.0
+    width: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -510,6 +604,8 @@ class RoundReport:
     """The part of the round in the decision's second mode."""
     asked_steps: int = 0
     """Minibatches of the whole share; fewer were done when the board had to stop."""
+    memory: MemoryUse | None = None
+    """What it trained at; None where nobody knows what a step of this workload needs."""
 
     @property
     def parts(self) -> tuple[Measurement, ...]:

@@ -22,6 +22,8 @@ class ForwardSize:
     sample_mb: float
     weights_mb: float
     source: str
+    network: str = ""
+    """The network's name, whatever it is shown."""
 
 
 @lru_cache(maxsize=1)

@@ -11,9 +11,7 @@ from types import MappingProxyType
 
 import yaml
 
-from fedge.errors import UnknownName
-from fedge.experiment import FleetEntry, WorkloadSpec
-from fedge.types import Workload
+from fedge.types import Loading
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +24,13 @@ class WorkloadSize:
     gflop_per_step: float
     gbyte_per_step: float
     source: str
+    network: str = ""
+    """The network's name, whatever it learns from."""
+    mixed: bool = False
+    """Computed in mixed precision."""
+    loading: Loading = "workers"
+    image_mpixel: float = 0.25
+    """A stored image's megapixels, as far as they matter: where it is loaded inline."""
 
 
 @lru_cache(maxsize=1)
@@ -47,17 +52,3 @@ def size_ratio(wanted: WorkloadSize, known: WorkloadSize) -> float:
     """Geometric mean of the GFLOP and the GB ratio of two workloads."""
     flop, byte = wanted.gflop_per_step / known.gflop_per_step, wanted.gbyte_per_step / known.gbyte_per_step
     return math.sqrt(flop * byte)
-
-
-def work_of(entry: FleetEntry, workload: WorkloadSpec) -> Workload:
-    """What a minibatch is on an entry's boards: of the entry's own ``cost``, at that workload's batch size, if given.
-
-    Such an entry's measured table is replayed at its one batch size, whatever that is. Raises ``UnknownName`` for a
-    cost of its own that nobody knows.
-    """
-    if entry.cost is None:
-        return Workload(workload.cost, workload.batch_size)
-    sizes = load_workloads()
-    if entry.cost not in sizes:
-        raise UnknownName("fleet.cost", entry.cost, tuple(sizes))
-    return Workload(entry.cost, sizes[entry.cost].batch_size)

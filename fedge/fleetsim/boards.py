@@ -9,9 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from fedge import modes as mode_tables
+from fedge.costs.estimate import for_workload
+from fedge.costs.from_layers import batch_ratio, network_cost, rescaled
+from fedge.costs.layered import work_of
 from fedge.costs.profiles import cost_of, priors_for
 from fedge.costs.record import CostProfile, load_calibrated
-from fedge.costs.workloads import work_of
+from fedge.costs.workloads import load_workloads
 from fedge.devices import catalogue
 from fedge.devices.link import Link
 from fedge.devices.truth import IDLE_BELOW_WORK, Surface, own_surface
@@ -69,7 +72,7 @@ def _kind(device: str, truth: str, work: Workload, exact: bool) -> Kind:
     spec = catalogue.find(device, where="fleet.device")
     if truth.startswith(TABLE):
         return _kind_from_table(spec, _truth_table(truth, work.batch_size, exact), work.name)
-    return _kind_from_model(spec, work.name)
+    return _kind_from_model(spec, work)
 
 
 @lru_cache(maxsize=64)
@@ -104,16 +107,37 @@ def _names_of(workload: str, table: ProfileTable | None) -> set[str]:
     return {workload, *(p.workload for p in profiles if p.evidence and table and p.evidence.sha256 == table.sha256)}
 
 
-def _kind_from_model(spec: DeviceSpec, workload: str) -> Kind:
-    specs = catalogue.load_catalogue()
-    priors = priors_for(spec, workload, specs)
-    cost = cost_of(spec, workload, specs)
+def _kind_from_model(spec: DeviceSpec, work: Workload) -> Kind:
+    cost, priors = _cost_of(spec, work), priors_of(spec, work)
     modes = mode_tables.grid(spec)
     maxn = spec.maxn
     step_s = model.step_s(cost.coefficients, maxn, modes)
     power_w = model.power_w(cost.coefficients, maxn, modes)
     average = Surface(modes, step_s, power_w, _idle_w(spec, cost.coefficients, modes, power_w))
     return Kind(spec, average, cost.label, cost.source, cost.residual_time_sd_log, cost.residual_power_sd_log, priors)
+
+
+def _cost_of(spec: DeviceSpec, work: Workload) -> CostProfile:
+    """The profile of a measured workload, at the batch size that is wanted, or that of a network by its layers."""
+    specs = catalogue.load_catalogue()
+    if work.name not in load_workloads():
+        return network_cost(spec, work, specs) if work.layers is not None else cost_of(spec, work.name, specs)
+    return rescaled(cost_of(spec, work.name, specs), work, spec, specs)
+
+
+def priors_of(spec: DeviceSpec, work: Workload) -> tuple[CostProfile, ...]:
+    """What a predictor may believe of ``work`` beforehand: of an unmeasured network its layers' estimate first of all.
+
+    What is believed of a known workload at another batch size is longer or shorter as its layers say.
+    """
+    specs = catalogue.load_catalogue()
+    others = priors_for(spec, work.name, specs)
+    if work.layers is None:
+        return others
+    if work.name not in load_workloads():
+        return (network_cost(spec, work, specs), *others)
+    ratio = batch_ratio(spec, work, load_workloads()[work.name].batch_size, specs)
+    return tuple(for_workload(prior, work.name, work.batch_size, ratio) for prior in others)
 
 
 def _kind_from_table(spec: DeviceSpec, table: ProfileTable, workload: str) -> Kind:
@@ -131,9 +155,9 @@ def _idle_w(spec: DeviceSpec, coefficients: model.Coefficients, modes: Modes, po
     return idle_w
 
 
-def idle_power(spec: DeviceSpec, workload: str, modes: Modes) -> Floats:
+def idle_power(spec: DeviceSpec, work: Workload, modes: Modes) -> Floats:
     """Watts at rest in ``modes`` of boards of this kind, as far as is known beforehand; shape (n,)."""
-    shape = model.idle_shape(priors_for(spec, workload, catalogue.load_catalogue())[0].coefficients, spec.maxn, modes)
+    shape = model.idle_shape(priors_of(spec, work)[0].coefficients, spec.maxn, modes)
     idle_w: Floats = spec.idle_w.value * shape
     return idle_w
 

@@ -10,12 +10,10 @@ from typing import Any
 
 from fedge import rounds
 from fedge.clock import RealClock
-from fedge.costs.profiles import priors_for
-from fedge.costs.workloads import work_of
-from fedge.devices import catalogue
+from fedge.costs.layered import work_of
 from fedge.errors import WorkerFailed
 from fedge.explorers import explorer_for
-from fedge.fleetsim.boards import idle_power, references_of
+from fedge.fleetsim.boards import idle_power, priors_of, references_of
 from fedge.fleetsim.tracing import link_phases
 from fedge.interfaces import Device
 from fedge.modes import grid
@@ -158,8 +156,7 @@ def _ear(heard: Heard | None) -> Callable[[Mapping[str, Any]], None]:
 def _knowledge(post: Post) -> Knowledge:
     """What a predictor is told of this board beforehand."""
     spec, workload = post.here.board.spec, work_of(post.board.entry, post.experiment.workload)
-    specs = catalogue.load_catalogue()
-    priors = tuple(prior.coefficients for prior in priors_for(post.here.catalogued, workload.name, specs))
+    priors = tuple(prior.coefficients for prior in priors_of(post.here.catalogued, workload))
     references = references_of(post.board, post.experiment.workload)
     return Knowledge(spec.maxn, priors, references, post.here.board.idle_w(spec.maxn))
 
@@ -190,7 +187,7 @@ def _waiting(post: Post, ask: Ask, candidates: Modes, service: Stood | None) -> 
     spec = post.here.board.spec
     if service is None:
         return waiting_mode(ask.policy, spec, candidates)
-    idle_w = idle_power(post.here.catalogued, work_of(post.board.entry, post.experiment.workload).name, candidates)
+    idle_w = idle_power(post.here.catalogued, work_of(post.board.entry, post.experiment.workload), candidates)
     return waiting_beside(service.duty, ask.policy, spec, idle_w)
 
 
