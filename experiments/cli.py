@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import typer
 import typer.core
 
-from experiments import cli_board, cli_power
+from experiments import cli_board, cli_layers, cli_power, cli_select
 from experiments.cli_concurrent import app as concurrent
 from experiments.cli_fleet import fleet
 from experiments.cli_predict import app as predict
@@ -223,6 +223,8 @@ def version() -> None:
 
 cli_board.register(app)
 cli_power.register(app, devices)
+cli_layers.register(app)
+cli_select.register(app)
 
 
 def _ray_port(wanted: bool, port: int | None) -> int | None:

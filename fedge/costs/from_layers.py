@@ -75,8 +75,8 @@ def network_cost(
         batch.size,
         Coefficients(time, power),
         "estimated",
-        f"from the layers of {batch.layers.network} and what {tables} tables of other workloads teach; "
-        f"where a table was left out: time off by {time_off:.0%}, power by {power_off:.0%} on average",
+        f"layers of {batch.layers.network} on {device.name}, by what {tables} tables of other workloads teach; "
+        f"where one was left out: time off by {time_off:.0%}, power by {power_off:.0%} in the mean",
         None,
         None,
         time_off,

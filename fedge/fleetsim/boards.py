@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -137,7 +138,13 @@ def priors_of(spec: DeviceSpec, work: Workload) -> tuple[CostProfile, ...]:
     if work.name not in load_workloads():
         return (network_cost(spec, work, specs), *others)
     ratio = batch_ratio(spec, work, load_workloads()[work.name].batch_size, specs)
-    return tuple(for_workload(prior, work.name, work.batch_size, ratio) for prior in others)
+    return tuple(
+        dataclasses.replace(
+            for_workload(prior, work.name, work.batch_size, ratio),
+            source=f"{prior.source}, carried to batch {work.batch_size}",
+        )
+        for prior in others
+    )
 
 
 def _kind_from_table(spec: DeviceSpec, table: ProfileTable, workload: str) -> Kind:

@@ -194,10 +194,22 @@ def test_a_table_of_another_workload_than_the_cost_is_refused(refused: Refusals,
     assert message.startswith("fleet[0].truth: got a table of yolov8n-coco; a table of resnet18-imagenet, or --set ")
 
 
-def test_a_batch_size_that_the_cost_was_not_measured_at_is_refused(refused: Refusals) -> None:
-    message = refused("workload.batch_size=64")
+def test_a_network_that_nobody_knows_is_refused_with_names_like_it(refused: Refusals) -> None:
+    message = refused("workload.network=resnet43")
 
-    assert message.startswith("workload.batch_size: got 64; 16, the batch size at which resnet18-imagenet was measured")
+    assert message.startswith("workload.network.model: got 'resnet43'; did you mean resnet34")
+
+
+def test_a_network_beside_a_measured_workload_s_cost_is_refused(refused: Refusals) -> None:
+    message = refused("workload.network=resnet34", "workload.cost=resnet18-imagenet")
+
+    assert message.startswith("workload.cost: got 'resnet18-imagenet'; no cost beside a network")
+
+
+def test_an_input_that_the_network_cannot_take_is_refused(refused: Refusals) -> None:
+    message = refused("workload.network.model=vit_b_16", "workload.network.input=[3,100,100]")
+
+    assert message.startswith("workload.network.input: got 3x100x100")
 
 
 def test_a_key_that_stands_twice_is_refused(refused: Refusals) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from experiments import checks
+from fedge.costs.layered import work_of
 from fedge.devices.catalogue import aliases, load_catalogue
 from fedge.errors import BadInput, UnknownName
 from fedge.experiment import Experiment, FleetEntry, WorkloadSpec
@@ -76,8 +77,8 @@ def test_an_entry_of_its_own_cost_is_priced_at_that_costs_batch_size() -> None:
     entry = FleetEntry(device="nano", cost="vit-b16-cifar10")
 
     entry_checked(entry, batch_size=64)
-    with pytest.raises(BadInput, match=r"workload\.batch_size: got 64"):
-        entry_checked(entry.model_copy(update={"cost": None}), batch_size=64)
+    assert work_of(entry, WorkloadSpec(batch_size=64)).batch_size == 32
+    entry_checked(entry.model_copy(update={"cost": None}), batch_size=64)
 
 
 def test_a_table_named_after_another_workload_than_the_entrys_cost_is_refused(tmp_path: Path) -> None:

@@ -1,0 +1,153 @@
+"""``fedge select-board``: which board, in which mode, suits a workload, with every number's label."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast, get_args
+
+from rich.console import Console
+from rich.table import Table
+
+from experiments.report.quantities import duration
+from fedge.costs.layered import known_layers
+from fedge.costs.workloads import load_workloads
+from fedge.devices import catalogue
+from fedge.errors import BadInput
+from fedge.layers.counted import counted
+from fedge.layers.known import known_network
+from fedge.layers.network import NetworkCost, Shape
+from fedge.layers.source import network_of
+from fedge.rounds.fitting import SYSTEM_SHARE
+from fedge.studies.boards import Aim, Job, Limits, Offer, offers, suiting
+from fedge.types import DeviceSpec, LayerWork, Workload
+
+BATCH_SIZE = 16
+"""Of a network that is no known workload, unless the user says otherwise."""
+MARKS = {"measured": "", "calibrated": "^", "estimated": "~"}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What was typed."""
+
+    workload: str
+    batch_size: int | None
+    input_shape: Shape | None
+    samples: int
+    limits: Limits
+    by: str
+    boards: tuple[str, ...]
+    infer: bool
+    json_file: Path | None
+
+
+def select_board(asked: Asked, console: Console) -> None:
+    """Print the ranking, and write it as JSON where that is asked for. Raises ``BadInput`` for what cannot be meant."""
+    aim = _aim(asked.by)
+    work, network = work_for(asked)
+    job = Job(work, network, asked.samples, asked.limits, aim)
+    found = offers(_boards(asked.boards), catalogue.load_catalogue(), job, allowed_mb)
+    console.print(_table(found, work, asked), highlight=False)
+    for line in _told(found, asked):
+        console.print(line, highlight=False, style="dim" if line.startswith("~") else None)
+    if asked.json_file is not None:
+        asked.json_file.write_text(json.dumps(_as_data(found, work, asked), indent=1) + "\n", encoding="utf-8")
+
+
+def allowed_mb(spec: DeviceSpec) -> float:
+    """What training may use of a board's memory, MB."""
+    return (1.0 - SYSTEM_SHARE) * 1000.0 * spec.ram_gb.value
+
+
+def work_for(asked: Asked) -> tuple[Workload, NetworkCost | None]:
+    """The workload and its network: one that is known by its name, or any network by its layers."""
+    kind = "infer" if asked.infer else "train"
+    known = load_workloads().get(asked.workload)
+    layers = known_layers(asked.workload, kind)
+    if layers is not None and asked.input_shape is None:
+        size = asked.batch_size or (known.batch_size if known else BATCH_SIZE)
+        return Workload(asked.workload, size, kind, layers), known_network(asked.workload)
+    try:
+        network = network_of(asked.workload, asked.input_shape)
+    except BadInput as error:
+        raise BadInput("--workload" if error.where == "MODEL" else error.where, error.got, error.right) from error
+    if network.unknown:
+        raise BadInput("--workload", f"operators that no rule counts ({', '.join(network.unknown[:5])})", "another one")
+    name = Path(asked.workload).stem
+    layers = LayerWork(name, counted(network), loading="cached" if asked.infer else "workers")
+    return Workload(name, asked.batch_size or BATCH_SIZE, kind, layers), network
+
+
+def _aim(by: str) -> Aim:
+    if by not in get_args(Aim):
+        raise BadInput("--by", repr(by), ", ".join(get_args(Aim)))
+    return cast("Aim", by)
+
+
+def _boards(names: Sequence[str]) -> Sequence[DeviceSpec]:
+    """The boards that are compared: the whole catalogue where none is named."""
+    if not names:
+        return tuple(catalogue.load_catalogue().values())
+    return tuple({spec.name: spec for spec in (catalogue.find(name, where="--board") for name in names)}.values())
+
+
+def _table(found: Sequence[Offer], work: Workload, asked: Asked) -> Table:
+    what = f"{work.name}, batch {work.batch_size}, {'inference' if work.kind == 'infer' else 'training'}"
+    table = Table(title=f"{what}: an epoch of {asked.samples:,} samples, by {asked.by}", box=None, padding=(0, 1))
+    for title in ("", "Board", "Mode (cores/CPU/GPU/memory MHz)"):
+        table.add_column(title, no_wrap=True)
+    for title in ("Epoch", "kJ", "W", "Memory MB", "of"):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("Left out because")
+    for place, offer in enumerate(found, start=1):
+        mark, memory = MARKS[offer.label], offer.memory
+        needed = "" if memory.need_mb is None else f"{MARKS[memory.label]}{memory.need_mb:,.0f}"
+        table.add_row(
+            str(place) if offer.suits else "-",
+            offer.board,
+            str(offer.mode),
+            f"{mark}{duration(offer.epoch_s)}",
+            f"{mark}{offer.energy_j / 1e3:,.1f}",
+            f"{mark}{offer.power_w:.1f}",
+            needed,
+            f"{memory.allowed_mb:,.0f}",
+            "; ".join((*offer.broken, *_too_large(offer))),
+            style=None if offer.suits else "dim",
+        )
+    return table
+
+
+def _too_large(offer: Offer) -> tuple[str, ...]:
+    if offer.memory.fits:
+        return ()
+    largest = offer.memory.batch_size
+    return (f"batch {largest} is the largest that fits" if largest else "not even one sample fits",)
+
+
+def _told(found: Sequence[Offer], asked: Asked) -> list[str]:
+    best = suiting(found)
+    marks = (
+        "~ estimated, ^ calibrated to a measured table. Memory: what a training step needs, of what the board leaves."
+    )
+    if not best:
+        return ["No board holds every limit; the rows say what each one misses, in its closest mode.", marks]
+    lines = [f"Best: {best[0].board} in {best[0].mode}. Time and power: {best[0].label}, {best[0].source}."]
+    if asked.limits != Limits() and best[0].label == "estimated":
+        lines.append("An estimate may be off by more than its distance to a limit: profile the board before you buy.")
+    return [*lines, marks]
+
+
+def _as_data(found: Sequence[Offer], work: Workload, asked: Asked) -> dict[str, Any]:
+    return {
+        "workload": work.name,
+        "kind": work.kind,
+        "batch_size": work.batch_size,
+        "samples": asked.samples,
+        "by": asked.by,
+        "limits": dataclasses.asdict(asked.limits),
+        "offers": [dataclasses.asdict(offer) | {"suits": offer.suits} for offer in found],
+    }

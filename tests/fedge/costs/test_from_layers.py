@@ -1,0 +1,210 @@
+"""Workloads without a table: priced by their layers, held against measured tables that were left out in turn."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedge.costs.from_layers import batch_ratio, network_cost, observations, rescaled
+from fedge.costs.inference import load_inference
+from fedge.costs.layered import known_layers, layers_of_spec, network_of_spec, work_of
+from fedge.costs.profiles import cost_of, load_calibrated
+from fedge.costs.rates import Observed, Rates, fit_rates
+from fedge.costs.record import CostProfile
+from fedge.costs.workloads import load_workloads
+from fedge.devices.catalogue import find, load_catalogue
+from fedge.errors import BadInput, UnknownName
+from fedge.experiment import FleetEntry, NetworkSpec, WorkloadSpec
+from fedge.layers.known import known_network, lines_of
+from fedge.modes import grid, modes_of
+from fedge.physics.model import power_w, step_s
+from fedge.profiles.table import read_table
+from fedge.types import Counted, LayerWork, ProfileTable, Workload
+
+SPECS = load_catalogue()
+ORIN, NANO = SPECS["agx-orin-64gb"], SPECS["nano"]
+TRAINING = sorted(load_workloads())
+SEVERAL = (
+    ("agx-orin", "resnet18-imagenet"),
+    ("agx-orin", "mobilenetv3l-gld23k"),
+    ("agx-orin", "yolov8n-coco"),
+    ("agx-xavier", "resnet50-tinyimagenet224"),
+    ("agx-xavier", "vit-b16-cifar10"),
+)
+"""The tables of boards that have more than one."""
+BOUND_TOP, BOUND_SHAPE = 0.20, 0.12
+
+
+def _work(name: str, batch_size: int, kind: str = "train") -> Workload:
+    layers = known_layers(name, kind)  # type: ignore[arg-type]
+    assert layers is not None
+    return Workload(name, batch_size, kind, layers)  # type: ignore[arg-type]
+
+
+def _top_s(profile: CostProfile) -> float:
+    maxn = SPECS[profile.device].maxn
+    return float(step_s(profile.coefficients, maxn, modes_of([maxn]))[0])
+
+
+def _left_out(table: ProfileTable) -> CostProfile:
+    device = find(table.device)
+    others = [
+        p
+        for p in (*load_calibrated(), *load_inference())
+        if not (p.workload == table.workload and p.device == device.name and p.kind == "train")
+    ]
+    return network_cost(device, _work(table.workload, table.batch_size), SPECS, others)
+
+
+@pytest.mark.parametrize(("board", "workload"), SEVERAL)
+def test_a_left_out_table_is_foretold_in_its_top_mode_and_in_its_shape(
+    profiles_root: Path, board: str, workload: str
+) -> None:
+    table = read_table(profiles_root / board / "train" / f"{workload}.csv")
+    predicted = step_s(_left_out(table).coefficients, table.maxn, table.modes)
+    top = int(np.argmax((table.modes.knobs / table.modes.knobs.max(axis=0)).sum(axis=1)))
+    assert abs(predicted[top] / table.step_s[top] - 1.0) <= BOUND_TOP
+    scaled = predicted * np.exp(np.median(np.log(table.step_s / predicted)))
+    assert float(np.abs(scaled / table.step_s - 1.0).mean()) <= BOUND_SHAPE
+
+
+@pytest.mark.parametrize("device", sorted(SPECS))
+@pytest.mark.parametrize("kind", ["train", "infer"])
+def test_every_board_gets_finite_labelled_seconds_and_watts(device: str, kind: str) -> None:
+    spec = SPECS[device]
+    cost = network_cost(spec, _work("resnet50-imagenet", 8, kind), SPECS)
+    modes = grid(spec)
+    seconds, watts = step_s(cost.coefficients, spec.maxn, modes), power_w(cost.coefficients, spec.maxn, modes)
+    assert np.isfinite(seconds).all()
+    assert (seconds > 0).all()
+    assert np.isfinite(watts).all()
+    assert (watts > 0).all()
+    assert (cost.label, cost.kind, cost.device) == ("estimated", kind, device)
+    assert cost.evidence is None
+
+
+@given(small=st.integers(1, 64), more=st.integers(1, 64))
+def test_more_samples_never_take_less_time(small: int, more: int) -> None:
+    work = _work("resnet18-imagenet", small)
+    larger = dataclasses.replace(work, batch_size=small + more)
+    assert _top_s(network_cost(ORIN, larger, SPECS)) >= _top_s(network_cost(ORIN, work, SPECS))
+
+
+def test_a_batch_twice_as_large_takes_less_than_twice_the_time() -> None:
+    assert 1.0 < batch_ratio(ORIN, _work("mobilenetv3l-gld23k", 32), 16, SPECS) < 2.0
+
+
+def test_a_profile_at_its_own_batch_size_stays_as_it_is() -> None:
+    profile = cost_of(ORIN, "resnet18-imagenet", SPECS)
+    assert rescaled(profile, _work("resnet18-imagenet", profile.batch_size), ORIN, SPECS) is profile
+
+
+def test_a_profile_at_another_batch_size_is_an_estimate_and_moves_with_the_size() -> None:
+    profile = cost_of(ORIN, "resnet18-imagenet", SPECS)
+    moved = rescaled(profile, _work("resnet18-imagenet", 4), ORIN, SPECS)
+    assert (moved.label, moved.batch_size, moved.evidence) == ("estimated", 4, None)
+    ratio = _top_s(moved) / _top_s(profile)
+    expected = batch_ratio(ORIN, _work("resnet18-imagenet", 4), profile.batch_size, SPECS)
+    assert 0.25 < ratio < 1.0
+    assert ratio == pytest.approx(expected, rel=0.15)
+
+
+def test_a_heavier_network_takes_longer() -> None:
+    light, heavy = _work("mobilenetv3l-gld23k", 16), _work("yolov8n-coco", 16)
+    assert _top_s(network_cost(NANO, heavy, SPECS)) > 1.5 * _top_s(network_cost(NANO, light, SPECS))
+
+
+def test_loading_between_minibatches_takes_the_time_of_the_images_decoded() -> None:
+    layers = known_layers("resnet18-imagenet")
+    assert layers is not None
+    inline = dataclasses.replace(layers, loading="inline", image_mpixel=1.0)
+    large = dataclasses.replace(inline, image_mpixel=2.0)
+    seconds = [_top_s(network_cost(ORIN, Workload("mine", 16, layers=each), SPECS)) for each in (inline, large)]
+    assert seconds[1] - seconds[0] == pytest.approx(16 * 7e-3, rel=0.05)
+
+
+def test_work_without_layers_cannot_be_priced_by_them() -> None:
+    with pytest.raises(BadInput, match="layers are not known"):
+        network_cost(ORIN, Workload("mine", 16), SPECS)
+
+
+def test_without_any_profile_of_the_kind_there_is_nothing_to_begin_with() -> None:
+    with pytest.raises(BadInput, match="a calibrated profile of kind infer"):
+        network_cost(ORIN, _work("resnet50-imagenet", 16, "infer"), SPECS, load_calibrated())
+
+
+def _observed(seconds: float, device: str = "agx-orin-64gb") -> Observed:
+    return Observed(device, "net", Counted(1e9, 1e8, 1e8, 1e6, 1e7, 50), 16, True, seconds)
+
+
+def test_rates_without_observations_are_the_priors() -> None:
+    rates = fit_rates([], SPECS)
+    assert rates.boards == rates.networks == ()
+    assert np.exp(rates.logs[0]) == pytest.approx(0.65)
+
+
+def test_fitted_rates_come_close_to_what_was_seen() -> None:
+    seen = observations([*load_calibrated(), *load_inference()])
+    rates = fit_rates(seen, SPECS)
+    errors = [abs(np.log(rates.seconds(one, SPECS[one.device]) / one.seconds)) for one in seen]
+    assert max(errors) < 0.3
+    assert float(np.mean(errors)) < 0.1
+
+
+@given(st.floats(0.02, 0.5))
+def test_one_observation_draws_the_prediction_towards_it(seconds: float) -> None:
+    one = _observed(seconds)
+    before, after = fit_rates([], SPECS).seconds(one, ORIN), fit_rates([one], SPECS).seconds(one, ORIN)
+    assert abs(np.log(after / seconds)) <= abs(np.log(before / seconds)) + 1e-9
+
+
+def test_the_slope_of_the_rates_is_their_derivative() -> None:
+    from fedge.costs.rates import _linearised
+
+    seen = observations(load_calibrated())
+    rates = fit_rates(seen, SPECS)
+    misfit, slopes = _linearised(rates, seen, SPECS)
+    for place in range(len(rates.logs)):
+        moved = rates.logs.copy()
+        moved[place] += 1e-6
+        after, _ = _linearised(Rates(moved, rates.boards, rates.networks), seen, SPECS)
+        assert (misfit - after) / 1e-6 == pytest.approx(slopes[:, place], abs=1e-4)
+
+
+def test_a_known_workload_at_its_own_batch_size_needs_no_layers() -> None:
+    entry = FleetEntry(device="nano")
+    assert work_of(entry, WorkloadSpec()) == Workload("resnet18-imagenet", 16)
+
+
+def test_a_known_workload_at_another_batch_size_carries_its_layers() -> None:
+    work = work_of(FleetEntry(device="nano"), WorkloadSpec(batch_size=4))
+    assert work.layers == known_layers("resnet18-imagenet")
+
+
+def test_an_entry_of_another_cost_works_at_that_cost_s_batch_size() -> None:
+    work = work_of(FleetEntry(device="nano", cost="vit-b16-cifar10"), WorkloadSpec(batch_size=4))
+    assert (work.name, work.batch_size, work.layers) == ("vit-b16-cifar10", 32, None)
+    with pytest.raises(UnknownName, match=r"fleet\.cost"):
+        work_of(FleetEntry(device="nano", cost="nobody's"), WorkloadSpec())
+
+
+def test_an_experiment_s_own_network_is_priced_as_the_known_one_of_the_same_layers() -> None:
+    network = known_network("resnet18-imagenet")
+    assert network is not None
+    spec = NetworkSpec(model="resnet18", image_mpixel=0.19, layers=lines_of(network), input=(3, 224, 224))
+    assert network_of_spec(spec).layers == network.layers
+    layers = layers_of_spec(spec)
+    assert layers == known_layers("resnet18-imagenet")
+    assert isinstance(layers, LayerWork)
+
+
+def test_a_network_that_was_not_counted_is_refused() -> None:
+    with pytest.raises(BadInput, match="nothing"):
+        network_of_spec(NetworkSpec(model="resnet18"))
+    with pytest.raises(BadInput, match="cannot be read"):
+        network_of_spec(NetworkSpec(model="resnet18", layers="no layer"))

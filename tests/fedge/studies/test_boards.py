@@ -1,0 +1,82 @@
+"""Which board suits a workload: the best mode within limits, by brute force, and boards ranked by what is asked."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedge.costs.layered import known_layers
+from fedge.devices.catalogue import load_catalogue
+from fedge.layers.known import known_network
+from fedge.studies.boards import Aim, Job, Limits, best_row, offers, suiting
+from fedge.types import Workload
+
+SPECS = load_catalogue()
+RESNET = known_network("resnet18-imagenet")
+WORK = Workload("resnet18-imagenet", 16, "train", known_layers("resnet18-imagenet"))
+pairs = st.lists(st.tuples(st.floats(0.1, 100.0), st.floats(1.0, 60.0)), min_size=1, max_size=12)
+limit = st.none() | st.floats(0.5, 60.0)
+
+
+def _worth(aim: Aim, seconds: float, watts: float) -> float:
+    return {"time": seconds, "energy": seconds * watts, "both": seconds * seconds * watts}[aim]
+
+
+@given(pairs, limit, limit, st.sampled_from(["time", "energy", "both"]))
+def test_the_best_mode_is_the_best_of_those_that_hold_every_limit(
+    found: list[tuple[float, float]], power_w: float | None, epoch_s: float | None, aim: Aim
+) -> None:
+    seconds, watts = np.array(found).T
+    row, broken = best_row(seconds, watts, Limits(power_w, epoch_s), aim)
+    holding = [
+        i for i, (s, w) in enumerate(found) if (power_w is None or w <= power_w) and (epoch_s is None or s <= epoch_s)
+    ]
+    if holding:
+        assert broken == ()
+        assert row in holding
+        assert _worth(aim, *found[row]) == min(_worth(aim, *found[i]) for i in holding)
+    else:
+        assert broken
+
+
+def _offers(job: Job, allowed_mb: float = 1e6) -> tuple:  # type: ignore[type-arg]
+    return offers(tuple(SPECS.values()), SPECS, job, lambda spec: allowed_mb)
+
+
+@pytest.mark.parametrize("aim", ["time", "energy", "both"])
+def test_boards_are_ranked_by_what_is_asked(aim: Aim) -> None:
+    found = _offers(Job(WORK, RESNET, 50_000, aim=aim))
+    assert {offer.board for offer in found} == set(SPECS)
+    worth = [offer.worth[aim] for offer in found]
+    assert worth == sorted(worth)
+    assert all(offer.suits for offer in found)
+
+
+def test_only_the_boards_that_were_measured_are_called_calibrated() -> None:
+    labels = {offer.board: offer.label for offer in _offers(Job(WORK, RESNET, 1000))}
+    assert {board for board, label in labels.items() if label == "calibrated"} == {"agx-orin-64gb", "orin-nano"}
+
+
+def test_a_power_limit_leaves_out_boards_that_cannot_keep_it_and_says_why() -> None:
+    found = _offers(Job(WORK, RESNET, 50_000, Limits(power_w=5.0)))
+    assert all(offer.power_w <= 5.0 for offer in suiting(found))
+    out = [offer for offer in found if not offer.suits]
+    assert {"agx-orin-64gb"} <= {offer.board for offer in out}
+    assert all("above 5 W" in offer.broken[0] for offer in out)
+    assert found[: len(found) - len(out)] == suiting(found)
+
+
+def test_a_board_without_the_memory_is_left_out_with_the_batch_that_would_fit() -> None:
+    found = _offers(Job(Workload("resnet18-imagenet", 512, "train", WORK.layers), RESNET, 50_000), allowed_mb=4000.0)
+    assert not suiting(found)
+    assert all(0 < (offer.memory.batch_size or 0) < 512 for offer in found)
+    nothing = _offers(Job(WORK, RESNET, 50_000), allowed_mb=10.0)
+    assert {offer.memory.batch_size for offer in nothing} == {0}
+
+
+def test_inference_asks_nothing_of_memory() -> None:
+    layers = known_layers("resnet50-imagenet", "infer")
+    found = _offers(Job(Workload("resnet50-imagenet", 16, "infer", layers), RESNET, 1000), allowed_mb=1.0)
+    assert all(offer.suits and offer.memory.need_mb is None for offer in found)
