@@ -32,7 +32,8 @@ class Convolution:
     @property
     def output_size(self) -> float:
         """The output's side: 1 + floor((i + 2p - k) / s)."""
-        return 1 + (self.input_size + 2 * self.padding - self.kernel) // self.stride
+        # A kernel that is not square has no whole side, so that a whole sum may come out a hair too small.
+        return 1 + (self.input_size + 2 * self.padding - self.kernel + 1e-9) // self.stride
 
 
 @dataclass(frozen=True, slots=True)
