@@ -15,6 +15,7 @@ import typer.core
 from experiments import cli_board, cli_layers, cli_power, cli_select
 from experiments.cli_concurrent import app as concurrent
 from experiments.cli_fleet import fleet
+from experiments.cli_memory import app as memory
 from experiments.cli_predict import app as predict
 from experiments.cli_study import app as study
 from fedge.errors import BadInput, FedgeError
@@ -33,6 +34,7 @@ devices = typer.Typer(help="The catalogue of boards.", no_args_is_help=True, ric
 app.add_typer(concurrent, name="concurrent")
 app.add_typer(devices, name="devices")
 app.add_typer(fleet, name="fleet")
+app.add_typer(memory, name="memory")
 app.add_typer(predict, name="predict")
 app.add_typer(study, name="study")
 

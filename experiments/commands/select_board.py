@@ -14,6 +14,7 @@ from rich.table import Table
 
 from experiments.report.quantities import duration
 from fedge.costs.layered import known_layers
+from fedge.costs.record import Kind
 from fedge.costs.workloads import load_workloads
 from fedge.devices import catalogue
 from fedge.errors import BadInput
@@ -65,7 +66,7 @@ def allowed_mb(spec: DeviceSpec) -> float:
 
 def work_for(asked: Asked) -> tuple[Workload, NetworkCost | None]:
     """The workload and its network: one that is known by its name, or any network by its layers."""
-    kind = "infer" if asked.infer else "train"
+    kind: Kind = "infer" if asked.infer else "train"
     known = load_workloads().get(asked.workload)
     layers = known_layers(asked.workload, kind)
     if layers is not None and asked.input_shape is None:

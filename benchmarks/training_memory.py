@@ -1,0 +1,174 @@
+"""How well a training step's memory and time are predicted from the geometry of the layers.
+
+    FEDGE_PROFILES=folder/of/tables python benchmarks/training_memory.py [accuracy|floor|pairs|boards|speed]...
+
+accuracy   perf4sight and ours: levels not learnt from (five seeds of the trees, worst in brackets), networks left out
+floor      what of our error within a network is left once every judged level's own median offset is taken away
+pairs      ours with two networks left out at a time: what half of the tables carries
+boards     the shipped coefficients on the power-mode tables at the top mode: other boards, other networks
+speed      one prediction, and the whole study
+
+Errors are mean absolute errors in percent. The tables are measured TX2 steps of pruned networks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from fedge.devices.catalogue import find
+from fedge.layers.known import known_network
+from fedge.memory.need import need
+from fedge.memory.study import TARGETS, TRAIN_LEVELS, Steps, evaluate, fedge, gather
+from fedge.memory.table import StepTable, read_tables
+from fedge.profiles.table import read_table
+
+CONSOLE = Console(width=120, highlight=False)
+SEEDS = 5
+POWER_TABLES = (
+    "agx-orin/train/resnet18-imagenet",
+    "agx-orin/train/mobilenetv3l-gld23k",
+    "agx-orin/train/yolov8n-coco",
+    "agx-xavier/train/vit-b16-cifar10",
+    "agx-xavier/train/resnet50-tinyimagenet224",
+    "orin-nano/train/resnet18-imagenet",
+    "tx2/train/vit-b16-cifar10",
+)
+
+
+def main() -> None:
+    """Print what was asked for; everything by default."""
+    parts = {"accuracy": accuracy, "floor": floor, "pairs": pairs, "boards": boards, "speed": speed}
+    parser = argparse.ArgumentParser()
+    parser.add_argument("parts", nargs="*", metavar="part", help=f"{', '.join(parts)}; all of them by default")
+    asked = parser.parse_args()
+    if unknown := [name for name in asked.parts if name not in parts]:
+        parser.error(f"{unknown[0]!r} is none of {', '.join(parts)}")
+    if not os.environ.get("FEDGE_PROFILES"):
+        sys.exit("FEDGE_PROFILES: got nothing; the folder of measured tables")
+    for name in asked.parts or parts:
+        parts[name]()
+
+
+def profiles() -> Path:
+    return Path(os.environ["FEDGE_PROFILES"])
+
+
+def tables() -> tuple[StepTable, ...]:
+    return read_tables(profiles() / "perf4sight-tx2")
+
+
+def accuracy() -> None:
+    """Both methods, both splits, memory / latency."""
+    runs = [evaluate(tables(), ["perf4sight"], left_out=True, seed=seed) for seed in range(SEEDS)]
+    runs += [evaluate(tables(), ["fedge"], left_out=True)]
+    for split in ("within", "left-out"):
+        shown = Table(title=f"{split}: memory / latency, %")
+        shown.add_column("network")
+        means: dict[str, list[list[float]]] = {"perf4sight": [], "fedge": []}
+        for method in means:
+            shown.add_column(method, justify="right")
+        for table in tables():
+            cells = []
+            for method, found in means.items():
+                errors = [
+                    [row.mape for row in rows if (row.method, row.network, row.split, row.target) == cell]
+                    for cell in ((method, table.network, split, target) for target in TARGETS)
+                    for rows in [list(itertools.chain(*runs))]
+                ]
+                found.append([float(np.mean(e)) for e in errors])
+                cells.append(" / ".join(f"{np.mean(e):.1f} ({max(e):.1f})" for e in errors))
+            shown.add_row(table.network, *cells)
+        shown.add_row("mean", *(" / ".join(f"{m:.2f}" for m in np.mean(found, axis=0)) for found in means.values()))
+        CONSOLE.print(shown)
+
+
+def floor() -> None:
+    """Within a network, with and without each judged level's own median offset."""
+    shown = Table(title="within, ours: error, and without every level's own offset, %")
+    for heading in ("network", *TARGETS):
+        shown.add_column(heading)
+    steps = gather(tables())
+    for table in tables():
+        cells = []
+        for target in TARGETS:
+            there = steps[np.isfinite(steps.measured[target])]
+            trained = np.isin(there.level, TRAIN_LEVELS)
+            judge = there[(there.network == table.network) & ~trained]
+            off = np.log(fedge(there[trained], judge, target, "within", 0) / judge.measured[target])
+            own = np.array([np.median(off[judge.level == level]) for level in judge.level])
+            cells.append(f"{_mape(off):.1f} -> {_mape(off - own):.1f}")
+        shown.add_row(table.network, *cells)
+    CONSOLE.print(shown)
+
+
+def pairs() -> None:
+    """Learnt from two networks, judged on each of the other two."""
+    shown = Table(title="two networks left out, ours, %: each of the pair")
+    for heading in ("pair", *TARGETS):
+        shown.add_column(heading)
+    steps = gather(tables())
+    for pair in itertools.combinations([table.network for table in tables()], 2):
+        cells = []
+        for target in TARGETS:
+            there = steps[np.isfinite(steps.measured[target])]
+            learn = there[~np.isin(there.network, pair)]
+            cells.append(" / ".join(f"{_error(learn, there[there.network == name], target):.1f}" for name in pair))
+        shown.add_row(", ".join(pair), *cells)
+    CONSOLE.print(shown)
+
+
+def _error(learn: Steps, judge: Steps, target: str) -> float:
+    predicted = fedge(learn, judge, target, "left-out", 0)  # type: ignore[arg-type]
+    return _mape(np.log(predicted / judge.measured[target]))  # type: ignore[index]
+
+
+def _mape(off: np.ndarray) -> float:
+    return 100.0 * float(np.mean(np.abs(np.exp(off) - 1.0)))
+
+
+def boards() -> None:
+    """Seconds of a step at the top mode: what the shipped coefficients say, and what the table says."""
+    shown = Table(title="shipped coefficients at the top mode")
+    for heading in ("table", "batch", "measured s", "predicted s", "ratio", "spread", "label"):
+        shown.add_column(heading, justify="left" if heading == "table" else "right")
+    for path in POWER_TABLES:
+        table = read_table(profiles() / f"{path}.csv")
+        network = known_network(table.workload)
+        if network is None:
+            continue
+        found = need(network, find(table.device), table.batch_size)
+        measured_s = float(table.step_s[int(np.lexsort(table.modes.knobs.T[::-1])[-1])])
+        figures = (f"{measured_s:.3f}", f"{found.step_s:.3f}", f"{found.step_s / measured_s:.2f}")
+        shown.add_row(path, str(table.batch_size), *figures, f"{found.step_sd_log:.2f}", found.label)
+    CONSOLE.print(shown)
+
+
+def speed() -> None:
+    """Processor milliseconds of a prediction, seconds of the study."""
+    network, device = known_network("resnet50-imagenet"), find("tx2")
+    assert network is not None
+    began = time.process_time()
+    need(network, device, 1)
+    first = time.process_time() - began
+    began = time.process_time()
+    for batch in range(1, 201):
+        need(network, device, batch)
+    each = (time.process_time() - began) / 200
+    CONSOLE.print(f"a prediction: {1e3 * first:.1f} ms the first time, then {1e3 * each:.2f} ms")
+    for method in ("perf4sight", "fedge"):
+        began = time.process_time()
+        evaluate(tables(), [method], left_out=True)
+        CONSOLE.print(f"the study with {method}: {time.process_time() - began:.1f} s")
+
+
+if __name__ == "__main__":
+    main()

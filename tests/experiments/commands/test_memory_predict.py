@@ -1,0 +1,93 @@
+"""``fedge memory predict`` shows a step's need with its label, the limit, and the largest batch that fits."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from experiments.cli_memory import app
+from experiments.commands.memory_predict import LARGEST_BATCH, SURE_SDS, Prediction, as_data, prediction, show
+from fedge.devices.catalogue import find
+from fedge.layers.known import known_network
+from fedge.layers.network import NetworkCost
+
+
+def network(name: str = "resnet50-imagenet") -> NetworkCost:
+    found = known_network(name)
+    assert found is not None
+    return found
+
+
+def shown(found: Prediction) -> str:
+    out = io.StringIO()
+    show(Console(file=out, width=200), found)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("name", ["resnet50-imagenet", "mobilenetv3l-gld23k", "vit-b16-cifar10"])
+@pytest.mark.parametrize("board", ["tx2", "nano", "agx-orin"])
+def test_the_largest_batch_fits_and_one_more_sample_does_not(name: str, board: str) -> None:
+    found = prediction(network(name), find(board), 32)
+    assert found.surely_fits <= found.largest_batch
+    for batch, sds in ((found.largest_batch, 0.0), (found.surely_fits, SURE_SDS)):
+        if 0 < batch < LARGEST_BATCH:
+            here, more = found.need(batch), found.need(batch + 1)
+            assert here.memory_mb * math.exp(sds * here.memory_sd_log) <= found.limit_mb
+            assert more.memory_mb * math.exp(sds * more.memory_sd_log) > found.limit_mb
+
+
+def test_a_board_with_too_little_memory_fits_no_batch() -> None:
+    tiny = replace(find("nano"), ram_gb=replace(find("nano").ram_gb, value=1.0))
+    found = prediction(network(), tiny, 4)
+    assert found.largest_batch == 0
+    assert "DOES NOT FIT" in shown(found)
+    assert "batch none" in shown(found)
+
+
+def test_what_is_shown_names_spread_label_limit_and_the_asked_batch() -> None:
+    text = shown(prediction(network(), find("tx2"), 24))
+    assert "a training step of 24 x 3x224x224" in text
+    assert "calibrated: SGD steps" in text
+    assert "5,600 MB: 8 GB less 30 %, the system's" in text
+    assert "± 9 %" in text
+    assert [line.split()[0] for line in text.splitlines() if line.split() and line.split()[0].isdigit()] == [
+        "1", "2", "4", "8", "16", "24", "32", "64", "128", "256",
+    ]  # fmt: skip
+    assert "does not fit" in text
+
+
+def test_an_estimate_is_called_one() -> None:
+    text = shown(prediction(network(), find("agx-xavier"), 8))
+    assert "From     estimated: " in text
+    assert "to a factor of 1.8" in text
+
+
+def test_json_says_the_same_as_the_table() -> None:
+    found = prediction(network(), find("tx2"), 24)
+    data = json.loads(json.dumps(as_data(found)))
+    assert data["memory_mb"] == data["batches"]["24"]["memory_mb"] == found.step.memory_mb
+    assert data["fits"] is (found.step.memory_mb <= found.limit_mb)
+    assert (data["device"], data["batch_size"], data["label"]) == ("tx2", 24, "calibrated")
+    assert set(data) >= {"limit_mb", "largest_batch", "surely_fits", "step_s", "memory_sd_log", "source"}
+
+
+def test_operators_without_a_rule_are_named() -> None:
+    assert "NOT COUNTED: aten.odd" in shown(prediction(replace(network(), unknown=("aten.odd",)), find("tx2"), 8))
+
+
+@pytest.mark.slow
+def test_the_command_takes_a_network_of_torchvision() -> None:
+    done = CliRunner().invoke(app, ["predict", "squeezenet1_1", "--batch", "16", "--input", "3x160x160", "--json"])
+    assert done.exit_code == 0, done.output
+    data = json.loads(done.output)
+    assert data["model"] == "squeezenet1_1"
+    assert data["label"] == "calibrated"
+    smaller = data["batches"]["64"]["memory_mb"]
+    usual = json.loads(CliRunner().invoke(app, ["predict", "squeezenet1_1", "--json"]).output)
+    assert smaller < usual["batches"]["64"]["memory_mb"]

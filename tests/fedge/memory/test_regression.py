@@ -1,0 +1,43 @@
+"""Non-negative least squares meets its optimality conditions, finds what made the rows, and shrugs off outliers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedge.memory.regression import balanced, nonnegative, relative_fit
+
+
+@given(st.integers(0, 10**6), st.integers(1, 6))
+def test_no_coefficient_is_negative_and_none_could_be_better(seed: int, terms: int) -> None:
+    rng = np.random.default_rng(seed)
+    a, b = rng.standard_normal((12, terms)), rng.standard_normal(12)
+    x = nonnegative(a, b)
+    slope = a.T @ (b - a @ x)
+    assert (x >= 0).all()
+    assert (slope <= 1e-7).all()
+    assert np.abs(slope[x > 0]).max(initial=0.0) < 1e-7
+
+
+def test_without_noise_the_coefficients_are_found_and_outliers_are_not_followed() -> None:
+    rng = np.random.default_rng(1)
+    terms = rng.uniform(0.5, 2.0, (60, 3)) * np.array([1.0, 1e3, 1e-3])
+    truth = np.array([5.0, 0.02, 300.0])
+    target = terms @ truth
+    target[:3] *= 6.0
+    found = relative_fit(terms, target, np.ones(60), 0.03, pull=1e-8)
+    assert found == pytest.approx(truth, rel=0.05)
+
+
+def test_a_term_that_the_rows_do_not_show_keeps_its_prior() -> None:
+    terms = np.column_stack([np.linspace(1.0, 2.0, 20), np.zeros(20)])
+    found = relative_fit(terms, 3.0 * terms[:, 0], np.ones(20), 0.05, np.array([2.0, 7.0]), 1e-4)
+    assert found == pytest.approx([3.0, 7.0], rel=1e-2)
+
+
+def test_every_group_weighs_the_same() -> None:
+    weights = balanced(np.array(["a", "b", "b", "b"]))
+    assert weights[0] == pytest.approx(weights[1:].sum())
+    assert weights.mean() == pytest.approx(1.0)
