@@ -18,6 +18,7 @@ from experiments.cli_fleet import fleet
 from experiments.cli_memory import app as memory
 from experiments.cli_predict import app as predict
 from experiments.cli_study import app as study
+from experiments.cli_topology import app as topology
 from fedge.errors import BadInput, FedgeError
 
 DONE, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
@@ -37,6 +38,7 @@ app.add_typer(fleet, name="fleet")
 app.add_typer(memory, name="memory")
 app.add_typer(predict, name="predict")
 app.add_typer(study, name="study")
+app.add_typer(topology, name="topology")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
 RayDashboard = Annotated[bool, typer.Option("--ray-dashboard", help="Show the boards on Ray's own dashboard.")]

@@ -1,0 +1,92 @@
+"""Channels that can only go together, as plain arrays: what a network's dependency graph says, asked for once.
+
+A *unit* is the smallest thing that can be removed from a group of layers: one output channel of a convolution, with
+what reads it (the next layer's input, its BatchNorm, every branch of a residual sum). Of a grouped convolution it is
+one channel of each of its groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Side = Literal["in", "out"]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Member:
+    """One side of a layer that a group reaches: ``channels[i]`` of it goes when unit ``units[i]`` goes."""
+
+    layer: str
+    side: Side
+    units: Ints
+    channels: Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Group:
+    """Layers that are cut together; ``order`` holds the units, the least important first."""
+
+    root: str
+    order: Ints
+    members: tuple[Member, ...]
+
+    def removed(self, count: int) -> list[tuple[str, Side, Ints]]:
+        """What goes with the ``count`` least important units: layer, side, its channels."""
+        gone = self.order[:count]
+        return [(one.layer, one.side, one.channels[np.isin(one.units, gone)]) for one in self.members]
+
+
+@dataclass(frozen=True, slots=True)
+class Width:
+    """How wide a layer is: channels in and out, and its groups (a BatchNorm has as many in as out)."""
+
+    inputs: int
+    outputs: int
+    groups: int = 1
+
+    @property
+    def is_depthwise(self) -> bool:
+        """Whether every output channel has one input channel of its own: then both are cut as one."""
+        return self.groups > 1 and self.groups == self.outputs
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A group of which nothing is removed, and why."""
+
+    root: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Coupling:
+    """A network's groups, those that stay as they are, and the width of every layer that is cut."""
+
+    groups: tuple[Group, ...]
+    kept: tuple[Kept, ...]
+    widths: dict[str, Width]
+
+
+def is_even(member: Member, width: Width) -> bool:
+    """Whether a grouped convolution loses the same places in each of its groups, whatever units go."""
+    if width.groups == 1 or width.is_depthwise:
+        return True
+    whole = width.inputs if member.side == "in" else width.outputs
+    each = whole // width.groups
+    if len(member.channels) != whole:
+        return False
+    unit_of = np.empty(whole, dtype=np.int64)
+    unit_of[member.channels] = member.units
+    return bool((unit_of.reshape(width.groups, each) == unit_of[:each]).all())
+
+
+def ranked(importance: Sequence[float] | NDArray[np.float64], units: int) -> Ints:
+    """Units by importance, the least first; a unit of several channels counts as their mean."""
+    scores = np.asarray(importance, dtype=np.float64).reshape(-1, units).mean(axis=0)
+    return np.argsort(scores, kind="stable").astype(np.int64)
