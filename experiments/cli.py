@@ -17,6 +17,7 @@ from experiments.cli_concurrent import app as concurrent
 from experiments.cli_fleet import fleet
 from experiments.cli_memory import app as memory
 from experiments.cli_predict import app as predict
+from experiments.cli_roofline import app as roofline
 from experiments.cli_study import app as study
 from experiments.cli_topology import app as topology
 from fedge.errors import BadInput, FedgeError
@@ -37,6 +38,7 @@ app.add_typer(devices, name="devices")
 app.add_typer(fleet, name="fleet")
 app.add_typer(memory, name="memory")
 app.add_typer(predict, name="predict")
+app.add_typer(roofline, name="roofline")
 app.add_typer(study, name="study")
 app.add_typer(topology, name="topology")
 

@@ -1,0 +1,185 @@
+"""Energy saved by the roofline's choice of a power mode, beside an oracle that read the measured tables.
+
+    FEDGE_PROFILES=folder/of/tables python benchmarks/roofline_choice.py [findings]
+
+Tables: inference on AGX Orin, two networks at five batch sizes, 441 modes each. At most 5 % slower than MAXN. The
+constants never saw the judged case (``case``), nor the judged network (``network``), or saw all (``none``). ResNet-50
+at batch sizes 32 and 64 is shown and not counted: MAXN's row, or others, are not what a board can have meant there.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+from fedge.devices.catalogue import find
+from fedge.evaluation.implausible import plausible_rows
+from fedge.layers.known import known_network
+from fedge.layers.network import NetworkCost
+from fedge.modes import index_of
+from fedge.profiles.table import batch_sizes_of, read_table
+from fedge.roofline.board import rooflines
+from fedge.roofline.choice import SLOWDOWN
+from fedge.roofline.fit import fit_constants, intensity_of
+from fedge.roofline.judging import LeftOut, Predicted, Verdict, oracle_row, predictions, share_of_oracle, verdict
+from fedge.roofline.pagoda import fit_per_mode
+from fedge.roofline.surface import Overheads, Rooflines, batch_of, energy_j, times
+from fedge.types import DeviceSpec, Modes, ProfileTable
+
+CONSOLE = Console(width=150)
+NETWORKS = ("mobilenetv3l-gld23k", "resnet50-imagenet")
+NOT_COUNTED = {("resnet50-imagenet", 32), ("resnet50-imagenet", 64)}
+MARGINS = (0.0, 0.005, 0.01, 0.02, 0.03)
+Record = TypeVar("Record", Rooflines, Overheads)
+TOLERATED = 1.02
+"""Beyond the allowed slowdown, before a case counts as too slow."""
+
+
+def main() -> None:
+    folder = os.environ.get("FEDGE_PROFILES")
+    if not folder:
+        sys.exit("FEDGE_PROFILES: got nothing; the folder of measured tables")
+    spec = find("agx-orin")
+    paths = [Path(folder) / "agx-orin" / "infer" / f"{name}.csv" for name in NETWORKS]
+    tables = [read_table(path, batch_size=size) for path in paths for size in batch_sizes_of(path)]
+    networks = {name: network for name in NETWORKS if (network := known_network(name)) is not None}
+    if "findings" not in sys.argv[1:]:
+        choices(tables, networks, spec)
+    findings(tables, networks, spec)
+
+
+def choices(tables: Sequence[ProfileTable], networks: dict[str, NetworkCost], spec: DeviceSpec) -> None:
+    """Every protocol, and Pagoda's five constants per mode beside it."""
+    summary = Table(title="All eight cases: share of the oracle's saving %, by margin on the predicted slowdown")
+    summary.add_column("model")
+    summary.add_column("left out")
+    for margin in MARGINS:
+        summary.add_column(f"{100 * margin:g} %", justify="right")
+    summary.add_column("error of time, power %", justify="right")
+    ways: tuple[LeftOut, ...] = ("case", "network", "none")
+    for left_out in ways:
+        cases = predictions(tables, networks, spec, left_out)
+        show(f"fedge, left out: {left_out}", [verdict(case) for case in cases])
+        summary.add_row("fedge", left_out, *(_share(cases, margin) for margin in MARGINS), _errors(cases))
+        fewer = [_plausible(case, spec) for case in cases]
+        summary.add_row("", "plausible rows", *(_share(fewer, margin) for margin in MARGINS), _errors(fewer))
+    for left_out in ways:
+        cases = predictions(tables, networks, spec, left_out, "pagoda")
+        summary.add_row("five constants", left_out, *(_share(cases, margin) for margin in MARGINS), _errors(cases))
+    CONSOLE.print(summary)
+    CONSOLE.print("In brackets: cases slower than 1.02 x 1.05 of MAXN's measured time.")
+    CONSOLE.print("Plausible rows: choice and oracle do without rows far off a smooth fit to their table; MAXN stays.")
+
+
+def show(title: str, verdicts: Sequence[Verdict]) -> None:
+    """One line per case; ratios to MAXN as measured."""
+    table = Table(title=f"{title}; share of the oracle's saving {100 * share_of_oracle(_counted(verdicts)):.0f} %")
+    for heading in ("network", "batch", "chosen", "time x", "saved %", "oracle", "time x", "saved %", "predicted"):
+        table.add_column(heading, justify="left" if heading in {"network", "chosen", "oracle"} else "right")
+    for one in verdicts:
+        table.add_row(
+            one.workload + ("" if one in _counted(verdicts) else " (not counted)"),
+            str(one.batch_size),
+            str(one.chosen),
+            f"{one.slowdown:.3f}",
+            f"{100 * one.saving:.1f}",
+            str(one.oracle),
+            f"{one.oracle_slowdown:.3f}",
+            f"{100 * one.oracle_saving:.1f}",
+            f"{one.predicted_slowdown:.3f}, {100 * one.predicted_saving:.1f} %",
+        )
+    CONSOLE.print(table)
+
+
+def _counted(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    return [one for one in verdicts if (one.workload, one.batch_size) not in NOT_COUNTED]
+
+
+def _share(cases: Sequence[Predicted], margin: float) -> str:
+    verdicts = _counted([verdict(case, margin=margin) for case in cases])
+    slow = sum(one.slowdown > TOLERATED * SLOWDOWN for one in verdicts)
+    return f"{100 * share_of_oracle(verdicts):.0f} ({slow})"
+
+
+def _plausible(case: Predicted, spec: DeviceSpec) -> Predicted:
+    """The case without the rows that no board can have meant, MAXN's excepted."""
+    keep = plausible_rows(case.table, spec.maxn).copy()
+    keep[case.maxn_row] = True
+    modes = Modes(case.table.modes.knobs[keep])
+    table = replace(case.table, modes=modes, step_s=case.table.step_s[keep], power_w=case.table.power_w[keep])
+    lines = _kept(case.lines, keep)
+    extra = None if lines.overheads is None else _kept(lines.overheads, keep)
+    return replace(case, table=table, lines=replace(lines, overheads=extra), maxn_row=int(keep[: case.maxn_row].sum()))
+
+
+def _kept(record: Record, keep: NDArray[np.bool_]) -> Record:
+    """The marked rows of all arrays of a record."""
+    arrays = {field.name: getattr(record, field.name) for field in fields(record)}
+    return replace(record, **{name: rows[keep] for name, rows in arrays.items() if isinstance(rows, np.ndarray)})
+
+
+def _errors(cases: Sequence[Predicted]) -> str:
+    """Median over each table's rows, mean over the tables."""
+    off = []
+    for case in cases:
+        batch = batch_of(case.network, case.table.batch_size)
+        seconds = times(case.lines, batch).total_s
+        watts = energy_j(case.lines, batch, seconds) / seconds
+        off.append(
+            [np.median(np.abs(seconds / case.table.step_s - 1)), np.median(np.abs(watts / case.table.power_w - 1))]
+        )
+    time, power = 100 * np.mean(off, axis=0)
+    return f"{time:.1f}, {power:.1f}"
+
+
+def findings(tables: Sequence[ProfileTable], networks: dict[str, NetworkCost], spec: DeviceSpec) -> None:
+    """Pagoda's findings, on these tables: where MAXN stands, and how often time implies energy."""
+    table = Table(title="MAXN and the mode of least measured energy")
+    for heading in (
+        "network",
+        "batch",
+        "modes that need less than MAXN",
+        "least",
+        "saves %",
+        "time x",
+        "within 5 %: %",
+    ):
+        table.add_column(heading, justify="left" if heading in {"network", "least"} else "right")
+    for one in tables:
+        row = index_of(one.modes, spec.maxn) or 0
+        joules = one.step_s * one.power_w
+        least, near = int(np.argmin(joules)), oracle_row(one, row)
+        table.add_row(
+            one.workload,
+            str(one.batch_size),
+            f"{int((joules < joules[row]).sum())} of {len(joules)}",
+            str(one.modes[least]),
+            f"{100 * (1 - joules[least] / joules[row]):.1f}",
+            f"{one.step_s[least] / one.step_s[row]:.2f}",
+            f"{100 * (1 - joules[near] / joules[row]):.1f}",
+        )
+    CONSOLE.print(table)
+    constants = fit_constants(tables, networks, spec)
+    fits = {f"fedge, {name}": rooflines(constants, tables[0].modes, intensity_of(networks[name])) for name in networks}
+    fits["five constants per mode"] = fit_per_mode(tables, networks)
+    for name, lines in fits.items():
+        CONSOLE.print(
+            f"{name}: time-efficient implies energy-efficient in {_implied(lines)} of {len(lines.tau_f)} modes"
+        )
+
+
+def _implied(lines: Rooflines) -> int:
+    return sum(lines.at(row).time_implies_energy for row in range(len(lines.tau_f)))
+
+
+if __name__ == "__main__":
+    main()

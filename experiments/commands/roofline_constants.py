@@ -1,0 +1,135 @@
+"""Where a board's roofline constants come from: measured tables of inference, else the shipped calibrated profiles."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from experiments.commands.concurrent_jobs import modes_of
+from fedge.costs.estimate import for_board, nearest
+from fedge.costs.inference import load_inference
+from fedge.costs.record import CostProfile
+from fedge.devices.catalogue import load_catalogue
+from fedge.errors import BadInput
+from fedge.layers.known import known_network, known_workloads
+from fedge.layers.network import NetworkCost
+from fedge.modes import grid, index_of
+from fedge.physics import model
+from fedge.profiles.label import label_of
+from fedge.profiles.table import batch_sizes_of, kind_of, read_table
+from fedge.roofline.board import BoardConstants
+from fedge.roofline.fit import fit_constants
+from fedge.types import DeviceSpec, Label, Modes, ProfileTable
+
+STRIDE = 4
+"""Of the modes of a calibrated profile every so many-th is fitted to; a profile is smooth. Chosen by us."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Basis:
+    """A board's constants and the modes that may be chosen with them: those within the clocks that were fitted."""
+
+    spec: DeviceSpec
+    constants: BoardConstants
+    modes: Modes
+    maxn_row: int
+
+
+def basis_of(spec: DeviceSpec, tables: Path | None) -> Basis:
+    """From the tables in a folder, or from what ships with fedge; raises ``BadInput`` for a folder without any."""
+    return _from_tables(spec, tables) if tables is not None else _from_profiles(spec)
+
+
+def networks_of(workloads: Sequence[str]) -> Mapping[str, NetworkCost]:
+    """The layers of known workloads; those that are not known are left out."""
+    found = {name: known_network(name) for name in dict.fromkeys(workloads)}
+    return {name: network for name, network in found.items() if network is not None}
+
+
+# Measured tables ------------------------------------------------------------------------------------------------------
+
+
+def _from_tables(spec: DeviceSpec, folder: Path) -> Basis:
+    paths = _paths(folder)
+    tables = [read_table(path, spec.name, batch_size=size) for path in paths for size in batch_sizes_of(path)]
+    networks = networks_of([table.workload for table in tables])
+    unknown = [path for path in paths if path.stem not in networks]
+    if unknown:
+        right = f"tables named after a workload whose layers are known: {', '.join(known_workloads())}"
+        raise BadInput("--tables", str(unknown[0]), right)
+    labels = {label_of(path) for path in paths}
+    label: Label = "calibrated" if labels <= {"measured", "calibrated"} else "estimated"
+    modes = _in_all(tables)
+    row = index_of(modes, spec.maxn)
+    if row is None:
+        raise BadInput("--tables", f"no row of MAXN, {spec.maxn}", f"tables of {spec.name} that hold it (see --device)")
+    return Basis(spec, fit_constants(tables, networks, spec, label), modes, row)
+
+
+def _paths(folder: Path) -> list[Path]:
+    """The inference tables in a folder, or in its folder ``infer``."""
+    if not folder.is_dir():
+        raise BadInput("--tables", str(folder), "a folder that holds tables of inference (CSV)")
+    inner = folder / "infer"
+    paths = sorted((inner if inner.is_dir() else folder).glob("*.csv"))
+    training = [path for path in paths if kind_of(path) == "train" and path.resolve().parent.name == "train"]
+    if training or not paths:
+        got = f"{folder}, which holds {'tables of training' if training else 'no table'}"
+        raise BadInput("--tables", got, "a folder of tables of inference, one CSV per workload, such as BOARD/infer")
+    return paths
+
+
+def _in_all(tables: Sequence[ProfileTable]) -> Modes:
+    """The modes of the first table that all the others have too."""
+    known = [set(table.modes) for table in tables[1:]]
+    keep = [all(mode in others for others in known) for mode in tables[0].modes]
+    return Modes(tables[0].modes.knobs[np.array(keep)])
+
+
+# Calibrated profiles --------------------------------------------------------------------------------------------------
+
+
+def _from_profiles(spec: DeviceSpec) -> Basis:
+    """The board's own calibrated inference, else that of the nearest board, carried here by data-sheet ratios."""
+    specs = load_catalogue()
+    profiles = [profile for profile in load_inference() if profile.device in specs]
+    base = specs[nearest(profiles, spec, specs).device]
+    own = base.name == spec.name
+    used = [p if own else for_board(p, base, spec) for p in profiles if p.device == base.name]
+    fitted = modes_of(spec)
+    tables = [_rendered(spec, Modes(fitted.knobs[::STRIDE]), profile) for profile in used]
+    source = f"the calibrated profiles of inference on {base.name} (" + ", ".join(_told(used)) + ")"
+    if not own:
+        source += f", carried to {spec.name} by data-sheet ratios"
+    networks = networks_of([table.workload for table in tables])
+    known = [table for table in tables if table.workload in networks]
+    constants = fit_constants(known, networks, spec, "calibrated" if own else "estimated", source)
+    low = fitted.knobs.min(axis=0)
+    every = grid(spec)
+    modes = Modes(every.knobs[(every.knobs >= low - 1e-6).all(axis=1)])
+    row = index_of(modes, spec.maxn)
+    return Basis(spec, constants, modes, 0 if row is None else row)
+
+
+def _rendered(spec: DeviceSpec, modes: Modes, profile: CostProfile) -> ProfileTable:
+    """What a profile says of the modes, in the form of a table."""
+    seconds = model.step_s(profile.coefficients, spec.maxn, modes)
+    watts = model.power_w(profile.coefficients, spec.maxn, modes)
+    sha256 = profile.evidence.sha256 if profile.evidence else ""
+    return ProfileTable(spec.name, profile.workload, profile.batch_size, modes, seconds, watts, sha256, profile.source)
+
+
+def _told(profiles: Sequence[CostProfile]) -> list[str]:
+    names = dict.fromkeys(profile.workload for profile in profiles)
+    sizes = {name: [str(p.batch_size) for p in profiles if p.workload == name] for name in names}
+    return [f"{name} at batch {'/'.join(sizes[name])}" for name in names]
+
+
+def estimated_for(constants: BoardConstants, intensity: float, near: float = 0.02) -> BoardConstants:
+    """The constants as they hold for a network: estimated, unless one of this very intensity was fitted."""
+    if any(abs(one.intensity / intensity - 1.0) <= near for one in constants.networks):
+        return constants
+    return replace(constants, label="estimated")

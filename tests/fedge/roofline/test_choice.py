@@ -1,0 +1,93 @@
+"""The chosen mode is the cheapest that is fast enough, lowers nothing for nothing, and says why it was chosen."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from contracts.roofline_boards import HEAVY, SPEC, TRUTH, modes
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedge.errors import BadInput
+from fedge.modes import index_of
+from fedge.roofline.board import rooflines
+from fedge.roofline.choice import KNOB_SHARE, choose, parse_mode, why
+from fedge.roofline.fit import intensity_of
+from fedge.roofline.surface import batch_of, energy_j, times
+from fedge.types import PowerMode
+
+MODES = modes()
+MAXN = index_of(MODES, SPEC.maxn)
+assert MAXN is not None
+COUNT = len(MODES)
+random = st.integers(0, 10_000).map(np.random.default_rng)
+
+
+@given(random, st.floats(1.0, 2.0), st.floats(0.0, 0.2))
+def test_no_mode_that_is_fast_enough_is_cheaper_by_more_than_its_lowered_knobs_must_save(
+    rng: np.random.Generator, allowed: float, margin: float
+) -> None:
+    seconds, joules = rng.uniform(1.0, 3.0, COUNT), rng.uniform(1.0, 3.0, COUNT)
+    found = choose(MODES, seconds, joules, MAXN, allowed, margin)
+    assert found.row == MAXN or seconds[found.row] * math.exp(margin) <= allowed * seconds[MAXN]
+    for row in range(COUNT):
+        if seconds[row] * math.exp(margin) <= allowed * seconds[MAXN]:
+            assert joules[found.row] <= joules[row] * (1 + KNOB_SHARE) ** 4
+    assert found.slowdown == pytest.approx(seconds[found.row] / seconds[MAXN])
+    assert found.saving == pytest.approx(1 - joules[found.row] / joules[MAXN])
+
+
+def test_a_knob_that_saves_next_to_nothing_stays_at_its_top() -> None:
+    joules = np.full(COUNT, 1.0)
+    joules[0] = 0.99  # every knob lowered, for one percent
+    assert choose(MODES, np.ones(COUNT), joules, MAXN).row == MAXN
+    joules[0] = 0.9
+    assert choose(MODES, np.ones(COUNT), joules, MAXN).row == 0
+
+
+def test_a_margin_keeps_the_choice_from_the_limit() -> None:
+    seconds, joules = np.full(COUNT, 2.0), np.full(COUNT, 0.5)
+    seconds[MAXN], joules[MAXN] = 1.0, 1.0
+    seconds[0] = 1.04
+    assert choose(MODES, seconds, joules, MAXN, 1.05).row == 0
+    assert choose(MODES, seconds, joules, MAXN, 1.05, margin=0.02).row == MAXN
+
+
+@pytest.mark.parametrize("allowed", [0.95, 0.0, math.nan, math.inf])
+def test_a_slowdown_that_cannot_be_meant_is_refused(allowed: float) -> None:
+    with pytest.raises(BadInput, match="--max-slowdown"):
+        choose(MODES, np.ones(COUNT), np.ones(COUNT), MAXN, allowed)
+
+
+def reason(batch_size: int, allowed: float = 1.05) -> str:
+    lines, batch = rooflines(TRUTH, MODES, intensity_of(HEAVY)), batch_of(HEAVY, batch_size)
+    spent = times(lines, batch)
+    choice = choose(MODES, spent.total_s, energy_j(lines, batch, spent.total_s), MAXN, allowed)
+    return why(choice, MODES, lines.at(MAXN), batch, spent)
+
+
+def test_the_reason_names_what_sets_the_pace_and_what_was_lowered() -> None:
+    small, large = reason(1), reason(64)
+    assert "launching on the CPU sets the pace" in small
+    assert "as it does not set the pace: GPU clock 1300.5 -> 726.75 MHz" in small
+    assert "the GPU sets the pace" in large
+    assert "FLOP per byte" in large
+    assert "% slower" in small
+    assert "% less energy (predicted)" in small
+    assert reason(64, 1.0).endswith("MAXN stays.")
+    assert "as far as the slowdown allows" in reason(64, 1.9)
+
+
+def test_a_mode_is_read_from_its_four_knobs() -> None:
+    assert parse_mode("12/2201.6/1300.5/3199") == PowerMode(12, 2201.6, 1300.5, 3199.0)
+
+
+WRONG = ("", "12", "12/2201.6/1300.5", "a/b/c/d", "1.5/1/1/1", "0/1/1/1", "1/inf/1/1", "1/2/3/4/5")
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_a_mode_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(BadInput, match="cores/CPU/GPU/memory in MHz"):
+        parse_mode(text)
