@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from experiments.memory_checks import check_memory, memory_label
 from experiments.schema import shown
 from experiments.serving_checks import check_serving, serving_label
 from fedge import registry, workloads
@@ -78,6 +79,7 @@ def check(experiment: Experiment) -> None:
     _check_selection(experiment)
     _check_availability(experiment)
     _check_limits(experiment, _check_data(experiment))
+    check_memory(experiment)
 
 
 def _check_real(experiment: Experiment) -> None:
@@ -401,6 +403,7 @@ def labels(experiment: Experiment, recorded: Collection[str] = ()) -> dict[str, 
     """
     told = {
         name: _label(board, kind_of(board, experiment.workload), references_of(board, experiment.workload))
+        | memory_label(experiment, board, kind_of(board, experiment.workload).spec)
         for name, board in reversed(_entries(experiment).items())
     }
     if experiment.backend != FLEET:

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from experiments import checks
+from experiments import checks, memory_notes
 from experiments.schema import load_experiment
 from experiments.summary import ended_by_budget, summarise
 from fedge.errors import BadInput, RunFailed
@@ -92,6 +92,7 @@ def _gone_on(experiment: Experiment, folder: Path, refresh: Refresh) -> dict[str
     summary = summarise(experiment, rounds, read_rows(folder, ClientRow), earlier_s, events)
     summary["labels"] = checks.labels(experiment, {row.board for row in events if row.kind == RECORDED and row.board})
     run_folder.write_json(folder / run_folder.SUMMARY, summary)
+    memory_notes.note(folder, summary)
     from experiments.report.page import write_report
 
     write_report([folder], folder / run_folder.REPORT)

@@ -23,6 +23,8 @@ from fedge.telemetry.rows import ClientRow, RoundRow
 MARKS = {"late": " [red]late[/red]", "cancelled": " [yellow]cancelled[/yellow]"}
 MAX_ROWS = 20
 """Boards listed one by one; a larger fleet is shown by kind."""
+MOST_LOWERED = 3
+"""Boards that are told by name of those that lowered something; chosen by us."""
 
 
 class LiveView:
@@ -268,6 +270,7 @@ def _told(summary: dict[str, Any]) -> dict[str, str]:
         "mean staleness": f"{number(staleness, 3)} models" if staleness else None,
         "energy budget": _budget(summary),
         "served": _served(summary),
+        "lowered for memory": _lowered(summary),
         "ended": summary.get("ended"),
     }
     return {name: value for name, value in facts.items() if value is not None}
@@ -282,6 +285,16 @@ def _served(summary: dict[str, Any]) -> str | None:
     dropped = f", {unanswered:,} dropped" if unanswered else ""
     late = f"{requests:,} requests, {summary.get('late_requests') or 0:,} late{dropped}"
     return f"{late}; 99th percentile within its budget in {held} of the boards' rounds"
+
+
+def _lowered(summary: dict[str, Any]) -> str | None:
+    """Which boards trained smaller minibatches or narrower networks, the first few by name."""
+    lowered, failures = summary.get("lowered"), summary.get("out_of_memory")
+    if not lowered:
+        return f"nothing; ran out of memory {failures} times" if failures else None
+    told = "; ".join(f"{board} {one['why']}" for board, one in list(lowered.items())[:MOST_LOWERED])
+    more = f"; and {len(lowered) - MOST_LOWERED} more" if len(lowered) > MOST_LOWERED else ""
+    return told + more
 
 
 def _saving(summary: dict[str, Any], baseline: str) -> str:

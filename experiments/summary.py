@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from experiments.memory_notes import lowered_of
 from fedge.experiment import Experiment
 from fedge.telemetry.rows import ClientRow, EventRow, RoundRow
 
@@ -50,6 +51,7 @@ def summarise(
         **_errors(clients),
         **_counts(experiment, rounds, clients),
         **_served(clients),
+        **lowered_of(clients),
         "wall_s": wall_s,
     }
 

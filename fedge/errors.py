@@ -43,6 +43,10 @@ class ModeNotSet(BoardError):
     """A power mode could not be set; the mode found before is set again, or the text says that it is not."""
 
 
+class OutOfMemory(BoardError):
+    """A training step needed more memory than the board has for it."""
+
+
 class WorkerFailed(BoardError):
     """The worker could not do its work.
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from fedge.errors import FedgeError
-from fedge.types import NOTHING_SEEN, Front, Goal, Measurement, RoundReport, Trace
+from fedge.types import NOTHING_SEEN, Front, Goal, Measurement, MemorySeen, RoundReport, Trace
 
 R = TypeVar("R")
 
@@ -26,6 +26,8 @@ class BoardState:
     """Fleet time at which the board last stopped working."""
     allowed_s: tuple[float, ...] = ()
     """Seconds per minibatch that the deadlines of its last rounds allowed."""
+    memory: tuple[MemorySeen, ...] = ()
+    """What its last tries to train taught of its memory, oldest first."""
 
 
 @dataclass(frozen=True, slots=True)

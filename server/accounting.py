@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from fedge.experiment import LateSpec
 from fedge.fleetsim import battery
 from fedge.fleetsim.battery import Charge
-from fedge.telemetry.rows import ClientRow, EventRow, RoundRow, Status
-from fedge.types import RoundReport
+from fedge.telemetry.rows import MEMORY, ClientRow, EventRow, RoundRow, Status
+from fedge.types import MemoryUse, RoundReport
 from fedge.wire import Answer
 from server.board_rows import Opening, Part, client_row, failed_row, spent_by
 from server.lateness import Ending, cut_of, judge
@@ -76,7 +76,7 @@ def settle(opening: Opening, answers: Mapping[str, Answer], late: LateSpec) -> S
         opening.start_s + verdict.round_s,
         tuple(board for board, part in parts.items() if part.status == "done"),
         rows,
-        tuple(event for row in rows for event in _events(row)),
+        tuple(event for row in rows for event in _events(row, reports.get(row.board))),
         maxn_s,
         tuple(board for board in parts if _joins(endings[board], verdict.status[board], late)),
         {board: opening.start_s + part.until_s for board, part in parts.items()},
@@ -196,9 +196,11 @@ def _sum(values: Sequence[float | None]) -> float | None:
     return sum(known) if len(known) == len(values) else None
 
 
-def _events(row: ClientRow) -> tuple[EventRow, ...]:
+def _events(row: ClientRow, report: RoundReport | None) -> tuple[EventRow, ...]:
     """What in a board's row is worth telling."""
+    memory = None if report is None else report.memory
     told = (
+        (MEMORY, "" if memory is None else _changed(memory), memory is not None and memory.changed),
         ("failed", row.error or "", row.status == "failed"),
         ("late", row.error or "", row.status == "late"),
         ("cancelled", row.error or "", row.status == "cancelled"),
@@ -206,3 +208,8 @@ def _events(row: ClientRow) -> tuple[EventRow, ...]:
         ("throttled", f"reached {row.temperature_c or 0.0:.0f} C", row.throttled),
     )
     return tuple(EventRow(row.end_s, row.round, row.board, kind, text) for kind, text, holds in told if holds)
+
+
+def _changed(memory: MemoryUse) -> str:
+    """What a board trains at from this round on."""
+    return memory.why or f"{memory.used}, as asked: {memory.predicted_mb:,.0f} MB are predicted now"

@@ -7,10 +7,16 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+from fedge.errors import BadInput
 from fedge.experiment import Experiment, boards
-from fedge.types import Goal, Measurement, NamedArrays
+from fedge.interfaces import LearningTask
+from fedge.rounds.fitting import may_narrow
+from fedge.types import Goal, Measurement, NamedArrays, RoundReport
 from fedge.wire import Answer, Ask, BoardState
+from fedge.worker.blocks import shapes_of, take
+from fedge.worker.refusal import Refusal
 from server.aggregation import Contribution, UnlikeArrays, check_arrays
+from server.coverage import NarrowShapes
 from server.lateness import NEVER, RealCut, enough
 from server.port import ClientPort, Question, Reply
 from server.sharing import kinds_of, shared
@@ -32,10 +38,14 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """The questions of one experiment, asked through ``port``."""
+    """The questions of one experiment, asked through ``port``.
+
+    ``narrow`` tells the shapes of narrow networks; None where nobody may train one.
+    """
 
     experiment: Experiment
     port: ClientPort
+    narrow: NarrowShapes | None = None
 
     def fronts(self, names: Iterable[str], arrays: NamedArrays) -> Mapping[str, Reply]:
         """What each board offers before any round."""
@@ -55,8 +65,8 @@ class Asking:
         )
         asks = self._to_each(ask, goals, states)
         questions = {name: Question(each, task.arrays, task.cut.within_s) for name, each in asks.items()}
-        replies = self.port.ask(questions, self.experiment.reply_timeout_s, partial(_enough, task))
-        return {board: checked(board, reply, task.arrays) for board, reply in replies.items()}
+        replies = self.port.ask(questions, self.experiment.reply_timeout_s, partial(_enough, task, self.narrow))
+        return {board: checked(board, reply, task.arrays, self.narrow) for board, reply in replies.items()}
 
     def _to_each(self, ask: Ask, goals: Mapping[str, Goal], states: Mapping[str, BoardState]) -> dict[str, Ask]:
         """The question as every board gets it: its goal, its state, and what others of its kind measured."""
@@ -75,12 +85,21 @@ def contribution_of(board: str, reply: Reply) -> Contribution | None:
     report, trained = reply.answer.report, reply.trained
     if report is None or trained is None:
         return None
-    return Contribution(board, trained.arrays, report.samples, trained.loss, trained.accuracy, report.steps)
+    steps = _whole_steps(report)
+    return Contribution(board, trained.arrays, report.samples, trained.loss, trained.accuracy, steps)
 
 
-def _enough(task: Task, replies: Collection[Reply]) -> bool:
+def _whole_steps(report: RoundReport) -> int:
+    """Minibatches done, as many as of the size asked for: with smaller ones each moved the model by so much less."""
+    memory = report.memory
+    if memory is None or memory.used.batch_size == memory.asked.batch_size:
+        return report.steps
+    return max(1, round(report.steps * memory.used.batch_size / memory.asked.batch_size))
+
+
+def _enough(task: Task, narrow: NarrowShapes | None, replies: Collection[Reply]) -> bool:
     """Whether these replies are all that a round of real boards needs."""
-    useful = [checked(reply.answer.board, reply, task.arrays) for reply in replies if not reply.answer.cut]
+    useful = [checked(reply.answer.board, reply, task.arrays, narrow) for reply in replies if not reply.answer.cut]
     reports = [each.answer.report for each in useful if each.trained is not None]
     return enough(task.cut, [report.busy_s for report in reports if report is not None])
 
@@ -90,13 +109,28 @@ def bytes_of(arrays: NamedArrays) -> int:
     return sum(value.nbytes for value in arrays.values())
 
 
-def checked(board: str, reply: Reply, arrays: NamedArrays) -> Reply:
-    """The reply; one whose arrays do not fit the model's is an answer with ``error``."""
+def checked(board: str, reply: Reply, arrays: NamedArrays, narrow: NarrowShapes | None = None) -> Reply:
+    """The reply; one with arrays neither like the model's nor like the narrow ones it declares is an ``error``."""
     contribution = contribution_of(board, reply)
     if contribution is None:
         return reply
     try:
-        check_arrays(arrays, contribution)
-    except UnlikeArrays as error:
+        check_arrays(_expected(reply, arrays, narrow), contribution)
+    except (UnlikeArrays, Refusal, BadInput) as error:
         return Reply(Answer(board, error=str(error)))
     return reply
+
+
+def _expected(reply: Reply, arrays: NamedArrays, narrow: NarrowShapes | None) -> NamedArrays:
+    """The model, or the leading blocks of it that the reply's width is about; raises ``BadInput`` or ``Refusal``."""
+    report, trained = reply.answer.report, reply.trained
+    width = 1.0 if report is None or report.memory is None else report.memory.used.width
+    if width == 1.0 or narrow is None or trained is None or shapes_of(trained.arrays) == shapes_of(arrays):
+        return arrays
+    return take(arrays, narrow(width))
+
+
+def narrow_shapes_of(experiment: Experiment, task: LearningTask) -> NarrowShapes | None:
+    """How large narrow results are; None where the strategy or the task allows none."""
+    shapes: NarrowShapes | None = getattr(task, "narrow_shapes", None)
+    return shapes if may_narrow(experiment.workload, experiment.strategy.name) else None

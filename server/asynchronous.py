@@ -20,7 +20,7 @@ from fedge.types import Call, Goal, NamedArrays, TrainResult
 from fedge.wire import Answer
 from server import checkpoint
 from server.aggregation import Aggregator
-from server.asking import Asking, Task
+from server.asking import Asking, Task, narrow_shapes_of
 from server.async_books import ends_s, model_row
 from server.checkpoint import Pending, Progress
 from server.course import Course, course_of
@@ -77,7 +77,7 @@ class AsyncCoordinator:
 
     @property
     def _asking(self) -> Asking:
-        return Asking(self.experiment, self.port)
+        return Asking(self.experiment, self.port, narrow_shapes_of(self.experiment, self.task))
 
     @property
     def _slots(self) -> int:
@@ -177,7 +177,9 @@ class AsyncCoordinator:
     def _pending(self, course: Course, board: str, reply: Reply, base: NamedArrays) -> Pending:
         """The task as it will end, with what is kept of its result; nothing when it ends without one."""
         start, front = course.start(board, course.clock_s), course.fronts.get(board)
-        answer = reply.answer if reply.trained is not None else Answer(board, error=reply.answer.error or "no answer")
+        told = reply.answer
+        failed = Answer(board, state=told.state, error=told.error or "no answer")
+        answer = told if reply.trained is not None else failed
         end_s = ends_s(start, answer, RETRY_S if front is None else front.link_s + front.maxn.work_s)
         trained = TrainResult({}, 0.0, 0.0)
         if reply.trained is not None and answer.report is not None and end_s >= start.at_s + answer.report.busy_s:

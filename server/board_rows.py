@@ -84,6 +84,7 @@ def client_row(opening: Opening, part: Part, maxn_s: float | None, report: Round
         shared_samples=report.shared_samples,
         staleness=0 if done else None,
         **_mode_columns(report),
+        **_memory_columns(report),
         **spent_columns(report, spent),
         **_truth_columns(report, spent.radio_j, part.round_s, maxn_s, part.whole),
     )
@@ -171,7 +172,7 @@ def _part_by(part: Measurement, seconds: float) -> PartDone:
     """A part's first ``seconds``: the change of mode and the warm-up, then one minibatch after the other."""
     if seconds >= part.work_s:
         return PartDone(part.work_s, part.work_j, part.steps)
-    before_s = part.warm_up_s + (part.switch_s or 0.0)
+    before_s = part.lost_s + part.warm_up_s + (part.switch_s or 0.0)
     steps = int(max(0.0, seconds - before_s) / part.step_s)
     return PartDone(seconds, seconds * part.power_w, min(steps, part.steps))
 
@@ -236,6 +237,23 @@ def _mode_columns(report: RoundReport) -> dict[str, Any]:
         "power_w": measured.power_w,
         "predicted_power_w": predicted.power_w,
         "predicted_power_w_sd_log": predicted.power_w_sd_log,
+    }
+
+
+def _memory_columns(report: RoundReport) -> dict[str, Any]:
+    """What it trained at and why; nothing where nobody knows what a step needs."""
+    memory = report.memory
+    if memory is None:
+        return {}
+    return {
+        "batch_size": memory.used.batch_size,
+        "width": memory.used.width,
+        "memory_mb": memory.peak_mb,
+        "predicted_memory_mb": memory.predicted_mb,
+        "memory_limit_mb": memory.limit_mb,
+        "out_of_memory": memory.failures,
+        "lost_s": memory.lost_s,
+        "lowered": memory.why or None,
     }
 
 

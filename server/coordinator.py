@@ -18,7 +18,7 @@ from fedge.wire import Answer
 from server import checkpoint
 from server.accounting import Around, Opening, Settled, round_row, settle
 from server.aggregation import Aggregator, strategy_of
-from server.asking import Asking, Task
+from server.asking import Asking, Task, narrow_shapes_of
 from server.checkpoint import Pending, Progress
 from server.lateness import NEVER, RealCut, real_cut_of, stop_of
 from server.merging import Merging, strategy_errors
@@ -84,7 +84,7 @@ class Coordinator:
 
     @property
     def _asking(self) -> Asking:
-        return Asking(self.experiment, self.port)
+        return Asking(self.experiment, self.port, narrow_shapes_of(self.experiment, self.task))
 
     def _round(self, before: Progress, reach: Reach, aggregator: Aggregator) -> Progress | None:
         """The run after its next round; None when the energy budget does not allow one."""
@@ -150,7 +150,7 @@ class Coordinator:
         if not late:
             return progress
         joins, learnt = self.experiment.late.action == "discount", aggregator.learnt(progress.arrays)
-        caught = caught_up(progress, late, joins, learnt)
+        caught = caught_up(progress, late, joins, learnt, self._asking.narrow)
         self.tables.append(caught.events)
         return caught.progress
 

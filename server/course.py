@@ -182,11 +182,12 @@ class Course:
         self.histories[row.board] = dataclasses.replace(known, free_at_s=row.end_s, charge_j=charge_j)
 
     def _learn(self, pending: Pending, done: bool) -> None:
-        """What a task's end tells of its board; of one that came to nothing only that it rests since."""
+        """What a task's end tells of its board; of one that came to nothing that it rests since, and why it failed."""
         board, answer, report = pending.answer.board, pending.answer, pending.answer.report
         if not done or report is None:
-            if board in self.states:
-                self.states[board] = dataclasses.replace(self.states[board], rested_at_s=pending.end_s)
+            state = self.states.get(board) if report is not None or answer.state is None else answer.state
+            if state is not None:
+                self.states[board] = dataclasses.replace(state, rested_at_s=pending.end_s)
             return
         if answer.state is not None:
             self.states[board] = answer.state

@@ -15,6 +15,7 @@ from server.accounting import Settled
 from server.aggregation import Aggregator, Contribution
 from server.asking import Task, contribution_of
 from server.checkpoint import Pending
+from server.coverage import spread
 from server.port import Reply
 from server.weighting import LocalSgd, change, discount, normalised, rebased
 
@@ -69,7 +70,7 @@ class Merging:
             sgd = LocalSgd(work.momentum, work.learning_rate * task.proximal_mu)
             contributions = normalised(task.arrays, learnt, contributions, sgd)
         with strategy_errors(self.experiment, task.round):
-            return self.aggregator.aggregate(task.round, task.arrays, contributions)
+            return self.aggregator.aggregate(task.round, task.arrays, spread(task.arrays, contributions))
 
     def _stale(self, task: Task, learnt: frozenset[str], one: Pending) -> Contribution:
         """A late reply on today's model."""

@@ -10,6 +10,7 @@ from fedge.telemetry.rows import EventRow
 from fedge.types import TrainResult
 from server.asking import checked
 from server.checkpoint import Pending, Progress
+from server.coverage import NarrowShapes
 from server.port import Late
 from server.remembering import heard
 from server.weighting import change
@@ -26,17 +27,23 @@ class Caught:
     events: tuple[EventRow, ...] = ()
 
 
-def caught_up(progress: Progress, late: Sequence[Late], joins: bool, learnt: Collection[str]) -> Caught:
+def caught_up(
+    progress: Progress,
+    late: Sequence[Late],
+    joins: bool,
+    learnt: Collection[str],
+    narrow: NarrowShapes | None = None,
+) -> Caught:
     """``progress`` with the replies in ``late``, which came in now.
 
     What a board measured is kept. With ``joins`` its result joins the round that ends next; otherwise, and when the
     board was asked again since or enough others were done before it, it is thrown away. ``learnt`` are the arrays that
-    are moved by training.
+    are moved by training, ``narrow`` tells how large narrow ones are.
     """
     events = []
     for one in late:
         overtaken = _overtaken(progress, one)
-        pending = _pending(progress, one, learnt)
+        pending = _pending(progress, one, learnt, narrow)
         if not overtaken:
             progress = heard(progress, [pending])
             if joins and not one.spare and pending.trained.arrays:
@@ -51,9 +58,9 @@ def _overtaken(progress: Progress, one: Late) -> bool:
     return history is not None and (history.last_round or 0) > one.question.ask.round
 
 
-def _pending(progress: Progress, one: Late, learnt: Collection[str]) -> Pending:
+def _pending(progress: Progress, one: Late, learnt: Collection[str], narrow: NarrowShapes | None) -> Pending:
     ask, arrays = one.question.ask, one.question.arrays or {}
-    reply = checked(one.board, one.reply, arrays)
+    reply = checked(one.board, one.reply, arrays, narrow)
     trained = TrainResult({}, 0.0, 0.0)
     if reply.trained is not None:
         changed = change(arrays, frozenset(learnt), reply.trained.arrays)

@@ -127,8 +127,12 @@ def _next(donor: _Known, own: _Known, told: Mapping[PowerMode, int]) -> PowerMod
 
 
 def _agree(own: _Known, other: _Known) -> bool:
-    """Whether two boards read about the same in the modes that both have measured; also when there is none."""
-    pairs = [(own[mode].measurement, other[mode].measurement) for mode in own.keys() & other.keys()]
+    """Whether two boards read about the same in the modes that both have measured; also when there is none.
+
+    Minibatches of another size or width take other times.
+    """
+    both = [(own[mode].measurement, other[mode].measurement) for mode in own.keys() & other.keys()]
+    pairs = [(a, b) for a, b in both if a.scale == b.scale]
     if not pairs:
         return True
     time = median(abs(math.log(a.step_s / b.step_s)) for a, b in pairs)

@@ -6,6 +6,7 @@ staleness, a the exponent, s(tau) = (1 + tau)^-a its weight, K the buffer's size
 
 from __future__ import annotations
 
+import dataclasses
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 
 from fedge.errors import FedgeError
 from fedge.types import Floats, NamedArrays
+from server.coverage import covered
 from server.flower_messages import arrays_of, message, record_of
 from server.weighting import change
 
@@ -177,6 +179,7 @@ def merge(
     ``FedgeError`` when the strategy gives no model.
     """
     learnt = _learnt(strategy, arrays, buffers)
+    results = _whole(strategy, arrays, results, learnt)
     sent = record_of({name: np.atleast_1d(arrays[name]) for name in learnt})
     strategy.configure_train(version, sent, ConfigRecord(), _NoNodes())  # type: ignore[arg-type]
     replies = [message(_content(result, learnt), "train", node) for node, result in enumerate(results, start=1)]
@@ -191,6 +194,16 @@ def merge(
     return {
         name: np.asarray(new[name]).astype(old.dtype, copy=False).reshape(old.shape) for name, old in arrays.items()
     }
+
+
+def _whole(
+    strategy: Asynchronous, arrays: NamedArrays, results: Sequence[Result], learnt: Collection[str]
+) -> list[Result]:
+    """The results as large as the model; changes where nobody holds an element are none."""
+    base = {name: np.zeros_like(v) if strategy.changes and name in learnt else v for name, v in arrays.items()}
+    weights = [float(weight) for weight in strategy.weights([result.staleness for result in results])]
+    whole = covered(base, [result.arrays for result in results], weights)
+    return [dataclasses.replace(result, arrays=own) for result, own in zip(results, whole, strict=True)]
 
 
 class _NoNodes:

@@ -19,6 +19,7 @@ import numpy as np
 
 from fedge.types import NamedArrays
 from server.aggregation import Contribution
+from server.coverage import leading
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,7 @@ def normalised(
 
 def _scaled(arrays: NamedArrays, learnt: Collection[str], result: NamedArrays, factor: float) -> NamedArrays:
     """The change times ``factor``, x + factor (x_i - x), for the learnt arrays, worked out in float64."""
+    arrays = leading(arrays, result)
     return {
         name: _moved(arrays[name], factor * _difference(value, arrays[name])) if name in learnt else value
         for name, value in result.items()
@@ -71,7 +73,11 @@ def _scaled(arrays: NamedArrays, learnt: Collection[str], result: NamedArrays, f
 
 
 def change(arrays: NamedArrays, learnt: Collection[str], result: NamedArrays) -> NamedArrays:
-    """d_i for the learnt arrays in their own type, the others as they are: what is kept of a late result."""
+    """d_i for the learnt arrays in their own type, the others as they are: what is kept of a late result.
+
+    Of a narrow result, like all here, the change of the part that it is about.
+    """
+    arrays = leading(arrays, result)
     return {
         name: np.asarray(_difference(value, arrays[name]), dtype=value.dtype) if name in learnt else value
         for name, value in result.items()
@@ -80,6 +86,7 @@ def change(arrays: NamedArrays, learnt: Collection[str], result: NamedArrays) ->
 
 def rebased(arrays: NamedArrays, learnt: Collection[str], changes: NamedArrays) -> NamedArrays:
     """``arrays`` with the ``changes`` of an earlier round: today's model plus d_i."""
+    arrays = leading(arrays, changes)
     return {
         name: _moved(arrays[name], np.asarray(value, dtype=np.float64)) if name in learnt else value
         for name, value in changes.items()

@@ -13,6 +13,7 @@ from experiments.report import (
     energy,
     error_quantiles,
     figures,
+    memory,
     modes,
     over_seeds,
     pareto,
@@ -214,6 +215,7 @@ def _sections(run: Run) -> list[Section]:
         Section("Energy", "Where the joules went.", (energy.energy_of_clients(run),)),
         power.section(run),
         *serving.section(run),
+        *memory.section(run),
         Section("Power modes", scale, modes.modes(run)),
         Section(
             "Predictions",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.report import error_quantiles, over_seeds, serving, tables
+from experiments.report import error_quantiles, memory, over_seeds, serving, tables
 from experiments.report.cells import Table
 from experiments.report.groups import grouped
 from experiments.report.runs import Run, load_run, load_runs
@@ -34,6 +34,7 @@ def of_one(run: Run) -> tuple[Table, ...]:
         tables.errors_by_samples(run),
         error_quantiles.table(run),
         serving.served(run),
+        memory.lowered(run),
         tables.events(run),
         tables.last_round(run),
     )

@@ -44,6 +44,11 @@ class Surface:
         return int(hits[0])
 
 
+def slower(surface: Surface, ratio: float) -> Surface:
+    """The same modes and watts, with steps ``ratio`` times as long."""
+    return Surface(surface.modes, surface.step_s * ratio, surface.power_w, surface.idle_w)
+
+
 def own_surface(
     average: Surface, residual_time_sd_log: float, residual_power_sd_log: float, rng: np.random.Generator
 ) -> Surface:

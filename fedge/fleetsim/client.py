@@ -18,20 +18,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedge import pareto, rounds, workloads
-from fedge.costs.workloads import work_of
+from fedge.costs.layered import work_of
 from fedge.devices.emulated import WARM_UP_STEPS, EmulatedBoard, thermal_of, top_mode
 from fedge.devices.link import Link
-from fedge.devices.truth import Surface
-from fedge.errors import FedgeError
+from fedge.devices.truth import Surface, slower
+from fedge.errors import FedgeError, OutOfMemory
 from fedge.experiment import Board, Experiment, boards
 from fedge.explorers import explorer_for
 from fedge.fleetsim.boards import Kind, kind_of, knowledge_of, link_of, references_of, surface_of
+from fedge.fleetsim.fitting import Guarded, board_means, true_peak_mb
 from fedge.fleetsim.live import telling
 from fedge.fleetsim.serving import Attendance, Serving, believed_of, beside_it, best_beside, serving_of
 from fedge.fleetsim.tracing import trace_of_round
 from fedge.interfaces import LearningTask, Training
 from fedge.policies import lowest_mode, policy_for, waiting_mode
 from fedge.predictors import predictor_for
+from fedge.rounds import fitting
+from fedge.rounds.fitting import CarryingPredictor, Means, Try, at_scale
 from fedge.rounds.serving import Duty, beside_service, duty_of, waiting_beside
 from fedge.rounds.telling import TellingTraining, told_by
 from fedge.seeds import derived_seed, generator
@@ -41,12 +44,13 @@ from fedge.types import (
     Front,
     Goal,
     Measurement,
+    MemoryUse,
     Modes,
     NamedArrays,
     PowerMode,
     Predictions,
     ProfileTable,
-    TrainOptions,
+    Scale,
     TrainResult,
 )
 from fedge.wire import Answer, Ask
@@ -75,6 +79,10 @@ class Seat:
     """Which modes of ``surface`` those are."""
     serving: Serving | None = None
     """Its standing service, over every mode of ``surface``."""
+    means: Means | None = None
+    """What it has to train with; None where nobody knows what a minibatch needs."""
+    scale: Scale | None = None
+    """What it trains at where that is not what is asked for; ``surface``, ``truth`` and ``steps`` are of that."""
 
 
 def seat_of(experiment: Experiment, index: int) -> Seat:
@@ -103,7 +111,26 @@ def _seat(experiment: Experiment, board: Board, share: NDArray[np.int64]) -> Sea
     allowed = rounds.choosable_with(surface.modes, kind.spec.presets.values())
     references = references_of(board, experiment.workload)
     link, serving = link_of(board.entry.link), serving_of(board, kind, experiment.seed)
-    return Seat(board, kind, surface, surface.where(allowed), references, link, share, steps, allowed, serving)
+    means = board_means(experiment, board, kind.spec, lambda: task_of(experiment))
+    return Seat(board, kind, surface, surface.where(allowed), references, link, share, steps, allowed, serving, means)
+
+
+def _seat_at(seat: Seat, tried: Try | None) -> Seat:
+    """The seat of a round at a try's scale, cached; the modes stay the very same."""
+    scale = None if tried is None else fitting.mark_of(seat.means, tried.scale)
+    if scale is None or seat.means is None or tried is None:
+        return seat
+    known = _AT_SCALE.get((seat, scale))
+    if known is not None:
+        return known
+    ratio, steps = seat.means.ratio(scale), fitting.steps_at(seat.steps, seat.means.asked, scale)
+    made = dataclasses.replace(
+        seat, surface=slower(seat.surface, ratio), truth=slower(seat.truth, ratio), steps=steps, scale=scale
+    )
+    if len(_AT_SCALE) >= SEATS:
+        _AT_SCALE.pop(next(iter(_AT_SCALE)))
+    _AT_SCALE[seat, scale] = made
+    return made
 
 
 @lru_cache(maxsize=4)
@@ -144,8 +171,10 @@ def answer(
 
 
 def _front(experiment: Experiment, seat: Seat, ask: Ask) -> Answer:
+    tried = _first_try(seat, ask)
+    seat = _seat_at(seat, tried)
     duty = _duty(experiment, seat, ask)
-    player = _player(experiment, seat, ask, _board(experiment, seat, ask, duty), duty)
+    player = _player(experiment, seat, ask, _board(experiment, seat, ask, duty), duty, tried)
     own = ask.state.measurements
     shared = rounds.believed(player, own, ask.shared)
     steps = seat.steps + rounds.warm_up_steps(own)
@@ -153,20 +182,49 @@ def _front(experiment: Experiment, seat: Seat, ask: Ask) -> Answer:
     return Answer(seat.board.name, front=front, samples=len(seat.share))
 
 
+def _first_try(seat: Seat, ask: Ask) -> Try | None:
+    return None if seat.means is None else fitting.first_try(seat.means, ask.state)
+
+
 def _round(
     experiment: Experiment, seat: Seat, ask: Ask, arrays: NamedArrays, teller: Teller
+) -> tuple[Answer, TrainResult | None]:
+    """A round at the first scale that does not run out of memory; an answer with ``error`` where all of them do."""
+    tried, means = _first_try(seat, ask), seat.means
+    while True:
+        try:
+            return _round_at(experiment, _seat_at(seat, tried), ask, arrays, teller, tried)
+        except OutOfMemory:
+            assert tried is not None
+            assert means is not None
+            lost_s = _lost_s(_seat_at(seat, tried))
+            following = fitting.next_try(means, tried, lost_s)
+            if following is None:
+                state = fitting.state_after_failure(means, tried, ask, lost_s)
+                return Answer(seat.board.name, state=state, error=fitting.refusal(means, tried)), None
+            tried = following
+
+
+def _lost_s(seat: Seat) -> float:
+    """What a try takes that runs out of memory: as long as its first minibatch in the fastest mode (estimated)."""
+    return (1.0 + WARM_UP_STEPS) * float(seat.surface.step_s[seat.surface.row(top_mode(seat.surface))])
+
+
+def _round_at(
+    experiment: Experiment, seat: Seat, ask: Ask, arrays: NamedArrays, teller: Teller, tried: Try | None
 ) -> tuple[Answer, TrainResult]:
     duty = _duty(experiment, seat, ask)
     board = _board(experiment, seat, ask, duty)
     start_c = board.temperature_c
-    player = _player(experiment, seat, ask, board, duty)
+    player = _player(experiment, seat, ask, board, duty, tried)
     link = seat.link.transfer(ask.model_bytes)
     first = not ask.state.measurements
     truth = _truth(seat, duty)
     prior_apes = _apes(player.predictor.fit([]).predict(player.candidates), truth) if first else (None, None)
     goal = dataclasses.replace(ask.goal or Goal(ask.policy, seat.steps), steps=seat.steps)
     teller.say(device=seat.kind.spec.name)
-    training = TellingTraining(_training(experiment, seat, ask, arrays), teller)
+    peak_mb = _peak_mb(experiment, seat, tried)
+    training = TellingTraining(_training(experiment, seat, ask, arrays, tried, peak_mb), teller)
     telling_player = told_by(player, teller, seat.steps)
     played = rounds.play(telling_player, goal, ask.state.measurements, link, training, ask.shared)
     apes = _apes(played.predictions, truth)
@@ -178,6 +236,7 @@ def _round(
         asked_steps=seat.steps,
         samples=len(seat.share),
         temperature_c=board.temperature_c,
+        memory=_memory(seat, tried, ask, peak_mb),
     )
     report = dataclasses.replace(
         told,
@@ -188,15 +247,30 @@ def _round(
         power_ape=apes[1],
     )
     trace = trace_of_round(report, player.waiting, board.thermal, start_c)
-    state = rounds.state_after(ask, played, report)
+    learnt = None if tried is None or seat.means is None else fitting.learnt(seat.means, tried, peak_mb)
+    state = rounds.state_after(ask, played, report, learnt)
     return Answer(seat.board.name, played.front, report, state, trace=trace), played.trained
 
 
-def _training(experiment: Experiment, seat: Seat, ask: Ask, arrays: NamedArrays) -> Training:
-    work = experiment.workload
-    options = TrainOptions(seat.steps, work.batch_size, work.learning_rate, work.momentum, ask.proximal_mu)
+def _training(
+    experiment: Experiment, seat: Seat, ask: Ask, arrays: NamedArrays, tried: Try | None, peak_mb: float | None
+) -> Training:
+    scale = Scale(experiment.workload.batch_size) if tried is None else tried.scale
+    options = fitting.options_at(experiment.workload, seat.steps, scale, ask.proximal_mu)
     seed = derived_seed(experiment.seed, seat.board.name, ask.round, "train")
-    return task_of(experiment).start(arrays, seat.share, seed, options)
+    training = task_of(experiment).start(arrays, seat.share, seed, options)
+    return training if seat.means is None or peak_mb is None else Guarded(training, peak_mb, seat.means.limit_mb)
+
+
+def _peak_mb(experiment: Experiment, seat: Seat, tried: Try | None) -> float | None:
+    """What a minibatch truly takes; None where nobody knows."""
+    if tried is None or seat.means is None:
+        return None
+    return true_peak_mb(seat.means, tried.scale, seat.board.name, experiment.seed)
+
+
+def _memory(seat: Seat, tried: Try | None, ask: Ask, peak_mb: float | None) -> MemoryUse | None:
+    return None if tried is None or seat.means is None else fitting.use_of(seat.means, tried, ask.state, peak_mb)
 
 
 def _board(experiment: Experiment, seat: Seat, ask: Ask, duty: Duty | None = None) -> EmulatedBoard:
@@ -249,6 +323,8 @@ def _predicted(seat: Seat, predictor: str, idle_w: float, measurements: tuple[Me
     if known is not None and known[0] == (predictor, measurements):
         return known[1]
     learner = predictor_for(predictor, knowledge_of(seat.kind, seat.references, idle_w))
+    if seat.means is not None:
+        learner = CarryingPredictor(learner, seat.means, seat.scale)
     predictions = learner.fit(measurements).predict(seat.truth.modes)
     if len(_LAST) >= SEATS:
         _LAST.pop(next(iter(_LAST)))
@@ -256,6 +332,7 @@ def _predicted(seat: Seat, predictor: str, idle_w: float, measurements: tuple[Me
     return predictions
 
 
+_AT_SCALE: dict[tuple[Seat, Scale], Seat] = {}
 _LAST: dict[Seat, tuple[tuple[str, tuple[Measurement, ...]], Predictions]] = {}
 
 
@@ -281,7 +358,9 @@ class _Remembering:
         return Predictions(modes, *(column[duty.keep] for column in columns))
 
 
-def _player(experiment: Experiment, seat: Seat, ask: Ask, board: EmulatedBoard, duty: Duty | None) -> rounds.Player:
+def _player(
+    experiment: Experiment, seat: Seat, ask: Ask, board: EmulatedBoard, duty: Duty | None, tried: Try | None
+) -> rounds.Player:
     maxn, idle_w = top_mode(seat.surface), _rest_w(seat)
     knowledge = knowledge_of(seat.kind, seat.references, idle_w)
     inner = _Remembering(seat, experiment.predictor, idle_w, duty)
@@ -299,7 +378,8 @@ def _player(experiment: Experiment, seat: Seat, ask: Ask, board: EmulatedBoard, 
         ask.state.allowed_s,
         ask.policy == rounds.WATTS,
     )
-    return player if duty is None else beside_service(player, duty, inner)
+    beside = player if duty is None else beside_service(player, duty, inner)
+    return beside if seat.means is None or tried is None else at_scale(beside, seat.means, tried, ask.state)
 
 
 def true_front(seat: Seat, player: rounds.Player, link_s: float) -> Front:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -17,7 +18,8 @@ from fedge.fleetsim.boards import link_of
 from fedge.node.samples import source_of
 from fedge.node.settings import NodeSettings
 from fedge.node.training import STRETCH_LIMIT_S, load
-from fedge.types import LinkUse
+from fedge.rounds.fitting import steps_at
+from fedge.types import LinkUse, Scale
 from fedge.wire import Ask
 from fedge.worker.client import Client
 
@@ -32,12 +34,19 @@ class Post:
     worker: Client
     samples: int
     recorded: bool = False
+    scale: Scale | None = None
+    """What is trained at in this round, where that is not what the experiment asks for."""
 
     @property
     def steps(self) -> int:
         """Minibatches in the board's share of a round."""
         work = self.experiment.workload
-        return rounds.steps_of(self.samples, work.batch_size, work.local_epochs)
+        steps = rounds.steps_of(self.samples, work.batch_size, work.local_epochs)
+        return steps if self.scale is None else steps_at(steps, Scale(work.batch_size), self.scale)
+
+    def at(self, scale: Scale | None) -> Post:
+        """The same post at another scale."""
+        return self if scale == self.scale else dataclasses.replace(self, scale=scale)
 
     def link(self, ask: Ask) -> LinkUse:
         """The transfer of the model, as the fleet's entry describes the board's network."""

@@ -17,6 +17,7 @@ from fedge.fleetsim.boards import idle_power, priors_of, references_of
 from fedge.fleetsim.tracing import link_phases
 from fedge.interfaces import Device
 from fedge.modes import grid
+from fedge.node.fitting import Tries
 from fedge.node.noting import Noting
 from fedge.node.post import Post, task_of
 from fedge.node.serving import Heard, ServingDevice, Stood, install, stood
@@ -26,12 +27,13 @@ from fedge.node.watchdog import TrainingUntil, Watchdog, watched
 from fedge.physics.knowledge import Knowledge
 from fedge.policies import policy_for, waiting_mode
 from fedge.predictors import predictor_for
+from fedge.rounds.fitting import ScaledDevice, at_scale, options_at
 from fedge.rounds.serving import beside_service, waiting_beside
 from fedge.rounds.telling import TellingTraining, told_by
 from fedge.seeds import derived_seed
 from fedge.telemetry.telling import Teller
 from fedge.telemetry.tracing import shifted
-from fedge.types import Goal, Measurement, Modes, NamedArrays, PowerMode, TrainOptions, TrainResult
+from fedge.types import Goal, Measurement, Modes, NamedArrays, PowerMode, Scale, TrainResult
 from fedge.wire import Answer, Ask
 
 logger = logging.getLogger(__name__)
@@ -44,8 +46,11 @@ to stop within one, and nothing but the earlier measurements is left. Chosen by 
 def front(post: Post, ask: Ask) -> tuple[Answer, None]:
     """What the board offers before any round, and how many samples it has."""
     with post.here.board.held():
-        service = _service(post, ask)
-        player = _player(post, ask, service)
+        tries = Tries(post, ask)
+        tries.begin()
+        post = tries.here
+        service = _service(post, ask, tries)
+        player = _player(post, ask, service, tries)
         if service is not None:
             board = ServingDevice(post.here.board, Heard(service), service.duty.resting)
             player = dataclasses.replace(player, device=board)
@@ -57,22 +62,44 @@ def front(post: Post, ask: Ask) -> tuple[Answer, None]:
 
 
 def trained(post: Post, ask: Ask, arrays: NamedArrays, teller: Teller) -> tuple[Answer, TrainResult | None]:
-    """The board's share of a round, or as much of it as there was time for; raises ``WorkerFailed`` and the like."""
+    """The board's share of a round, or as much of it as there was time for; raises ``WorkerFailed`` and the like.
+
+    A try that runs out of memory is followed by smaller ones at once.
+    """
+    started_s = time.monotonic()
+    tries = Tries(post, ask)
+    tries.begin()
+    while True:
+        begun_s = time.monotonic()
+        try:
+            return _tried(tries, ask, arrays, teller, started_s)
+        except WorkerFailed as error:
+            failed = tries.after(error, begun_s)
+        if failed is not None:
+            return failed, None
+
+
+def _tried(
+    tries: Tries, ask: Ask, arrays: NamedArrays, teller: Teller, started_s: float
+) -> tuple[Answer, TrainResult | None]:
+    """The board's share at the present try's scale, of a round that began at ``started_s``."""
+    post = tries.here
     work, link = post.experiment.workload, post.link(ask)
     goal = dataclasses.replace(ask.goal or Goal(ask.policy, post.steps), steps=post.steps)
     seed = derived_seed(post.experiment.seed, post.board.name, ask.round, "train")
-    options = TrainOptions(post.steps, work.batch_size, work.learning_rate, work.momentum, ask.proximal_mu)
+    options = options_at(work, post.steps, post.scale or Scale(work.batch_size), ask.proximal_mu)
     dog, training = Watchdog(), None
-    started_s = time.monotonic()
-    service = _installed(post, ask)
+    service = _installed(post, ask, tries)
     heard = None if service is None else Heard(service)
     sampler = post.here.sampler
     watching = Watching(_beside(post, service, heard), sampler.samples, RealClock(), sampler.period_s)
-    device = Noting(watching, lambda: _left_s(ask, started_s))
+    metered = watching if post.scale is None else ScaledDevice(watching, post.scale)
+    device = Noting(metered, lambda: _left_s(ask, started_s))
     try:
-        barks_s = None if ask.cancel_s is None else ask.cancel_s + SPARE_S
+        left_s = _left_s(ask, started_s)
+        barks_s = None if left_s is None else left_s + SPARE_S
         with watched(post.worker.cancel, barks_s, dog), post.here.board.held():
-            player = told_by(dataclasses.replace(_player(post, ask, service), device=device), teller, post.steps)
+            player = told_by(_player(post, ask, service, tries, device), teller, post.steps)
             training = WorkerTraining(post.worker, arrays, None, seed, options, hear=_ear(heard))
             until = TellingTraining(TrainingUntil(training, dog), teller)
             played = rounds.play(player, goal, ask.state.measurements, link, until, ask.shared)
@@ -91,10 +118,11 @@ def trained(post: Post, ask: Ask, arrays: NamedArrays, teller: Teller) -> tuple[
         asked_steps=post.steps,
         samples=post.samples,
         temperature_c=post.here.hottest_c(),
+        memory=tries.use(training.peak_mb),
     )
     whole = ask.cancel_s is None or report.steps == report.asked_steps
     told = None if whole else _too_late(report.steps, post, time.monotonic() - started_s)
-    state = rounds.state_after(ask, played, report)
+    state = rounds.state_after(ask, played, report, tries.learnt(training.peak_mb))
     trace = watching.trace(*link_phases(report, player.waiting))
     return Answer(post.board.name, played.front, report, state, error=told, cut=not whole, trace=trace), played.trained
 
@@ -120,17 +148,17 @@ def _cut(post: Post, ask: Ask, measured: Sequence[Measurement], done: int, after
     return Answer(post.board.name, state=state, error=_too_late(done, post, after_s), cut=True)
 
 
-def _installed(post: Post, ask: Ask) -> Stood | None:
+def _installed(post: Post, ask: Ask, tries: Tries) -> Stood | None:
     """The board's standing service, standing in its worker; None where its entry has none."""
     with post.here.board.held():
-        service = _service(post, ask)
+        service = _service(post, ask, tries)
     if service is not None:
         seed = derived_seed(post.experiment.seed, post.board.name, "requests")
         install(post.worker, service, task_of(post.experiment), seed)
     return service
 
 
-def _service(post: Post, ask: Ask) -> Stood | None:
+def _service(post: Post, ask: Ask, tries: Tries) -> Stood | None:
     """What the board's standing service asks of it in this round."""
     spec, own = post.board.entry.serving, ask.state.measurements
     if spec is None:
@@ -138,7 +166,7 @@ def _service(post: Post, ask: Ask) -> Stood | None:
     device, candidates = post.here.catalogued, _candidates(post)
     pinned = waiting_mode(ask.policy, post.here.board.spec, candidates)
     stay = (post.here.board.spec.maxn, *((pinned,) if ask.policy.startswith("preset:") else ()))
-    inner = predictor_for(post.experiment.predictor, _knowledge(post))
+    inner = tries.carried(predictor_for(post.experiment.predictor, _knowledge(post)))
     return stood(spec, device, candidates, inner, own, stay)
 
 
@@ -161,13 +189,14 @@ def _knowledge(post: Post) -> Knowledge:
     return Knowledge(spec.maxn, priors, references, post.here.board.idle_w(spec.maxn))
 
 
-def _player(post: Post, ask: Ask, service: Stood | None) -> rounds.Player:
+def _player(post: Post, ask: Ask, service: Stood | None, tries: Tries, device: Device | None = None) -> rounds.Player:
+    """The player of a round, on ``device`` where that is not the board itself."""
     experiment, spec = post.experiment, post.here.board.spec
     candidates, knowledge = _candidates(post), _knowledge(post)
-    inner = predictor_for(experiment.predictor, knowledge)
+    inner = tries.carried(predictor_for(experiment.predictor, knowledge))
     player = rounds.Player(
         post.board.name,
-        post.here.board,
+        device or post.here.board,
         inner,
         policy_for(ask.policy),
         work_of(post.board.entry, experiment.workload),
@@ -179,7 +208,10 @@ def _player(post: Post, ask: Ask, service: Stood | None) -> rounds.Player:
         ask.state.allowed_s,
         ask.policy == rounds.WATTS,
     )
-    return player if service is None else beside_service(player, service.duty, inner)
+    beside = player if service is None else beside_service(player, service.duty, inner)
+    if tries.means is None or tries.tried is None:
+        return beside
+    return at_scale(beside, tries.means, tries.tried, ask.state)
 
 
 def _waiting(post: Post, ask: Ask, candidates: Modes, service: Stood | None) -> PowerMode:

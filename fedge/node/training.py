@@ -41,6 +41,8 @@ class WorkerTraining:
         self._worker, self._hear = worker, hear
         self.done = 0
         """Minibatches done so far, as the worker told last."""
+        self.peak_mb: float | None = None
+        """The most memory that the worker held so far; None where it does not tell."""
         begin = {
             "seed": seed,
             "options": {
@@ -49,6 +51,7 @@ class WorkerTraining:
                 "learning_rate": options.learning_rate,
                 "momentum": options.momentum,
                 "proximal_mu": options.proximal_mu,
+                **({} if options.width == 1.0 else {"width": options.width}),
             },
         }
         with failing():
@@ -58,6 +61,8 @@ class WorkerTraining:
         with self._going_on():
             told, _ = self._worker.train(steps=steps)
         self.done = int(told["done"])
+        if told.get("peak_mb") is not None:
+            self.peak_mb = float(told["peak_mb"])
         self._hear(told)
         stopped = told.get("stopped")
         if stopped:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 
 from fedge.interfaces import Training
@@ -51,8 +52,8 @@ class Course:
 
     @property
     def spent_s(self) -> float:
-        """Seconds of work so far."""
-        return sum(part.work_s for part in self.parts)
+        """Seconds of work so far, and of what was lost before."""
+        return sum(part.work_s for part in self.parts) if self.parts else self.player.lost_s
 
     @property
     def warm_up(self) -> float:
@@ -89,6 +90,8 @@ class Course:
         device = self.player.device
         with device.in_mode(mode):
             measured = device.measure(self.player.workload, steps, self.training.advance, self._limit_s())
+        if not self.parts and self.player.lost_s:
+            measured = dataclasses.replace(measured, lost_s=self.player.lost_s)
         self.parts.append(measured)
         limit_s = self._limit_s()
         self.stopped = measured.steps < steps or self.left == 0 or (limit_s is not None and limit_s <= 0.0)

@@ -54,6 +54,8 @@ class Player:
     """Whether its fronts also hold the modes that draw least for their speed: some plans limit the watts."""
     usual: Callable[[Sequence[Measurement]], Sequence[Measurement]] = as_seen
     """Measurements as the modes would usually be: a standing service takes another share of a short stretch."""
+    lost_s: float = 0.0
+    """Seconds of this round that tries which ran out of memory took before."""
 
 
 @dataclass(frozen=True, slots=True)

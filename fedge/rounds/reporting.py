@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedge.rounds.player import Played, Player
-from fedge.types import LinkUse, RoundReport
+from fedge.types import LinkUse, MemorySeen, MemoryUse, RoundReport
 from fedge.wire import Ask, BoardState
 
 REMEMBERED = 30
@@ -19,6 +19,7 @@ def report_of(
     asked_steps: int,
     samples: int,
     temperature_c: float | None,
+    memory: MemoryUse | None = None,
 ) -> RoundReport:
     """The report of round ``number`` on a share of ``samples``; what only an emulated board can know is None."""
     return RoundReport(
@@ -43,11 +44,19 @@ def report_of(
         shared_samples=played.shared_samples,
         mixed=played.mixed,
         asked_steps=asked_steps,
+        memory=memory,
     )
 
 
-def state_after(ask: Ask, played: Played, report: RoundReport) -> BoardState:
-    """What the board remembers when the round that ``ask`` asked for is over."""
-    allowed_s = (*ask.state.allowed_s, *(() if played.allowed_s is None else (played.allowed_s,)))[-REMEMBERED:]
+def state_after(
+    ask: Ask, played: Played, report: RoundReport, memory: tuple[MemorySeen, ...] | None = None
+) -> BoardState:
+    """What the board remembers when the round that ``ask`` asked for is over, and what it learnt of its ``memory``.
+
+    What rounds at another scale allowed per minibatch is forgotten.
+    """
+    before_s = () if report.memory is not None and report.memory.changed else ask.state.allowed_s
+    allowed_s = (*before_s, *(() if played.allowed_s is None else (played.allowed_s,)))[-REMEMBERED:]
     measurements = (*ask.state.measurements, *report.parts)
-    return BoardState(measurements, report.temperature_c, ask.start_s + report.busy_s, allowed_s)
+    seen = ask.state.memory if memory is None else memory
+    return BoardState(measurements, report.temperature_c, ask.start_s + report.busy_s, allowed_s, seen)

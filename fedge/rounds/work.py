@@ -45,5 +45,6 @@ def together(first: Measurement, more: Measurement) -> Measurement:
         switch_s=first.switch_s,
         time_se_log=math.hypot(first.steps * first.time_se_log, more.steps * more.time_se_log) / steps,
         power_se_log=math.hypot(first.steps * first.power_se_log, more.steps * more.power_se_log) / steps,
+        lost_s=first.lost_s + more.lost_s,
         service=service.together(first.service, more.service),
     )

@@ -143,10 +143,27 @@ class ClientRow:
     """Emulated boards: the share of the requests that were played one by one; the rest is taken to go likewise."""
     train_steps_per_s: float | None = None
     """Training minibatches per second of work beside the service."""
+    batch_size: int | None = None
+    width: float | None = None
+    """What was trained at: samples of a minibatch, and the part of every layer's channels. None where nobody knows
+    what a step needs, like all that follow, and in tables of older runs."""
+    memory_mb: float | None = None
+    """The peak of the training, as told by the board."""
+    predicted_memory_mb: float | None = None
+    memory_limit_mb: float | None = None
+    """What it was thought to need before, and what it might use."""
+    out_of_memory: int | None = None
+    lost_s: float | None = None
+    """Tries that ran out of memory in this round, and what they took; a part of ``work_s``."""
+    lowered: str | None = None
+    """What was lowered beside the experiment and why; None where nothing was."""
 
 
 RECORDED = "recorded"
 """The kind of event that tells of a real board which is a recorded folder: its figures were written there."""
+
+MEMORY = "memory"
+"""The kind of event that tells what a board lowered, or need not lower any more, to fit into its memory."""
 
 
 @dataclass(frozen=True, slots=True)

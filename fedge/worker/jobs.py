@@ -12,6 +12,7 @@ from fedge.worker import networks
 from fedge.worker.fields import BadField, NoTask, a_count, a_number, a_text, an_object, seconds
 from fedge.worker.interleaving import Spent
 from fedge.worker.parts import Facts, Parts
+from fedge.worker.peaks import PeakMeter
 from fedge.worker.refusal import Refusal, Stopped, error_reply
 from fedge.worker.serving import Serving, arrivals_from, service_of, training_share_of
 from fedge.worker.slot import Job, Reply
@@ -54,6 +55,7 @@ class Runner:
         """Not empty once only a new process can help."""
         self.serving = Serving(self._failure, parts.release, time.monotonic)
         self._training: Any = None
+        self._peak = PeakMeter()
         self._of = 0
 
     def prepare(self) -> None:
@@ -187,7 +189,7 @@ class Runner:
         job.done = training.done
         header = {"ok": True, "done": training.done, "of": self._of, "seconds": [float(one) for one in taken_s]}
         header.update(stopped=_stopped(job), loss=None, accuracy=None)
-        header["first_step_after_s"] = job.first_step_s
+        header.update(first_step_after_s=job.first_step_s, peak_mb=self._peak.peak_mb())
         if not job.header.get("finish", False):
             return header, {}
         result, self._training = training.result(), None
@@ -205,6 +207,7 @@ class Runner:
         except TypeError as error:
             raise BadField("begin.options", str(error), "the options of the trainer") from error
         self._training = None
+        self._peak.forget()
         share = job.arrays.pop("share", None)
         if share is not None:
             share = share.copy()  # lives as long as the training, the request's memory is used again

@@ -10,6 +10,7 @@ KINDS = {
     "hash": "a task file is not the one that was promised",
     "bad-source": "a task or its data is not what was promised, or lies outside the roots",
     "oom": "memory ran out, on the GPU or the board; the worker is usable again",
+    "narrow": "a network of which no narrow one can be made",
     "failed": "an exception in the task, or a test, a load or a request cancelled; the worker is usable again",
 }
 """Every kind that an answer's ``error`` can have. The client adds two of its own, ``unreachable`` and ``died``."""

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedge.worker import blocks, narrowing
 from fedge.worker.refusal import Refusal, Stopped
 from fedge.worker.sources import Data, Labels
 from fedge.worker.tasks import Task, cross_entropy, shape_of
@@ -30,6 +31,8 @@ TEST_PIXELS = TEST_BATCH * 3 * 32 * 32
 """Values at once at most, so that images of 224 x 224 pixels fit into a board's memory too. Chosen by us."""
 MOST_BATCH = 1 << 16
 """Samples of a minibatch at most: a slip beyond it would fill the memory before it is noticed. Chosen by us."""
+MOST_NARROW = 4
+"""Narrow networks that are kept; chosen by us."""
 PROFILE_RATE = 0.01
 """Learning rate of a profile's steps, which train nothing: small, so that no number overflows. Chosen by us."""
 TIGHT_MEMORY = (
@@ -52,17 +55,24 @@ class BadCall(Refusal):
 
 
 class Options(NamedTuple):
-    """How to train: ``steps`` minibatches of SGD; ``proximal_mu`` > 0 adds FedProx's pull to the start."""
+    """How to train: ``steps`` minibatches of SGD; ``proximal_mu`` > 0 adds FedProx's pull to the start.
+
+    With ``width`` below 1 only so large a part of every layer's channels, the leading ones (``narrowing``).
+    """
 
     steps: int
     batch_size: int
     learning_rate: float
     momentum: float = 0.9
     proximal_mu: float = 0.0
+    width: float = 1.0
 
 
 class Result(NamedTuple):
-    """What training gave: the new arrays, and the mean loss and accuracy over the minibatches done."""
+    """What training gave: the new arrays, and the mean loss and accuracy over the minibatches done.
+
+    The arrays of a narrow network are the leading blocks of the full one's (``blocks``).
+    """
 
     arrays: OwnArrays
     loss: float
@@ -137,6 +147,8 @@ class Trainer:
         self._feed = Feed(data, self.device)
         self._test_x, self._test_y = torch.from_numpy(data.test_x), torch.from_numpy(data.test_y)
         self._training: Optional[Training] = None
+        self._narrow: Dict[float, nn.Module] = {}
+        """Narrow networks by their width; kept, since to make one takes longer than a minibatch."""
         self.labels = data.train_y
         self.n_classes = data.classes
 
@@ -162,15 +174,21 @@ class Trainer:
     def start(self, arrays: Arrays, share: Optional[Labels], seed: int, options: Options) -> "Training":
         """Begin ``options.steps`` minibatches of SGD from ``arrays`` on the samples ``share``; None: on all.
 
-        ``seed`` fixes the order of the samples and the dropout. Raises ``BadCall`` for no samples, samples that there
-        are not, no steps, or arrays of another model. Starting again, or testing, ends a training begun before.
+        ``seed`` fixes the order of the samples and the dropout. ``arrays`` are the full model's, whatever the width.
+        Raises ``BadCall`` for no samples, samples that there are not, no steps, or arrays of another model,
+        ``NotNarrow`` for a width that the network cannot have. Starting again, or testing, ends a training begun
+        before.
         """
         chosen = self._checked_share(share, options)
-        self._load(arrays)
-        self._net.train()
+        net = self._loaded(arrays, options.width)
+        net.train()
         order = minibatches(chosen, options.steps, options.batch_size, np.random.default_rng(seed))
-        self._training = Training(self, Descent(self._net, self.task, options), order, seed, options)
+        self._training = Training(self, net, order, seed, options)
         return self._training
+
+    def narrow_shapes(self, width: float) -> Dict[str, Tuple[int, ...]]:
+        """The shapes of the arrays that training gives at a width below 1, by name; raises ``NotNarrow``."""
+        return {name: tuple(tensor.shape) for name, tensor in self._narrow_net(width).state_dict().items()}
 
     def evaluate(self, arrays: Arrays, stop: Callable[[], bool] = never) -> Tuple[float, float]:
         """Mean loss and accuracy over the whole test set; raises ``Stopped`` when ``stop`` says so before a batch."""
@@ -284,16 +302,33 @@ class Trainer:
         self._end()
         load_arrays(self._net, arrays)
 
+    def _loaded(self, arrays: Arrays, width: float) -> nn.Module:
+        """The network to train, with its arrays: the one kept warm, or a narrow one made for this training."""
+        if width == 1.0:
+            self._load(arrays)
+            return self._net
+        _check_arrays(self._net, arrays)
+        self._end()
+        net = self._narrow_net(width)
+        load_arrays(net, blocks.take(arrays, self.narrow_shapes(width)))
+        return net
+
+    def _narrow_net(self, width: float) -> nn.Module:
+        if width not in self._narrow:
+            while len(self._narrow) >= MOST_NARROW:
+                del self._narrow[next(iter(self._narrow))]
+            self._narrow[width] = narrowing.narrowed(self._fresh(seed=0), width, self._shape).to(self.device)
+        return self._narrow[width]
+
 
 class Training:
     """A client's part of a round, done in parts; ended by the trainer's next start, test or recovery."""
 
-    def __init__(
-        self, trainer: Trainer, descent: "Descent", order: Iterator[Labels], seed: int, options: Options
-    ) -> None:
+    def __init__(self, trainer: Trainer, net: nn.Module, order: Iterator[Labels], seed: int, options: Options) -> None:
         self.steps = options.steps
         self._trainer = trainer
-        self._descent: Optional[Descent] = descent
+        self._net: Optional[nn.Module] = net
+        self._descent: Optional[Descent] = Descent(net, trainer.task, options)
         self._order = order
         self._seen: List[Tuple[float, float]] = []
         with trainer.forked():
@@ -334,11 +369,12 @@ class Training:
         if not self._seen:
             raise BadCall("training", "no minibatch done", "at least one before the result is asked for")
         loss, accuracy = np.mean(self._seen, axis=0)
-        return Result(self._trainer.arrays(), float(loss), float(accuracy))
+        assert self._net is not None, "it goes with the descent"
+        return Result(_arrays(self._net), float(loss), float(accuracy))
 
     def end(self) -> None:
         """Let go of the memory that only training needs."""
-        self._descent = None
+        self._descent = self._net = None
 
     def _open(self) -> "Descent":
         if self._descent is None:

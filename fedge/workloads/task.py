@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import numpy as np
@@ -50,13 +51,21 @@ class ImageTask:
         with _said_as_bad_input():
             return self.trainer.initial_arrays(seed)
 
+    def narrow_shapes(self, width: float) -> Mapping[str, tuple[int, ...]]:
+        """The shapes of the arrays that training gives at a ``width`` below 1, by name.
+
+        Raises ``BadInput`` for a network that cannot be narrowed.
+        """
+        with _said_as_bad_input():
+            return self.trainer.narrow_shapes(width)
+
     def start(self, arrays: NamedArrays, share: NDArray[np.int64], seed: int, options: TrainOptions) -> ImageTraining:
         """Begin ``options.steps`` minibatches of SGD from ``arrays`` on the samples ``share``.
 
         ``seed`` fixes the order of the samples and the dropout. Raises ``BadInput`` for an empty share, no steps, or
         arrays of another model. Starting again, or evaluating, ends a training that was not finished.
         """
-        given = Options(options.steps, options.batch_size, options.learning_rate, options.momentum, options.proximal_mu)
+        given = Options(*dataclasses.astuple(options))
         with _said_as_bad_input():
             return ImageTraining(self.trainer.start(arrays, share, seed, given))
 

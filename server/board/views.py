@@ -226,6 +226,10 @@ class BoardRound:
     latency_budget_s: float | None = None
     train_steps_per_s: float | None = None
     """Of its standing inference service; None without one. Late are those dropped, too."""
+    lowered: str | None = None
+    """What it lowered to fit into its memory, and why; None where nothing was."""
+    memory_mb: float | None = None
+    memory_limit_mb: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -446,6 +450,9 @@ def board_round(row: ClientRow) -> BoardRound:
         latency_p99_s=row.latency_p99_s,
         latency_budget_s=row.latency_budget_s,
         train_steps_per_s=row.train_steps_per_s,
+        lowered=row.lowered,
+        memory_mb=row.memory_mb,
+        memory_limit_mb=row.memory_limit_mb,
     )
 
 

@@ -83,6 +83,15 @@ function service(rounds) {
   $("p-service").textContent = `Service in round ${last.round}: ${held}, ${last.late_requests} late or dropped; ${number(last.train_steps_per_s, 3)} minibatches trained per second.`;
 }
 
+// What the board lowered in its last round to fit into its memory.
+function memory(rounds) {
+  const last = rounds.at(-1);
+  $("p-memory").hidden = !last?.lowered;
+  if (!last?.lowered) return;
+  const peak = last.memory_mb ? `; peak ${number(last.memory_mb, 3)} MB` : "";
+  $("p-memory").textContent = `Lowered to fit into its memory in round ${last.round}: ${last.lowered}${peak}.`;
+}
+
 function charts() {
   if (!history) return;
   const { curve, rounds, board } = history, unix = history.clock === "unix";
@@ -118,6 +127,7 @@ async function read(seconds) {
   $("p-curve").textContent = history.sampled ? "" : "(from round reports: there are no samples)";
   table(history.rounds);
   service(history.rounds);
+  memory(history.rounds);
   events(history.events, history.clock === "unix");
   charts();
   panel.dataset.read = wanted;

@@ -1,0 +1,142 @@
+"""The example of boards with little memory, run and reported: who lowered what, why, and that the fleet learns."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import plotly.graph_objects as go
+import pytest
+
+pytest.importorskip("torch", reason="boards really train")
+
+from experiments import cli, memory_notes
+from experiments.live import summary_table
+from experiments.report import memory
+from experiments.report.page import write_report
+from experiments.report.runs import Run, load_run
+from experiments.report.table_files import write_tables
+from experiments.schema import load_experiment
+from fedge.telemetry.reading import read_rows
+from fedge.telemetry.rows import MEMORY, ClientRow, EventRow, RoundRow, SampleRow
+
+pytestmark = pytest.mark.slow
+
+ENOUGH = ("fleet.1.memory_mb=8000", "fleet.2.memory_mb=8000")
+POINTS = 0.05
+"""How much less accurate the fleet with narrow clients may be."""
+
+
+def played(root: Path, out: Path, *settings: str) -> Path:
+    command = ["fedge", "run", str(root / "experiments/configs/memory.yaml"), "--out", str(out)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", [*command, *(part for one in settings for part in ("--set", one))])
+        with pytest.raises(SystemExit, match="0"):
+            cli.main()
+    return out
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, project_root: Path) -> Run:
+    return load_run(played(project_root, tmp_path_factory.mktemp("memory") / "run"))
+
+
+def scales(rows: list[ClientRow]) -> set[tuple[int | None, float | None]]:
+    return {(row.batch_size, row.width) for row in rows if row.status == "done"}
+
+
+def test_boards_with_little_memory_train_smaller_and_the_others_as_asked(run: Run) -> None:
+    by_kind = {
+        kind: scales([row for row in run.clients if row.board.startswith(kind)])
+        for kind in ("agx-orin-64gb", "shared", "nano")
+    }
+    assert by_kind["agx-orin-64gb"] == {(8, 1.0)}
+    assert (4, 1.0) in by_kind["shared"]
+    assert any(width is not None and width < 1.0 for _, width in by_kind["nano"])
+    for row in run.clients:
+        if row.status == "done":
+            assert row.memory_mb is not None
+            assert row.memory_limit_mb is not None
+            assert row.memory_mb <= row.memory_limit_mb
+
+
+def test_predictions_come_nearer_to_the_peaks(run: Run) -> None:
+    last = [row for row in run.clients if row.round == run.rounds[-1].round]
+    for row in last:
+        assert row.predicted_memory_mb == pytest.approx(row.memory_mb, rel=0.05)
+
+
+def test_it_learns_nearly_as_well_as_a_fleet_with_memory_enough(run: Run, tmp_path: Path, project_root: Path) -> None:
+    full = load_run(played(project_root, tmp_path / "full", *ENOUGH))
+    assert {row.width for row in full.clients} == {1.0}
+    assert run.summary["final_accuracy"] > full.summary["final_accuracy"] - POINTS
+    assert "lowered" not in full.summary
+    assert memory.section(full) == ()
+
+
+def test_the_summary_and_the_yaml_say_what_was_lowered_and_the_yaml_still_runs(run: Run) -> None:
+    lowered = run.summary["lowered"]
+    assert any("batch 8 -> 4" in told["why"] and "MB allowed" in told["why"] for told in lowered.values())
+    text = (run.folder / "run.yaml").read_text(encoding="utf-8")
+    for board, told in lowered.items():
+        assert f"#   {board}, round {told['round']}: {told['why']}" in text
+    assert load_experiment(run.folder / "run.yaml") == run.experiment
+    memory_notes.note(run.folder, run.summary)
+    assert (run.folder / "run.yaml").read_text(encoding="utf-8") == text
+    assert json.dumps(lowered)
+
+
+def test_changes_are_events(run: Run) -> None:
+    told = [event for event in read_rows(run.folder, EventRow) if event.kind == MEMORY]
+    assert {event.board for event in told} >= {"nano-1", "nano-2"}
+    assert all(event.message for event in told)
+
+
+def test_the_report_has_a_section_whose_chart_plotly_takes(run: Run, tmp_path: Path) -> None:
+    (section,) = memory.section(run)
+    (chart,) = section.charts
+    go.Figure(chart.data, chart.layout)
+    assert len({trace["name"] for trace in chart.data}) == len(run.summary["lowered"])
+    write_report([run.folder], tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "<h2>Memory</h2>" in page
+    assert "batch 8 -&gt; 4" in page
+    assert tmp_path / "tables/memory.csv" in write_tables([run.folder], tmp_path / "tables")
+
+
+def test_the_terminal_tells_of_it(run: Run) -> None:
+    from rich.console import Console
+
+    with Console(width=250, record=True) as console:
+        console.print(summary_table(run.summary))
+    assert "batch 8 -> 4" in console.export_text()
+
+
+@pytest.mark.xdist_group("simulations")
+def test_local_and_sim_write_the_same_rows_and_model(tmp_path: Path, project_root: Path) -> None:
+    few = ("rounds=3", "workload.local_epochs=0.5")
+    local = played(project_root, tmp_path / "local", *few)
+    sim = played(project_root, tmp_path / "sim", *few, "backend=sim")
+    for kind in (RoundRow, ClientRow, EventRow, SampleRow):
+        assert read_rows(local, kind) == read_rows(sim, kind)
+    assert (local / "model.safetensors").read_bytes() == (sim / "model.safetensors").read_bytes()
+    assert any((row.width or 1.0) < 1.0 for row in read_rows(sim, ClientRow))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("strategy.name=FedBuff", "strategy.options.buffer_size=2", "rounds=6"),
+        ("strategy.name=FedAsync", "rounds=6"),
+        ("late.action=partial", "policy.name=maxn", "late.grace=0"),
+        ("late.action=discount", "late.grace=0"),
+    ],
+)
+def test_narrow_clients_go_with_every_way_of_merging(
+    tmp_path: Path, project_root: Path, settings: tuple[str, ...]
+) -> None:
+    out = played(project_root, tmp_path / "run", "rounds=4", "workload.local_epochs=0.5", *settings)
+    rows = read_rows(out, RoundRow)
+    assert rows[-1].accuracy > 0.5
+    assert any((row.width or 1.0) < 1.0 for row in read_rows(out, ClientRow))
