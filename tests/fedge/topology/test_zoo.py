@@ -25,10 +25,24 @@ SIDES = {"inception_v3": 299, "vit_h_14": 56, "maxvit_t": 224}
 """Images as small as the network takes, else of 64 pixels."""
 WHOLE_WIDTHS = ("vit_", "swin_", "maxvit", "convnext")
 """Networks whose width between layers stays, since attention or LayerNorm reads it; their hidden layers are cut."""
-FAMILIES = (
-    "alexnet convnext_tiny densenet121 efficientnet_b0 googlenet mnasnet0_5 mobilenet_v2 mobilenet_v3_small "
-    "regnet_y_400mf resnet18 resnext50_32x4d shufflenet_v2_x0_5 squeezenet1_1 swin_t swin_s vit_b_32"
-).split()
+FAMILIES = [
+    "alexnet",
+    "convnext_tiny",
+    "densenet121",
+    "efficientnet_b0",
+    "googlenet",
+    "mnasnet0_5",
+    "mobilenet_v2",
+    "mobilenet_v3_small",
+    "regnet_y_400mf",
+    "resnet18",
+    "resnext50_32x4d",
+    "shufflenet_v2_x0_5",
+    "squeezenet1_1",
+    "swin_t",
+    "swin_s",
+    "vit_b_32",
+]
 
 
 @pytest.mark.slow

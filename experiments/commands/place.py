@@ -1,0 +1,278 @@
+"""``fedge place``: plans inference over a board's accelerators, prints the choice and why, writes JSON and a page."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from experiments.commands.outputs import check_output
+from fedge.devices.catalogue import find
+from fedge.errors import BadInput
+from fedge.layers.network import NetworkCost
+from fedge.layers.source import network_of, read_shape
+from fedge.placement.accelerators import Board
+from fedge.placement.boards import MAXIMUM, board_of
+from fedge.placement.curves import Curve, curves
+from fedge.placement.execution.here import HERE, here_board
+from fedge.placement.fitting import Fitted, fit, kind_of
+from fedge.placement.goals import CHOICES, Goal, Objective
+from fedge.placement.measurements import Measured, read_measurements
+from fedge.placement.outcome import Outcome
+from fedge.placement.planner import Nearest, Plan, nearest, plan
+from fedge.placement.support import split
+from fedge.telemetry import run_folder
+from fedge.types import Label
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+LARGEST_BATCH, MOST_BATCHES = 4096, 16
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The options as they were typed."""
+
+    model: str
+    device: str
+    rate_hz: float | None = None
+    objective: str | None = None
+    max_power_w: float | None = None
+    max_latency_s: float | None = None
+    batches: str = "1,2,4,8,16,32,64,128"
+    instances: int = 1
+    on: str | None = None
+    measurements: Path | None = None
+    input_shape: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """Everything that is shown."""
+
+    asked: Asked
+    network: NetworkCost
+    board: Board
+    """With the accelerators that may be used."""
+    board_fitted: Board
+    """With all of them, as measured rows may use any."""
+    plan: Plan
+    chosen: Outcome
+    curves: tuple[Curve, ...]
+    fitted: Fitted | None
+    measured: tuple[Measured, ...]
+    planned_s: float
+    notes: tuple[str, ...]
+
+    @property
+    def label(self) -> Label:
+        """How the chosen placement's figures came about."""
+        return self.label_of(self.chosen)
+
+    @property
+    def knows_watts(self) -> bool:
+        """Whether anything is known of watts: of this machine only what was measured."""
+        return _knows_watts(self.board, self.fitted)
+
+    def label_of(self, outcome: Outcome) -> Label:
+        """Calibrated where everything that it uses was measured."""
+        return "estimated" if self.fitted is None else self.fitted.label_of(outcome.placement)
+
+
+def place(asked: Asked, html: Path | None, json_file: Path | None) -> None:
+    """Plan, print, write. Raises ``BadInput`` for wrong input, and where no placement holds the limits."""
+    check_output("--json", json_file, "{")
+    check_output("--html", html, "<!doctype html")
+    advice = advise(asked)
+    from experiments.report.placement.terminal import as_text
+
+    console().print(as_text(advice))
+    if json_file is not None:
+        run_folder.write_json(json_file, as_data(advice))
+    if html is not None:
+        from experiments.report.placement.page import write_page
+
+        write_page(advice, html)
+
+
+def advise(asked: Asked) -> Advice:
+    """The plan for what was asked. Raises ``BadInput``."""
+    goal, sizes = goal_of(asked), batch_sizes(asked.batches)
+    rows = () if asked.measurements is None else read_measurements(asked.measurements)
+    board = _board(asked)
+    network = network_of(asked.model, read_shape(asked.input_shape))
+    fitted = fit(board, network, rows) if rows else None
+    if not _knows_watts(board, fitted) and (goal.objective == "energy" or goal.max_power_w is not None):
+        raise BadInput("--measurements", "no watts", "rows with watts (fedge place-run --sensor): none are known here")
+    fitted_board = _only(fitted.board if fitted else board, asked.on)
+    begin = time.perf_counter()
+    found = plan(fitted_board, network, goal, sizes, asked.instances)
+    took_s = time.perf_counter() - begin
+    if found.chosen is None:
+        raise _nothing_holds(asked, goal, nearest(fitted_board, network, goal, sizes, asked.instances))
+    return Advice(
+        asked=asked,
+        network=network,
+        board=fitted_board,
+        board_fitted=fitted.board if fitted else board,
+        plan=found,
+        chosen=found.chosen,
+        curves=curves(fitted_board, network, sizes),
+        fitted=fitted,
+        measured=rows,
+        planned_s=took_s,
+        notes=(
+            *_unmeasured(fitted, found.chosen),
+            *_beyond(fitted_board, found.chosen),
+            *_notes(fitted_board, network),
+        ),
+    )
+
+
+def goal_of(asked: Asked) -> Goal:
+    """The goal; with a rate the least latency is looked for unless something else is said."""
+    words = asked.objective or ("throughput" if asked.rate_hz is None else "latency")
+    if words not in CHOICES:
+        raise BadInput("--objective", repr(words), f"one of {', '.join(CHOICES)}")
+    objective: Objective = next(choice for choice in CHOICES if choice == words)
+    return Goal(objective, asked.rate_hz, asked.max_power_w, asked.max_latency_s)
+
+
+def batch_sizes(text: str) -> tuple[int, ...]:
+    """What ``--batches`` says, ascending."""
+    words = [word.strip() for word in text.split(",")]
+    right = f"up to {MOST_BATCHES} whole numbers from 1 to {LARGEST_BATCH}, separated by commas"
+    if not all(word.isascii() and word.isdigit() and 1 <= int(word) <= LARGEST_BATCH for word in words):
+        raise BadInput("--batches", repr(text), right)
+    sizes = tuple(sorted({int(word) for word in words}))
+    if len(sizes) > MOST_BATCHES:
+        raise BadInput("--batches", f"{len(sizes)} sizes", right)
+    return sizes
+
+
+def _board(asked: Asked) -> Board:
+    if asked.device != HERE:
+        return board_of(find(asked.device))
+    if asked.measurements is None:
+        right = "--measurements FILE too: nothing is known of this machine before (fedge place-run writes one)"
+        raise BadInput("--device", HERE, right)
+    return here_board()
+
+
+def _knows_watts(board: Board, fitted: Fitted | None) -> bool:
+    return board.name != HERE or (fitted is not None and fitted.power_error is not None)
+
+
+def _only(board: Board, on: str | None) -> Board:
+    """The board with some of its accelerators."""
+    if on is None:
+        return board
+    names = [word.strip() for word in on.split(",")]
+    for name in names:
+        if name not in board.names:
+            dla = name.startswith("dla") and not any(known.startswith("dla") for known in board.names)
+            why = f"{board.name} has no DLA; " if dla else ""
+            raise BadInput("--on", repr(name), f"{why}one of {', '.join(board.names)}")
+    return replace(board, accelerators=tuple(place for place in board.accelerators if place.name in names))
+
+
+def _nothing_holds(asked: Asked, goal: Goal, near: Sequence[Nearest]) -> BadInput:
+    """One line: what was asked for, and for each limit what would do."""
+    limits = {"--rate": goal.rate_hz, "--max-power-w": goal.max_power_w, "--max-latency-s": goal.max_latency_s}
+    given = ", ".join(f"{option} {value:g}" for option, value in limits.items() if value is not None)
+    words = {"--rate": "at most", "--max-power-w": "at least", "--max-latency-s": "at least"}
+    others = ", the other limits kept" if sum(value is not None for value in limits.values()) > 1 else ""
+    told = [f"{one.option} {words[one.option]} {one.reachable:.4g}, by {one.outcome.placement}" for one in near]
+    right = f"{'; or '.join(told)}{others}" if told else "looser limits: loosening a single one is not enough"
+    return BadInput(f"no placement on {asked.device} holds the limits", given, right)
+
+
+def _unmeasured(fitted: Fitted | None, chosen: Outcome) -> list[str]:
+    """What of a plan no measured row touches."""
+    if fitted is None or fitted.label_of(chosen.placement) == "calibrated":
+        return []
+    used = dict.fromkeys((one.accelerator, one.precision) for one in chosen.placement.instances)
+    without = [f"{name} ({how})" for name, how in used if (kind_of(name), how) not in fitted.measured]
+    return [f"Not measured, hence estimated: {', '.join(without)}; --on keeps to accelerators that you name."]
+
+
+def _beyond(board: Board, chosen: Outcome) -> list[str]:
+    """Whether a plan draws more than the module may."""
+    most_w = next((figure.value for name, figure in board.figures if name == MAXIMUM), None)
+    if most_w is None or chosen.power_w <= most_w:
+        return []
+    more = f"{chosen.power_w:.1f} W are more than the module's {most_w:g} W: it would lower its clocks"
+    return [f"{more}; --max-power-w {most_w:g} plans within it."]
+
+
+def _notes(board: Board, network: NetworkCost) -> list[str]:
+    """What a reader should know of this board with this network."""
+    notes = []
+    dla = next((place for place in board.accelerators if place.supported is not None), None)
+    if dla is not None:
+        parts = split(network, dla.supported)
+        if parts.fallen:
+            share = parts.fallback_flop / max(parts.flop + parts.fallback_flop, 1.0)
+            notes.append(
+                f"{dla.name} does not run {', '.join(parts.fallen)}: {parts.fallback_launches} of "
+                f"{parts.launches + parts.fallback_launches} operators ({share:.1%} of the FLOP) fall back to the GPU, "
+                f"with {parts.switches} changes of place per batch (estimated from NVIDIA's list)."
+            )
+    return notes
+
+
+def as_data(advice: Advice) -> dict[str, Any]:
+    """The plan as JSON."""
+    fitted, watts = advice.fitted, advice.knows_watts
+    return {
+        "model": advice.network.name,
+        "device": advice.board.name,
+        "label": advice.label,
+        "source": advice.board.source,
+        "goal": asdict(advice.plan.goal),
+        "chosen": outcome_data(advice.chosen, watts),
+        "considered": advice.plan.considered,
+        "computed": advice.plan.computed,
+        "planned_s": advice.planned_s,
+        "combinations": [
+            {"combination": curve.combination, "label": advice.label_of(one), **outcome_data(one, watts)}
+            for curve in advice.curves
+            for one in curve.outcomes
+        ],
+        "fit": None
+        if fitted is None
+        else {
+            "rows": fitted.rows,
+            "error": fitted.error,
+            "left_out_error": fitted.left_out_error,
+            "power_error": fitted.power_error,
+            "doubtful_rows": list(fitted.doubtful),
+        },
+        "notes": list(advice.notes),
+        "figures": [{"name": name, **asdict(figure)} for name, figure in advice.board.figures],
+    }
+
+
+def outcome_data(outcome: Outcome, knows_watts: bool = True) -> dict[str, Any]:
+    """An outcome as JSON; watts and joules that nothing is known of are null."""
+    return {
+        "placement": [asdict(one) for one in outcome.placement.instances],
+        "images_per_s": outcome.images_per_s,
+        "latency_s": outcome.latency_s,
+        "power_w": outcome.power_w if knows_watts else None,
+        "joules_per_image": outcome.joules_per_image if knows_watts else None,
+        "rate_hz": outcome.rate_hz,
+        "instances": [
+            {"images_per_s": one.images_per_s, "batch_s": one.batch_s, "alone_s": one.alone_s}
+            for one in outcome.instances
+        ],
+    }
+
+
+def console() -> Console:
+    from rich.console import Console
+
+    return Console()

@@ -1,0 +1,1 @@
+"""A plan of inference over accelerators, shown on a terminal and as a page."""

@@ -1,0 +1,156 @@
+"""Instances run side by side, a process each: all get ready, start and stop at one moment, and say what they did."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import statistics
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING
+
+from fedge.errors import BadInput, FedgeError, RunFailed
+from fedge.placement.execution.jobs import Job, Task, job_of
+
+if TYPE_CHECKING:
+    from multiprocessing.context import SpawnProcess
+
+READY_LIMIT_S = 600.0
+"""TensorRT may take minutes to build an engine."""
+WARM_UP = 3
+"""Batches before anything counts, of every instance; chosen by us."""
+MOST_LATENCIES = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What one instance did: batches finished, seconds from the start to the last one's end, median and worst batch."""
+
+    batches: int
+    seconds: float
+    median_s: float
+    p95_s: float
+
+    @property
+    def batches_per_s(self) -> float:
+        return self.batches / self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Why an instance could not run; ``user`` when it is the user's to mend."""
+
+    text: str
+    user: bool
+
+
+Build = Callable[[Task], Job]
+
+
+def run_together(tasks: Sequence[Task], seconds: float, build: Build = job_of) -> list[Ran]:
+    """Run all at once for ``seconds``; none is left behind. Raises ``RunFailed``, or ``BadInput``, when one cannot."""
+    context = multiprocessing.get_context("spawn")
+    pipes = [context.Pipe() for _ in tasks]
+    processes = [
+        context.Process(target=instance, args=(task, seconds, build, there), daemon=True)
+        for task, (_, there) in zip(tasks, pipes, strict=True)
+    ]
+    try:
+        with _one_thread():
+            for process, (_, there) in zip(processes, pipes, strict=True):
+                process.start()
+                there.close()
+        for task, process, (here, _) in zip(tasks, processes, pipes, strict=True):
+            _heard(here, process, task, READY_LIMIT_S)
+        for here, _ in pipes:
+            here.send("go")
+        limit_s = READY_LIMIT_S + 2 * seconds
+        heard = [_heard(here, p, task, limit_s) for task, p, (here, _) in zip(tasks, processes, pipes, strict=True)]
+        return [ran for ran in heard if isinstance(ran, Ran)]
+    finally:
+        for process in processes:
+            if process.is_alive():
+                process.join(timeout=2.0)
+            if process.is_alive():
+                process.terminate()
+                process.join(timeout=2.0)
+
+
+def instance(task: Task, seconds: float, build: Build, pipe: Connection) -> None:
+    """The process of one instance: says ``ready``, waits for ``go``, runs, sends what it did."""
+    threading.Thread(target=_follow, daemon=True).start()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ending instances is left to the process that started them
+    try:
+        job = build(task)
+        for _ in range(WARM_UP):
+            job()
+        pipe.send("ready")
+        pipe.recv()
+        pipe.send(timed(job, seconds, time.perf_counter))
+    except EOFError:
+        return
+    except FedgeError as error:
+        pipe.send(Failed(str(error), isinstance(error, BadInput)))
+    except Exception as error:  # noqa: BLE001 - whatever a library raises is told to the process that waits
+        pipe.send(Failed(f"{task.instance}: {type(error).__name__}: {' '.join(str(error).split())[:300]}", user=False))
+
+
+def timed(job: Job, seconds: float, clock: Callable[[], float]) -> Ran:
+    """Batches one after the other until ``seconds`` are over; the one that runs then is finished and counted."""
+    begin = before = clock()
+    took: list[float] = []
+    while before - begin < seconds and len(took) < MOST_LATENCIES:
+        job()
+        now = clock()
+        took.append(now - before)
+        before = now
+    ordered = sorted(took)
+    return Ran(
+        len(took), before - begin, statistics.median(ordered), ordered[min(len(took) - 1, int(0.95 * len(took)))]
+    )
+
+
+def _heard(here: Connection, process: SpawnProcess, task: Task, limit_s: float) -> Ran | str:
+    """What a process says next. Raises ``RunFailed`` when it says nothing in time, or ended."""
+    try:
+        if not here.poll(limit_s):
+            raise RunFailed(f"{task.instance} said nothing for {limit_s:.0f} s")
+        heard = here.recv()
+    except EOFError as error:
+        process.join(timeout=5.0)
+        raise RunFailed(f"{task.instance}: its process ended with code {process.exitcode} (out of memory?)") from error
+    if isinstance(heard, Failed):
+        if heard.user:
+            raise BadInput("placement", heard.text, "what the message asks for")
+        raise RunFailed(heard.text)
+    assert isinstance(heard, Ran | str)
+    return heard
+
+
+class _one_thread:  # noqa: N801 - used as a statement
+    """Processes that begin inside have one thread for their sums, whatever the machine has."""
+
+    _names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+    def __enter__(self) -> None:
+        self._before = {name: os.environ.get(name) for name in self._names}
+        os.environ.update(dict.fromkeys(self._names, "1"))
+
+    def __exit__(self, *_: object) -> None:
+        for name, value in self._before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _follow() -> None:
+    """A parent that dies takes its instances along."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

@@ -1,0 +1,307 @@
+"""A board's few parameters fitted to measured placements, so that it predicts those that were not measured.
+
+Fitted, as logarithms beside what the board says already: the speed of every accelerator in every precision that was
+measured, its launches, its spill batch, the bandwidth, and the overlap where two kinds of cores of one GPU were
+measured together. Cores of the same make are one. What no row touches stays as it was, no better known than before.
+Bad rows weigh little (Student-t). Watts, where there are any: idle, and every accelerator's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fedge.errors import BadInput
+from fedge.layers.network import NetworkCost
+from fedge.physics.robust import Curve, Gaussian, fit_curve
+from fedge.placement.accelerators import Accelerator, Board, Placement
+from fedge.placement.contention import columns_of, demands_of
+from fedge.placement.demand import Demand, demand_of
+from fedge.placement.measurements import Measured
+from fedge.placement.outcome import check, outcomes
+from fedge.placement.support import split
+from fedge.types import Floats, Label
+
+Key = tuple[str, ...]
+"""("speed", kind, precision), ("launch", kind), ("spill", kind), ("hindrance", engine), ("bandwidth",), ("overlap",);
+("watts", kind), ("idle",)."""
+PRIOR_SD = {
+    "speed": 1.5,
+    "launch": 1.0,
+    "spill": 0.7,
+    "bandwidth": 0.5,
+    "overlap": 0.5,
+    "hindrance": 0.7,
+    "watts": 0.7,
+    "idle": 0.3,
+}
+"""Log units; chosen by us: how far a parameter may be off before anything is measured."""
+NOISE_SD = 0.03
+"""Log units, of images per second and of watts from run to run: the least that is believed. Chosen by us."""
+COARSE_SD = (0.5, 0.15)
+"""Noise of the fits before: from far off, a fit that trusts its rows would take half of them for bad ones."""
+MAD_SD = 1.4826
+"""From the median absolute deviation to the standard deviation of a normal law."""
+BAD_WEIGHT = 0.4
+"""A row that weighs less than this, of at most 1.25, is said to be doubtful. Chosen by us."""
+FEWEST_ROWS, MOST_REFITS = 3, 30
+_STEP = 1e-4
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """The board as it was measured. Errors are mean absolute ones in percent; None where nothing could be judged."""
+
+    board: Board
+    rows: int
+    error: float
+    left_out_error: float | None
+    """Each row predicted from a fit to all others."""
+    power_error: float | None
+    measured: frozenset[tuple[str, str]]
+    """Accelerators and precisions that rows touched."""
+    doubtful: tuple[int, ...]
+    """Rows, from 1, that lie so far off that they hardly count."""
+
+    def label_of(self, placement: Placement) -> Label:
+        """Calibrated where everything in use was measured."""
+        used = {(kind_of(one.accelerator), one.precision) for one in placement.instances}
+        return "calibrated" if used <= self.measured else "estimated"
+
+
+def kind_of(name: str) -> str:
+    """What accelerators of the same make are called: ``dla`` for ``dla-1``."""
+    return re.sub(r"-\d+$", "", name)
+
+
+def fit(board: Board, network: NetworkCost, rows: Sequence[Measured]) -> Fitted:
+    """The board's parameters after these rows. Raises ``BadInput`` for fewer than three, or what it does not have."""
+    if len(rows) < FEWEST_ROWS:
+        raise BadInput("--measurements", f"{len(rows)} rows", f"{FEWEST_ROWS} or more")
+    for row in rows:
+        check(board, network, row.placement)
+    table = _Table(network, tuple(rows))
+    keys = tuple(_keys(board, rows))
+    found = _annealed(_images_curve(board, table, keys), table.log_images, keys)
+    best = applied(board, keys, found.parameters)
+    watts, power_error = _fit_watts(best, table)
+    measured = frozenset((kind_of(one.accelerator), one.precision) for row in rows for one in row.placement.instances)
+    return Fitted(
+        board=replace(_offered(watts, measured), label="calibrated", source=f"fitted to {len(rows)} measured rows"),
+        rows=len(rows),
+        error=_mape(np.expm1(found.residuals)),
+        left_out_error=_left_out(board, table, keys, found),
+        power_error=power_error,
+        measured=measured,
+        doubtful=tuple(int(i) + 1 for i in np.flatnonzero(found.weights < BAD_WEIGHT)),
+    )
+
+
+def predicted(board: Board, network: NetworkCost, placements: Sequence[Placement]) -> Floats:
+    """Images per second of placements, (n,)."""
+    return _Table(network, tuple(Measured(one, 1.0) for one in placements)).images_per_s(board)
+
+
+def applied(board: Board, keys: Sequence[Key], values: Floats) -> Board:
+    """The board with parameters moved by ``values``, log units."""
+    moved = dict(zip(keys, np.exp(values).tolist(), strict=True))
+    return replace(
+        board,
+        accelerators=tuple(_moved(place, moved) for place in board.accelerators),
+        bandwidth=board.bandwidth * moved.get(("bandwidth",), 1.0),
+        overlap=min(1.0, board.overlap * moved.get(("overlap",), 1.0)),
+        idle_w=board.idle_w * moved.get(("idle",), 1.0),
+    )
+
+
+def _moved(place: Accelerator, moved: dict[Key, float]) -> Accelerator:
+    kind = kind_of(place.name)
+    launch, watts = moved.get(("launch", kind), 1.0), moved.get(("watts", kind), 1.0)
+    speeds = tuple(
+        replace(
+            speed,
+            flop_per_s=speed.flop_per_s * moved.get(("speed", kind, speed.precision), 1.0),
+            launch_s=speed.launch_s * launch,
+            batch_s=speed.batch_s * launch,
+        )
+        for speed in place.speeds
+    )
+    return replace(
+        place,
+        hindrance=min(1.0, place.hindrance * moved.get(("hindrance", place.engine), 1.0)),
+        speeds=speeds,
+        spill_batch=place.spill_batch * moved.get(("spill", kind), 1.0),
+        full_w=place.full_w * watts,
+        waiting_w=place.waiting_w * watts,
+    )
+
+
+def _offered(board: Board, measured: frozenset[tuple[str, str]]) -> Board:
+    """What was measured may be planned with."""
+    places = tuple(
+        replace(
+            place,
+            speeds=tuple(
+                replace(speed, offered=speed.offered or (kind_of(place.name), speed.precision) in measured)
+                for speed in place.speeds
+            ),
+        )
+        for place in board.accelerators
+    )
+    return replace(board, accelerators=places)
+
+
+def _keys(board: Board, rows: Sequence[Measured]) -> Iterator[Key]:
+    """The parameters that these rows say something about."""
+    used = {(one.accelerator, one.precision) for row in rows for one in row.placement.instances}
+    yield from dict.fromkeys(("speed", kind_of(name), precision) for name, precision in sorted(used))
+    kinds = dict.fromkeys(kind_of(name) for name, _ in sorted(used))
+    yield from (("launch", kind) for kind in kinds)
+    spilling = {kind_of(place.name) for place in board.accelerators if np.isfinite(place.spill_batch)}
+    yield from (("spill", kind) for kind in kinds if kind in spilling)
+    yield from dict.fromkeys(
+        ("hindrance", place.engine)
+        for place in board.accelerators
+        if place.hindrance < 1 and any(len(_on(board, row.placement, place.engine)) > 1 for row in rows)
+    )
+    yield ("bandwidth",)
+    if any(_two_kinds(board, row.placement) for row in rows):
+        yield ("overlap",)
+
+
+def _on(board: Board, placement: Placement, engine: str) -> list[str]:
+    """The accelerators of a placement's instances on one engine, one for each instance."""
+    return [one.accelerator for one in placement.instances if board.accelerator(one.accelerator).engine == engine]
+
+
+def _two_kinds(board: Board, placement: Placement) -> bool:
+    """Whether two accelerators of one engine are in use."""
+    engines = {place.engine for place in board.accelerators}
+    return any(len(set(_on(board, placement, engine))) > 1 for engine in engines)
+
+
+class _Table:
+    """Rows as arrays of places in the board: built once, asked for many boards with other parameters."""
+
+    def __init__(self, network: NetworkCost, rows: tuple[Measured, ...]) -> None:
+        self.rows = rows
+        self.log_images = np.log([row.images_per_s for row in rows])
+        self._network = network
+        widest: dict[str, int] = {}
+        for row in rows:
+            names = [one.accelerator for one in row.placement.instances]
+            for name in set(names):
+                widest[name] = max(widest.get(name, 0), names.count(name))
+        self.names = [name for name in sorted(widest) for _ in range(widest[name])]
+
+    def part(self, which: Sequence[int]) -> _Table:
+        """Some of the rows."""
+        return _Table(self._network, tuple(self.rows[i] for i in which))
+
+    def images_per_s(self, board: Board) -> Floats:
+        """What a board predicts, (n,)."""
+        return outcomes(columns_of(board, self.names), demands_of(self._demands(board))).images_per_s
+
+    def dynamic_w(self, board: Board) -> Floats:
+        """Watts above idle that a board predicts, (n,)."""
+        return outcomes(columns_of(board, self.names), demands_of(self._demands(board))).dynamic_w
+
+    def _demands(self, board: Board) -> list[list[tuple[int, Demand]]]:
+        parts = {name: split(self._network, board.accelerator(name).supported) for name in set(self.names)}
+        nothing = Demand(1, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0)
+        table = []
+        for row in self.rows:
+            left = list(row.placement.instances)
+            cells: list[tuple[int, Demand]] = []
+            for name in self.names:
+                one = next((one for one in left if one.accelerator == name), None)
+                if one is None:
+                    cells.append((0, nothing))
+                    continue
+                left.remove(one)
+                place = board.accelerator(name)
+                cells.append((1, demand_of(board, parts[name], place, place.speed(one.precision), one.batch_size)))
+            table.append(cells)
+        return table
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Found:
+    parameters: Floats
+    residuals: Floats
+    weights: Floats
+    noise_sd: float
+
+
+def _annealed(curve: Curve, data: Floats, keys: Sequence[Key]) -> _Found:
+    """A fit to more and more trusted rows, at last with the noise that they show, but no less than ``NOISE_SD``."""
+    start = np.zeros(len(keys))
+    for noise_sd in COARSE_SD:
+        found = _solved(curve, data, keys, start, noise_sd)
+        start = found.parameters
+    return _solved(curve, data, keys, start, _noise(found.residuals))
+
+
+def _noise(residuals: Floats) -> float:
+    return max(NOISE_SD, MAD_SD * float(np.median(np.abs(residuals))))
+
+
+def _images_curve(board: Board, table: _Table, keys: Sequence[Key]) -> Curve:
+    """Log images per second of the table's rows over the parameters."""
+    return lambda values: _with_slopes(lambda at: np.log(table.images_per_s(applied(board, keys, at))), values)
+
+
+def _solved(curve: Curve, data: Floats, keys: Sequence[Key], start: Floats, noise_sd: float) -> _Found:
+    prior = Gaussian(np.zeros(len(keys)), np.diag([PRIOR_SD[key[0]] ** -2.0 for key in keys]))
+    found = fit_curve(curve, data, noise_sd, prior, start)
+    return _Found(found.parameters, found.residuals, found.weights, noise_sd)
+
+
+def _with_slopes(function: Callable[[Floats], Floats], values: Floats) -> tuple[Floats, Floats]:
+    """A function's values and its slopes by differences, (n,) and (k, n)."""
+    here = function(values)
+    slopes = [(function(values + _STEP * axis) - here) / _STEP for axis in np.eye(len(values))]
+    return here, np.array(slopes)
+
+
+def _left_out(board: Board, table: _Table, keys: Sequence[Key], full: _Found) -> float | None:
+    """The error on rows that a fit did not see: every row once, in at most ``MOST_REFITS`` parts."""
+    count = len(table.rows)
+    if count <= FEWEST_ROWS:
+        return None
+    parts = min(count, MOST_REFITS)
+    off = []
+    for part in range(parts):
+        inside = [i for i in range(count) if i % parts != part]
+        left = [i for i in range(count) if i % parts == part]
+        some = table.part(inside)
+        curve = _images_curve(board, some, keys)
+        found = _solved(curve, some.log_images, keys, full.parameters, full.noise_sd)
+        judged = table.part(left)
+        off += (judged.images_per_s(applied(board, keys, found.parameters)) / np.exp(judged.log_images) - 1.0).tolist()
+    return _mape(np.array(off))
+
+
+def _fit_watts(board: Board, table: _Table) -> tuple[Board, float | None]:
+    """Idle and every accelerator's watts; the board as it is where nobody read any."""
+    known = [i for i, row in enumerate(table.rows) if row.watts is not None]
+    if len(known) < FEWEST_ROWS:
+        return board, None
+    some = table.part(known)
+    data = np.log([row.watts or 1.0 for row in some.rows])
+    kinds = dict.fromkeys(kind_of(one.accelerator) for row in some.rows for one in row.placement.instances)
+    keys: tuple[Key, ...] = (("idle",), *(("watts", kind) for kind in kinds))
+
+    def log_watts(at: Floats) -> Floats:
+        moved = applied(board, keys, at)
+        return np.log(moved.idle_w + some.dynamic_w(moved))
+
+    found = _annealed(lambda at: _with_slopes(log_watts, at), data, keys)
+    return applied(board, keys, found.parameters), _mape(np.expm1(found.residuals))
+
+
+def _mape(relative: Floats) -> float:
+    return 100.0 * float(np.mean(np.abs(relative)))
