@@ -41,7 +41,10 @@ PRINTED = {
 """GFLOP per image, MB of weights, MB of activations per image."""
 BUILT_AS = {"resnet50-imagenet": "resnet50"}
 """Known networks that have another name as MODEL."""
-EXPORTED = ("resnet18", "mobilenet_v3_large", "efficientnet_b0", "densenet121", "convnext_tiny", "vit_b_32", "swin_t")
+EXPORTED = (
+    "resnet18", "mobilenet_v3_large", "densenet121", "efficientnet_b0", "convnext_tiny", "vit_b_32", "swin_t",
+    "swin_v2_t", "maxvit_t",
+)  # fmt: skip
 
 
 def table(title: str, *columns: str) -> Table:
@@ -66,6 +69,9 @@ def constants() -> None:
         pairs = zip(found, wanted, (".4f", ".2f", ".2f"), strict=True)
         shown.add_row(name, *(text for f, w, form in pairs for text in (f"{f:{form}}", off(f, w))))
     CONSOLE.print(shown)
+    yolo = network_of("yolov8n-coco")
+    apart = yolo.activation_bytes + 3 * 4 * sum(layer.activations for layer in yolo.layers if layer.kind == "silu")
+    CONSOLE.print(f"yolov8n-coco with every SiLU as a sigmoid and a product: {apart / 1e6:.1f} MB of activations")
     shown = table("\nBeside the workloads' training steps", "workload", "GFLOP", "", "GB", "")
     for name, size in load_workloads().items():
         work = known_network(name).work(size.batch_size, "train")

@@ -1,6 +1,10 @@
 """Energy saved by the roofline's choice of a power mode, beside an oracle that read the measured tables.
 
-    FEDGE_PROFILES=folder/of/tables python benchmarks/roofline_choice.py [findings]
+    FEDGE_PROFILES=folder/of/tables python benchmarks/roofline_choice.py [choices|findings|noise]...
+
+choices    what is chosen in every case, by what the constants were fitted to; Pagoda's five constants beside it
+findings   where MAXN stands in the tables, which of their rows are odd, where time-efficient implies energy-efficient
+noise      the share of the oracle's saving over the least noise that the fit believes in: how far it hangs on that
 
 Tables: inference on AGX Orin, two networks at five batch sizes, 441 modes each. At most 5 % slower than MAXN. The
 constants never saw the judged case (``case``), nor the judged network (``network``), or saw all (``none``). ResNet-50
@@ -11,7 +15,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TypeVar
@@ -27,6 +31,7 @@ from fedge.layers.known import known_network
 from fedge.layers.network import NetworkCost
 from fedge.modes import index_of
 from fedge.profiles.table import batch_sizes_of, read_table
+from fedge.roofline import fit
 from fedge.roofline.board import rooflines
 from fedge.roofline.choice import SLOWDOWN
 from fedge.roofline.fit import fit_constants, intensity_of
@@ -35,16 +40,19 @@ from fedge.roofline.pagoda import fit_per_mode
 from fedge.roofline.surface import Overheads, Rooflines, batch_of, energy_j, times
 from fedge.types import DeviceSpec, Modes, ProfileTable
 
-CONSOLE = Console(width=150)
+CONSOLE = Console(width=190)
 NETWORKS = ("mobilenetv3l-gld23k", "resnet50-imagenet")
 NOT_COUNTED = {("resnet50-imagenet", 32), ("resnet50-imagenet", 64)}
 MARGINS = (0.0, 0.005, 0.01, 0.02, 0.03)
+LEAST_NOISE = (0.005, 0.01, 0.02, 0.03)
 Record = TypeVar("Record", Rooflines, Overheads)
 TOLERATED = 1.02
 """Beyond the allowed slowdown, before a case counts as too slow."""
 
 
 def main() -> None:
+    if unknown := [name for name in sys.argv[1:] if name not in PARTS]:
+        sys.exit(f"{unknown[0]!r} is none of {', '.join(PARTS)}")
     folder = os.environ.get("FEDGE_PROFILES")
     if not folder:
         sys.exit("FEDGE_PROFILES: got nothing; the folder of measured tables")
@@ -52,9 +60,8 @@ def main() -> None:
     paths = [Path(folder) / "agx-orin" / "infer" / f"{name}.csv" for name in NETWORKS]
     tables = [read_table(path, batch_size=size) for path in paths for size in batch_sizes_of(path)]
     networks = {name: network for name in NETWORKS if (network := known_network(name)) is not None}
-    if "findings" not in sys.argv[1:]:
-        choices(tables, networks, spec)
-    findings(tables, networks, spec)
+    for name in sys.argv[1:] or PARTS:
+        PARTS[name](tables, networks, spec)
 
 
 def choices(tables: Sequence[ProfileTable], networks: dict[str, NetworkCost], spec: DeviceSpec) -> None:
@@ -152,6 +159,8 @@ def findings(tables: Sequence[ProfileTable], networks: dict[str, NetworkCost], s
         "saves %",
         "time x",
         "within 5 %: %",
+        "next CPU clock: time x",
+        "W there, at MAXN",
     ):
         table.add_column(heading, justify="left" if heading in {"network", "least"} else "right")
     for one in tables:
@@ -166,6 +175,7 @@ def findings(tables: Sequence[ProfileTable], networks: dict[str, NetworkCost], s
             f"{100 * (1 - joules[least] / joules[row]):.1f}",
             f"{one.step_s[least] / one.step_s[row]:.2f}",
             f"{100 * (1 - joules[near] / joules[row]):.1f}",
+            *_next_clock(one, row),
         )
     CONSOLE.print(table)
     constants = fit_constants(tables, networks, spec)
@@ -177,8 +187,35 @@ def findings(tables: Sequence[ProfileTable], networks: dict[str, NetworkCost], s
         )
 
 
+def _next_clock(table: ProfileTable, maxn_row: int) -> tuple[str, str]:
+    """The mode with MAXN's other knobs and the next lower CPU clock: its time over MAXN's, and both powers."""
+    maxn = table.modes[maxn_row]
+    lower = [mode for mode in table.modes if replace(mode, cpu_mhz=maxn.cpu_mhz) == maxn and mode != maxn]
+    there = index_of(table.modes, max(lower, key=lambda mode: mode.cpu_mhz)) or 0
+    slower = table.step_s[there] / table.step_s[maxn_row]
+    return f"{slower:.2f}", f"{table.power_w[there]:.1f}, {table.power_w[maxn_row]:.1f}"
+
+
+def noise(tables: Sequence[ProfileTable], networks: dict[str, NetworkCost], spec: DeviceSpec) -> None:
+    """The judged case left out, with other values of what the fit takes for a row's least noise, in time and power."""
+    judged = [one for one in tables if (one.workload, one.batch_size) not in NOT_COUNTED]
+    usual = fit.NOISE_TIME_SD, fit.NOISE_POWER_SD
+    for least_sd in LEAST_NOISE:
+        fit.NOISE_TIME_SD = fit.NOISE_POWER_SD = least_sd
+        share = _share(predictions(tables, networks, spec, judged=judged), 0.0)
+        CONSOLE.print(f"least noise {100 * least_sd:g} %: {share} % of the oracle's saving")
+    fit.NOISE_TIME_SD, fit.NOISE_POWER_SD = usual
+
+
 def _implied(lines: Rooflines) -> int:
     return sum(lines.at(row).time_implies_energy for row in range(len(lines.tau_f)))
+
+
+PARTS: dict[str, Callable[[Sequence[ProfileTable], dict[str, NetworkCost], DeviceSpec], None]] = {
+    "choices": choices,
+    "findings": findings,
+    "noise": noise,
+}
 
 
 if __name__ == "__main__":

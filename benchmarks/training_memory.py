@@ -1,9 +1,10 @@
 """How well a training step's memory and time are predicted from the geometry of the layers.
 
-    FEDGE_PROFILES=folder/of/tables python benchmarks/training_memory.py [accuracy|floor|pairs|boards|speed]...
+    FEDGE_PROFILES=folder/of/tables python benchmarks/training_memory.py [accuracy|floor|levels|pairs|boards|speed]...
 
 accuracy   perf4sight and ours: levels not learnt from (five seeds of the trees, worst in brackets), networks left out
 floor      what of our error within a network is left once every judged level's own median offset is taken away
+levels     where our latency within a network is off: the worst level, the scatter over batch sizes, the worst step
 pairs      ours with two networks left out at a time: what half of the tables carries
 boards     the shipped coefficients on the power-mode tables at the top mode: other boards, other networks
 speed      one prediction, and the whole study
@@ -27,7 +28,7 @@ from rich.table import Table
 from fedge.devices.catalogue import find
 from fedge.layers.known import known_network
 from fedge.memory.need import need
-from fedge.memory.study import TARGETS, TRAIN_LEVELS, Steps, evaluate, fedge, gather
+from fedge.memory.study import TARGETS, TRAIN_LEVELS, Steps, TargetName, evaluate, fedge, gather
 from fedge.memory.table import StepTable, read_tables
 from fedge.profiles.table import read_table
 
@@ -46,7 +47,7 @@ POWER_TABLES = (
 
 def main() -> None:
     """Print what was asked for; everything by default."""
-    parts = {"accuracy": accuracy, "floor": floor, "pairs": pairs, "boards": boards, "speed": speed}
+    parts = {"accuracy": accuracy, "floor": floor, "levels": levels, "pairs": pairs, "boards": boards, "speed": speed}
     parser = argparse.ArgumentParser()
     parser.add_argument("parts", nargs="*", metavar="part", help=f"{', '.join(parts)}; all of them by default")
     asked = parser.parse_args()
@@ -96,18 +97,44 @@ def floor() -> None:
     shown = Table(title="within, ours: error, and without every level's own offset, %")
     for heading in ("network", *TARGETS):
         shown.add_column(heading)
-    steps = gather(tables())
     for table in tables():
         cells = []
         for target in TARGETS:
-            there = steps[np.isfinite(steps.measured[target])]
-            trained = np.isin(there.level, TRAIN_LEVELS)
-            judge = there[(there.network == table.network) & ~trained]
-            off = np.log(fedge(there[trained], judge, target, "within", 0) / judge.measured[target])
+            judge, off = _judged(table.network, target)
             own = np.array([np.median(off[judge.level == level]) for level in judge.level])
             cells.append(f"{_mape(off):.1f} -> {_mape(off - own):.1f}")
         shown.add_row(table.network, *cells)
     CONSOLE.print(shown)
+
+
+def levels() -> None:
+    """Latency within a network, measured by predicted: worst level, between neighbouring batch sizes, worst step."""
+    shown = Table(title="within, ours, latency: measured by predicted")
+    for heading in ("network", "worst level: median", "from one batch size to the next", "worst step"):
+        shown.add_column(heading, justify="left" if heading == "network" else "right")
+    for table in tables():
+        judge, off = _judged(table.network, "latency")
+        medians = {level: float(np.median(off[judge.level == level])) for level in np.unique(judge.level)}
+        worst = max(medians, key=lambda level: abs(medians[level]))
+        steps = np.concatenate([_changes(judge.batch[here], off[here]) for here in map(judge.level.__eq__, medians)])
+        cells = (f"{worst:g} %: x {np.exp(-medians[worst]):.2f}", f"{100 * np.median(np.abs(steps)):.1f} % (median)")
+        shown.add_row(table.network, *cells, f"x {np.exp(-off.min()):.1f}")
+    CONSOLE.print(shown)
+
+
+def _changes(batch: np.ndarray, off: np.ndarray) -> np.ndarray:
+    """Differences between a level's neighbouring batch sizes."""
+    return np.diff(off[np.argsort(batch)])
+
+
+def _judged(network: str, target: TargetName) -> tuple[Steps, np.ndarray]:
+    """The steps of the judged levels, and log predicted by measured."""
+    steps = gather(tables())
+    there = steps[np.isfinite(steps.measured[target])]
+    trained = np.isin(there.level, TRAIN_LEVELS)
+    judge = there[(there.network == network) & ~trained]
+    off: np.ndarray = np.log(fedge(there[trained], judge, target, "within", 0) / judge.measured[target])
+    return judge, off
 
 
 def pairs() -> None:

@@ -261,6 +261,11 @@ def main() -> None:
     except FedgeError as error:
         typer.echo(f"fedge: {error}", err=True)
         sys.exit(FAILED)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        typer.echo(f"fedge: {error.filename}: {error.strerror}; a path that can be read or written", err=True)
+        sys.exit(FAILED)
     except KeyboardInterrupt:
         typer.echo("fedge: interrupted", err=True)
         sys.exit(INTERRUPTED)

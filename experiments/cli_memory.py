@@ -26,7 +26,7 @@ def evaluate(
     leave_network_out: Annotated[
         bool, typer.Option("--leave-network-out", help="Also predict each network from the others alone.")
     ] = False,
-    seed: Annotated[int, typer.Option(help="Fixes everything random.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Fixes everything random.")] = 0,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write every error as JSON.")] = None,
 ) -> None:
     """Errors of memory and time on pruning levels that were not learnt from, and on networks left out."""
@@ -47,7 +47,7 @@ def predict(
     ],
     *,
     device: Annotated[str, typer.Option(help="The board.")] = "tx2",
-    batch: Annotated[int, typer.Option(min=1, help="Samples per minibatch.")] = 32,
+    batch: Annotated[int, typer.Option(min=1, max=2**16, help="Samples per minibatch.")] = 32,
     input_shape: Annotated[
         str | None, typer.Option("--input", metavar="SHAPE", help="One sample's shape, as 3x224x224.")
     ] = None,

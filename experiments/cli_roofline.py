@@ -44,9 +44,11 @@ def network(
     device: Annotated[str, typer.Option(help="The board (fedge devices list), or your own board's .yaml.")],
     mode: Annotated[
         str | None,
-        typer.Option(metavar="CORES/CPU/GPU/MEM", help="Show this mode, as 12/2201.6/1300.5/3199; else the chosen."),
+        typer.Option(
+            metavar="MODE", help="Show this mode: a preset's name, or as 12/2201.6/1300.5/3199; else the chosen."
+        ),
     ] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Samples per batch.")] = 1,
+    batch: Annotated[int, typer.Option(min=1, max=2**16, help="Samples per batch.")] = 1,
     max_slowdown: Annotated[float, typer.Option(help="How much slower than MAXN the chosen mode may be.")] = 1.05,
     tables: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Fit to the tables of inference there, not to what ships.")
@@ -66,10 +68,13 @@ def bench(
     *,
     device: Annotated[str, typer.Option(help="cpu or cuda, here; or the name of a board, which is emulated.")] = "cpu",
     mode: Annotated[
-        str | None, typer.Option(metavar="CORES/CPU/GPU/MEM", help="Of an emulated board; MAXN by default.")
+        str | None,
+        typer.Option(
+            metavar="MODE", help="Of an emulated board, a preset's name or as 12/2201.6/1300.5/3199; MAXN by default."
+        ),
     ] = None,
     seconds: Annotated[float, typer.Option(help="How long to measure, about.")] = 20.0,
-    seed: Annotated[int, typer.Option(help="Fixes an emulated board's noise.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Fixes an emulated board's noise.")] = 0,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write points and constants as JSON.")] = None,
 ) -> None:
     """Measure a roofline's constants: kernels from few to many FLOP per byte."""

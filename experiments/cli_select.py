@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -45,8 +46,8 @@ def select_board(
     from fedge.studies.boards import Limits
 
     for option, value in (("--max-power-w", max_power_w), ("--max-epoch-s", max_epoch_s)):
-        if value is not None and not value > 0:
-            raise BadInput(option, f"{value:g}", "a number above 0")
+        if value is not None and not 0 < value < math.inf:
+            raise BadInput(option, f"{value:g}", "a finite number above 0")
     check_output("--json", json_file, "{")
     limits = Limits(max_power_w, max_epoch_s)
     asked = Asked(workload, batch, read_shape(input_shape), samples, limits, by, tuple(board or ()), infer, json_file)

@@ -18,20 +18,36 @@ def counted(experiment: Experiment, where: str) -> Experiment:
     if spec is None:
         return experiment
     field = f"{where}: workload.network"
-    if experiment.workload.cost in load_workloads():
-        right = "no cost beside a network, or one that is no measured workload's name"
-        raise BadInput(f"{where}: workload.cost", repr(experiment.workload.cost), right)
+    _check_name(experiment.workload.cost, spec.model, where)
     if spec.layers is not None:
         return experiment
     try:
         network = network_of(spec.model, spec.input)
     except BadInput as error:
         option = {"MODEL": ".model", "--input": ".input"}.get(error.where, f".model ({error.where})")
-        raise BadInput(f"{field}{option}", error.got, error.right) from error
+        raise BadInput(f"{field}{option}", error.got, _in_file(error.right)) from error
     if network.unknown:
         names = ", ".join(sorted(set(network.unknown))[:5])
         raise BadInput(
             f"{field}.model", f"{spec.model} with operators that no rule counts ({names})", "another network"
         )
+    if not network.flop:
+        raise BadInput(f"{field}.model", f"{spec.model}, which computes nothing", "a network with layers")
     told = spec.model_copy(update={"layers": lines_of(network), "input": network.input_shape})
     return experiment.model_copy(update={"workload": experiment.workload.model_copy(update={"network": told})})
+
+
+def _check_name(cost: str, model: str, where: str) -> None:
+    """A network that nobody measured must not go by the name of a workload that somebody did."""
+    if cost not in load_workloads():
+        return
+    if model == cost:
+        right = f"workload.cost: {cost}, without a network: it was measured"
+        raise BadInput(f"{where}: workload.network.model", repr(model), right)
+    right = "no cost beside a network, or one that is no measured workload's name"
+    raise BadInput(f"{where}: workload.cost", repr(cost), right)
+
+
+def _in_file(right: str) -> str:
+    """What would be right, said of an experiment's YAML in place of a command's options."""
+    return right.replace("--input 3x224x224", "[3, 224, 224]").replace("--input", "workload.network.input")

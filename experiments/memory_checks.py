@@ -43,7 +43,7 @@ def _check_widths(experiment: Experiment) -> None:
             f"that averages: {', '.join(AVERAGING)}"
         )
         raise BadInput(f"{WHERE}.widths", shown(list(widths)), right)
-    why = why_not_narrow(task_of(experiment), min(widths))
+    why = why_not_narrow(task_of(experiment), widths)
     if why:
         right = f"[1], because the network of {work.task} cannot be narrowed ({why})"
         raise BadInput(f"{WHERE}.widths", shown(list(widths)), right)

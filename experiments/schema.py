@@ -17,8 +17,12 @@ from fedge.experiment import Experiment, FleetEntry
 
 SHORT_FORMS = ("policy", "strategy", "selection")
 """Keys that take a bare name instead of a mapping with ``name``."""
+SHORT_FIELDS = {**dict.fromkeys(SHORT_FORMS, "name"), "network": "model"}
+"""Keys anywhere that may hold a bare name, and what that name is in the mapping that it stands for."""
 SHORT_ENTRIES = {"fleet": "device", "exporters": "name"}
 """Keys of lists whose entries may be a bare name, and what that name is in the mapping that it stands for."""
+NETWORK_FIELDS = {"workload.network", "workload.network.model", "workload.network.input"}
+"""Overrides of these make what was counted of an experiment's network void."""
 LONGEST_VALUE = 60
 """Characters of a wrong value that a message repeats."""
 _RIGHT = {
@@ -49,6 +53,7 @@ def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
     """The experiment of a YAML file with ``key=value`` overrides; raises ``BadInput`` naming file and field."""
     raw = read_yaml(path)
     for override in overrides:
+        _forget_layers(raw, override)
         apply_override(raw, override)
     return counted(resolve(raw, path), str(path))
 
@@ -69,6 +74,17 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(raw, dict):
         raise BadInput(str(path), type(raw).__name__, "a mapping of keys such as fleet, policy, rounds")
     return raw
+
+
+def _forget_layers(raw: Mapping[str, Any], override: str) -> None:
+    """What a run's YAML tells of its network's layers, and its name, do not hold for another network or input."""
+    workload, field = raw.get("workload"), override.partition("=")[0].strip()
+    network = workload.get("network") if isinstance(workload, dict) else None
+    if not isinstance(workload, dict) or not isinstance(network, dict) or field not in NETWORK_FIELDS:
+        return
+    network.pop("layers", None)
+    if workload.get("cost") == Path(str(network.get("model"))).stem:
+        del workload["cost"]
 
 
 class _UniqueKeys(yaml.SafeLoader):
@@ -110,8 +126,8 @@ def _child(node: Any, name: str, where: str) -> Any:
         return node[place]
     if not isinstance(node, dict):
         raise BadInput(where, type(node).__name__, "a mapping or a list to go into")
-    if isinstance(node.get(name), str) and name in SHORT_FORMS:
-        node[name] = {"name": node[name]}
+    if isinstance(node.get(name), str) and name in SHORT_FIELDS:
+        node[name] = {SHORT_FIELDS[name]: node[name]}
     if node.get(name) is None:
         node[name] = {}
     return node[name]
@@ -175,7 +191,7 @@ def _bad_field(path: Path, raw: Mapping[str, Any], error: ValidationError) -> Ba
     if len(location) < len(first["loc"]) and first["type"] != "invalid_key":
         return BadInput(where, got, "a number, text, true or false")
     if first["type"] in {"model_type", "model_attributes_type"}:
-        bare = "a name, or " if location[-1] in SHORT_FORMS or isinstance(location[-1], int) else ""
+        bare = "a name, or " if location[-1] in SHORT_FIELDS or isinstance(location[-1], int) else ""
         return BadInput(where, got, f"{bare}a mapping with some of {', '.join(_record_at(location).model_fields)}")
     plain = first["msg"][:1].lower() + first["msg"][1:]
     return BadInput(where, got, _RIGHT.get(first["type"], plain).format(**first.get("ctx", {})))

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-Positive = Annotated[float, Field(gt=0)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class _Record(BaseModel):

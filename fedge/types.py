@@ -134,7 +134,7 @@ class LayerWork:
 class Workload:
     """What a board's minibatch is: one training or inference step of a model on a data set.
 
-    ``layers`` is given where it is priced by them, because no board has a table of it.
+    ``layers`` is given where it is priced by them: no board has a table of it, or none at this batch size.
     """
 
     name: str

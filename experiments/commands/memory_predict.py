@@ -12,6 +12,7 @@ import typer
 
 from experiments.report.quantities import number
 from fedge.devices import catalogue
+from fedge.layers.known import known_network
 from fedge.layers.network import NetworkCost
 from fedge.layers.source import network_of, read_shape
 from fedge.memory.need import StepNeed, need
@@ -50,7 +51,9 @@ class Prediction:
 
 def predict(model: str, device: str, batch_size: int, input_shape: str | None, as_json: bool) -> None:
     """Predict and show. Raises ``BadInput`` for a network or board that cannot be meant so."""
-    found = prediction(network_of(model, read_shape(input_shape)), catalogue.find(device), batch_size)
+    known = known_network(model) if input_shape is None else None
+    network = known or network_of(model, read_shape(input_shape))
+    found = prediction(network, catalogue.find(device), batch_size)
     if as_json:
         typer.echo(json.dumps(as_data(found), indent=2))
         return

@@ -6,9 +6,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from experiments.commands.outputs import check_output
+from experiments.commands.study_output import console, written
 from fedge.devices.catalogue import find
 from fedge.errors import BadInput
 from fedge.layers.network import NetworkCost
@@ -19,17 +20,15 @@ from fedge.placement.curves import Curve, curves
 from fedge.placement.execution.here import HERE, here_board
 from fedge.placement.fitting import Fitted, fit, kind_of
 from fedge.placement.goals import CHOICES, Goal, Objective
-from fedge.placement.measurements import Measured, read_measurements
+from fedge.placement.measurements import Measured, batch_size, read_measurements
 from fedge.placement.outcome import Outcome
 from fedge.placement.planner import Nearest, Plan, nearest, plan
 from fedge.placement.support import split
 from fedge.telemetry import run_folder
 from fedge.types import Label
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-LARGEST_BATCH, MOST_BATCHES = 4096, 16
+FORMAT = "fedge-placement-1"
+MOST_BATCHES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,18 +83,18 @@ class Advice:
 
 def place(asked: Asked, html: Path | None, json_file: Path | None) -> None:
     """Plan, print, write. Raises ``BadInput`` for wrong input, and where no placement holds the limits."""
-    check_output("--json", json_file, "{")
+    check_output("--json", json_file, f'{{\n  "format": "{FORMAT}"')
     check_output("--html", html, "<!doctype html")
     advice = advise(asked)
     from experiments.report.placement.terminal import as_text
 
-    console().print(as_text(advice))
+    console().print(as_text(advice), soft_wrap=True)
     if json_file is not None:
-        run_folder.write_json(json_file, as_data(advice))
+        written("--json", json_file, lambda path: run_folder.write_json(path, as_data(advice)))
     if html is not None:
         from experiments.report.placement.page import write_page
 
-        write_page(advice, html)
+        written("--html", html, lambda path: write_page(advice, path))
 
 
 def advise(asked: Asked) -> Advice:
@@ -143,13 +142,9 @@ def goal_of(asked: Asked) -> Goal:
 
 def batch_sizes(text: str) -> tuple[int, ...]:
     """What ``--batches`` says, ascending."""
-    words = [word.strip() for word in text.split(",")]
-    right = f"up to {MOST_BATCHES} whole numbers from 1 to {LARGEST_BATCH}, separated by commas"
-    if not all(word.isascii() and word.isdigit() and 1 <= int(word) <= LARGEST_BATCH for word in words):
-        raise BadInput("--batches", repr(text), right)
-    sizes = tuple(sorted({int(word) for word in words}))
+    sizes = tuple(sorted({batch_size(word.strip(), "--batches") for word in text.split(",")}))
     if len(sizes) > MOST_BATCHES:
-        raise BadInput("--batches", f"{len(sizes)} sizes", right)
+        raise BadInput("--batches", f"{len(sizes)} sizes", f"up to {MOST_BATCHES}, separated by commas")
     return sizes
 
 
@@ -228,6 +223,7 @@ def as_data(advice: Advice) -> dict[str, Any]:
     """The plan as JSON."""
     fitted, watts = advice.fitted, advice.knows_watts
     return {
+        "format": FORMAT,
         "model": advice.network.name,
         "device": advice.board.name,
         "label": advice.label,
@@ -270,9 +266,3 @@ def outcome_data(outcome: Outcome, knows_watts: bool = True) -> dict[str, Any]:
             for one in outcome.instances
         ],
     }
-
-
-def console() -> Console:
-    from rich.console import Console
-
-    return Console()

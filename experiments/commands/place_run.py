@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import math
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,14 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments.commands.outputs import check_output
-from experiments.commands.place import batch_sizes, console
+from experiments.commands.place import batch_sizes
+from experiments.commands.study_output import console, progress, written
+from experiments.report.concurrent.figures import figures, whole
 from fedge.errors import BadInput
 from fedge.layers.source import network_of, read_shape
 from fedge.placement.accelerators import Instance, Placement
 from fedge.placement.execution.available import TORCH, Way, installed, ways
 from fedge.placement.execution.source import source_of
 from fedge.placement.execution.sweep import Run, checked, measure, placements, usable
-from fedge.placement.measurements import COLUMNS, as_csv
+from fedge.placement.measurements import COLUMNS, as_csv, batch_size
 from fedge.telemetry import run_folder
 
 if TYPE_CHECKING:
@@ -43,16 +45,19 @@ class Asked:
 def run(asked: Asked, out: Path | None) -> None:
     """Measure and print; without a model, say what can run here. Raises ``BadInput`` and ``RunFailed``."""
     check_output("--out", out, ",".join(COLUMNS[:4]))
+    if not math.isfinite(asked.seconds):
+        raise BadInput("--seconds", f"{asked.seconds:g}", "a number of seconds")
     here = ways(installed())
     if asked.model is None:
-        console().print(_ways_table(here))
+        console().print(_ways_table(here), crop=False)
         return
     chosen = _chosen(asked, here)
     runs = _measured(asked, asked.model, chosen, here)
-    console().print(_table(runs))
+    console().print(_table(runs), crop=False)
     if out is not None:
         more = [{"median_batch_s": "+".join(f"{one.median_s:.5f}" for one in each.ran)} for each in runs]
-        run_folder.write_text(out, as_csv([each.measured for each in runs], more))
+        text = as_csv([each.measured for each in runs], more)
+        written("--out", out, lambda path: run_folder.write_text(path, text))
 
 
 def _chosen(asked: Asked, here: Sequence[Way]) -> list[Placement]:
@@ -75,9 +80,9 @@ def placement_of(text: str) -> Placement:
     found = []
     for word in text.split("+"):
         cells = [cell.strip() for cell in word.split(":")]
-        if len(cells) != 3 or not all(cells) or not (cells[1].isascii() and cells[1].isdigit() and int(cells[1]) > 0):
+        if len(cells) != 3 or not all(cells):
             raise BadInput("--instances", repr(text), "NAME:BATCH:PRECISION joined by +, e.g. ort-cpu:8:fp32")
-        found.append(Instance(cells[0], int(cells[1]), cells[2]))
+        found.append(Instance(cells[0], batch_size(cells[1], f"--instances {word}"), cells[2]))
     return Placement(tuple(found))
 
 
@@ -93,10 +98,10 @@ def _measured(asked: Asked, model: str, chosen: Sequence[Placement], here: Seque
     runs = []
     with tempfile.TemporaryDirectory(prefix="fedge-place-") as folder, _watts(asked.sensor) as read_w:
         source = source_of(model, network.input_shape, sorted(by_file), Path(folder) if by_file else None)
-        for i, placement in enumerate(chosen, 1):
-            sys.stderr.write(f"\r{i} of {len(chosen)}: {placement}\x1b[K")
-            runs.append(measure(placement, here, source, asked.seconds, read_w=read_w))
-    sys.stderr.write("\r\x1b[K")
+        with progress(len(chosen)) as done:
+            for placement in chosen:
+                runs.append(measure(placement, here, source, asked.seconds, read_w=read_w))
+                done(str(placement))
     return runs
 
 
@@ -118,25 +123,22 @@ def _watts(sensor: str | None) -> Iterator[Callable[[], float] | None]:
 
 
 def _table(runs: Sequence[Run]) -> Table:
-    from rich.table import Table
-
-    table = Table(title="measured on this machine")
+    table = figures("Measured on this machine")
     table.add_column("placement")
-    for head in ("images/s", "median batch, ms", "W"):
+    for head in ("  images/s", "  median batch, ms", "  W"):
         table.add_column(head, justify="right")
     for each in runs:
         watts = "-" if each.measured.watts is None else f"{each.measured.watts:.1f}"
         batches = " + ".join(f"{1e3 * one.median_s:.1f}" for one in each.ran)
-        table.add_row(str(each.measured.placement), f"{each.measured.images_per_s:.1f}", batches, watts)
-    return table
+        table.add_row(str(each.measured.placement), f"{each.measured.images_per_s:.1f}", f"  {batches}", watts)
+    return whole(table)
 
 
 def _ways_table(here: Sequence[Way]) -> Table:
-    from rich.table import Table
-
-    table = Table(title="what can run on this machine")
-    for head in ("accelerator", "precision", "library", ""):
+    table = figures("What can run on this machine")
+    for head in ("accelerator", "  precision", "  library", ""):
         table.add_column(head)
     for way in here:
-        table.add_row(way.accelerator, way.precision, way.library, "yes" if way.reason is None else f"no: {way.reason}")
-    return table
+        told = "yes" if way.reason is None else f"no: {way.reason}"
+        table.add_row(way.accelerator, *(f"  {cell}" for cell in (way.precision, way.library, told)))
+    return whole(table)

@@ -11,22 +11,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from experiments.commands.outputs import check_output
-from experiments.commands.roofline_constants import Basis, basis_of, estimated_for
+from experiments.commands.roofline_constants import Basis, basis_of, estimated_for, row_of, was_fitted
 from experiments.report.quantities import number, percent
 from fedge.devices.catalogue import find
 from fedge.errors import BadInput
 from fedge.layers.known import known_network
 from fedge.layers.network import NetworkCost
 from fedge.layers.source import network_of
-from fedge.modes import index_of
 from fedge.pareto import front_mask
 from fedge.roofline.board import as_data, rooflines
-from fedge.roofline.choice import Choice, choose, parse_mode, why
+from fedge.roofline.choice import Choice, choose, why
 from fedge.roofline.fit import intensity_of
 from fedge.roofline.model import Roofline, implication, side_of
 from fedge.roofline.surface import Batch, Rooflines, Times, batch_of, energy_j, times, work_of
 from fedge.telemetry import run_folder
-from fedge.types import Floats, PowerMode
+from fedge.types import Floats
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -101,7 +100,6 @@ def analyse(asked: Asked) -> Analysis:
     if asked.batch_size < 1:
         raise BadInput("--batch", str(asked.batch_size), "1 or more samples")
     spec = find(asked.device)
-    mode = None if asked.mode is None else parse_mode(asked.mode)
     network = known_network(asked.model) or network_of(asked.model)
     basis = basis_of(spec, asked.tables)
     intensity = intensity_of(network)
@@ -110,19 +108,8 @@ def analyse(asked: Asked) -> Analysis:
     spent = times(lines, batch)
     joules = energy_j(lines, batch, spent.total_s)
     choice = choose(basis.modes, spent.total_s, joules, basis.maxn_row, asked.max_slowdown)
-    row = choice.row if mode is None else _row_of(basis, mode)
+    row = choice.row if asked.mode is None else row_of(basis, asked.mode)
     return Analysis(asked, network, basis, lines, batch, spent, joules, choice, row)
-
-
-def _row_of(basis: Basis, mode: PowerMode) -> int:
-    row = index_of(basis.modes, mode)
-    if row is None:
-        knobs = basis.modes.knobs
-        low = "/".join(f"{v:g}" for v in knobs.min(axis=0))
-        high = "/".join(f"{v:g}" for v in knobs.max(axis=0))
-        right = f"one of the {len(knobs):,} modes from {low} to {high} (fedge devices modes {basis.spec.name} --all)"
-        raise BadInput("--mode", str(mode), right)
-    return row
 
 
 # Terminal -------------------------------------------------------------------------------------------------------------
@@ -151,14 +138,15 @@ def labels_of(found: Analysis) -> str:
     """Where the constants come from, their label, and how far they are off."""
     constants = found.basis.constants
     said = (
-        f"Constants are {found.lines.label}, fitted to {constants.source}; a row is off by "
+        f"Constants are {found.lines.label}, fitted to {constants.source}, within "
         f"{percent(constants.time_sd_log)} in time and {percent(constants.power_sd_log)} in power (robust spread)."
     )
-    if found.lines.label != constants.label:
+    if not was_fitted(constants, intensity_of(found.network)):
         near = " and ".join(f"{one.network} ({one.intensity:.3g})" for one in constants.networks)
         mine = intensity_of(found.network)
         said += (
-            f" This network, of {mine:.3g} FLOP per byte, was not among them; it is taken to use the board as {near}."
+            f" This network, of {mine:.3g} FLOP per byte, was not among them; it is taken "
+            f"to use the board as {near}, and how far off it is is not known."
         )
     if len(found.network.layers) == 1:
         said += " It is known as a whole, not by layer, so that launching its layers is missing from its time."

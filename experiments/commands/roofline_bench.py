@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from experiments.commands.outputs import check_output
-from experiments.commands.roofline_constants import basis_of
+from experiments.commands.roofline_constants import basis_of, row_of
 from experiments.report.quantities import number, percent
 from fedge.devices.catalogue import find
 from fedge.errors import BadInput
 from fedge.roofline.board import rooflines
-from fedge.roofline.choice import parse_mode
 from fedge.roofline.model import implication
 from fedge.roofline.sweep import Sweep, as_data, fit_sweep
 from fedge.telemetry import run_folder
@@ -60,19 +59,15 @@ def _real(device: str, seconds: float) -> Sweep:
 
 
 def _emulated(device: str, mode: str | None, seed: int) -> Sweep:
-    from fedge.modes import index_of
     from fedge.roofline.emulated import emulate
 
     spec = find(device)
     basis = basis_of(spec, None)
-    wanted = spec.maxn if mode is None else parse_mode(mode)
-    row = index_of(basis.modes, wanted)
-    if row is None:
-        raise BadInput("--mode", str(wanted), f"one of the board's modes (fedge devices modes {spec.name} --all)")
+    row = basis.maxn_row if mode is None else row_of(basis, mode)
     lines = rooflines(basis.constants, basis.modes)
     points = emulate(lines, row, np.random.default_rng(seed))
     note = f"an emulated {spec.name}: nothing was measured; priced by {basis.constants.source}"
-    return fit_sweep(spec.name, str(wanted), points, lines.label, note)
+    return fit_sweep(spec.name, str(basis.modes[row]), points, lines.label, note)
 
 
 def _table(sweep: Sweep) -> Table:

@@ -21,6 +21,7 @@ from fedge.physics import model
 from fedge.profiles.label import label_of
 from fedge.profiles.table import batch_sizes_of, kind_of, read_table
 from fedge.roofline.board import BoardConstants
+from fedge.roofline.choice import parse_mode
 from fedge.roofline.fit import fit_constants
 from fedge.types import DeviceSpec, Label, Modes, ProfileTable
 
@@ -47,6 +48,29 @@ def networks_of(workloads: Sequence[str]) -> Mapping[str, NetworkCost]:
     """The layers of known workloads; those that are not known are left out."""
     found = {name: known_network(name) for name in dict.fromkeys(workloads)}
     return {name: network for name, network in found.items() if network is not None}
+
+
+def row_of(basis: Basis, text: str) -> int:
+    """The mode that ``--mode`` means: a preset of the board by name, or cores and clocks; raises ``BadInput``."""
+    spec, knobs = basis.spec, basis.modes.knobs
+    presets = {name.lower(): mode for name, mode in spec.presets.items()}
+    mode = presets.get(text.lower())
+    if mode is None and "/" not in text:
+        raise BadInput(
+            "--mode", repr(text), f"{', '.join(spec.presets)}, or cores/CPU/GPU/memory in MHz, as {_typed(spec)}"
+        )
+    wanted = parse_mode(text) if mode is None else mode
+    row = index_of(basis.modes, wanted)
+    if row is None:
+        low, high = ("/".join(f"{v:g}" for v in ends) for ends in (knobs.min(axis=0), knobs.max(axis=0)))
+        right = f"one of the {len(knobs):,} modes from {low} to {high} (fedge devices modes {spec.name} --all)"
+        raise BadInput("--mode", str(wanted), right)
+    return row
+
+
+def _typed(spec: DeviceSpec) -> str:
+    top = spec.maxn
+    return f"{top.cores}/{top.cpu_mhz:g}/{top.gpu_mhz:g}/{top.mem_mhz:g}"
 
 
 # Measured tables ------------------------------------------------------------------------------------------------------
@@ -128,8 +152,11 @@ def _told(profiles: Sequence[CostProfile]) -> list[str]:
     return [f"{name} at batch {'/'.join(sizes[name])}" for name in names]
 
 
-def estimated_for(constants: BoardConstants, intensity: float, near: float = 0.02) -> BoardConstants:
+def was_fitted(constants: BoardConstants, intensity: float, near: float = 0.02) -> bool:
+    """Whether a network of this very intensity is among those that the constants were fitted to."""
+    return any(abs(one.intensity / intensity - 1.0) <= near for one in constants.networks)
+
+
+def estimated_for(constants: BoardConstants, intensity: float) -> BoardConstants:
     """The constants as they hold for a network: estimated, unless one of this very intensity was fitted."""
-    if any(abs(one.intensity / intensity - 1.0) <= near for one in constants.networks):
-        return constants
-    return replace(constants, label="estimated")
+    return constants if was_fitted(constants, intensity) else replace(constants, label="estimated")

@@ -78,7 +78,11 @@ def work_for(asked: Asked) -> tuple[Workload, NetworkCost | None]:
         raise BadInput("--workload" if error.where == "MODEL" else error.where, error.got, error.right) from error
     if network.unknown:
         raise BadInput("--workload", f"operators that no rule counts ({', '.join(network.unknown[:5])})", "another one")
+    if not network.flop:
+        raise BadInput("--workload", f"{asked.workload}, which computes nothing", "a network with layers")
     name = Path(asked.workload).stem
+    if name in load_workloads():  # another network or other images than those that were measured by this name
+        name = f"{name} {'x'.join(map(str, network.input_shape))}"
     layers = LayerWork(name, counted(network), loading="cached" if asked.infer else "workers")
     return Workload(name, asked.batch_size or BATCH_SIZE, kind, layers), network
 

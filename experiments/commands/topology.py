@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.commands.outputs import check_output
+from experiments.commands.study_output import written
 from fedge.choice.picking import margin_z
 from fedge.devices import catalogue
 from fedge.errors import BadInput, RunFailed
@@ -88,12 +89,13 @@ def find(asked: Asked, out: Path | None, json_file: Path | None, html: Path | No
         raise BadInput("--out", f"{out}, which holds something", "a new or an empty folder")
     module, prunable = _prunable(asked)
     answer = answered(asked, prunable)
-    folders = _written(answer, module, out) if out is not None else ()
+    folders = _saved(answer, module, out) if out is not None else ()
     trained = _checked(answer, module, folders) if check_training else None
     if json_file is not None:
-        run_folder.write_text(json_file, json.dumps(as_data(answer, folders, trained)) + "\n")
+        text = json.dumps(as_data(answer, folders, trained)) + "\n"
+        written("--json", json_file, lambda path: run_folder.write_text(path, text))
     if html is not None:
-        page.write(answer, trained, html)
+        written("--html", html, lambda path: page.write(answer, trained, path))
     terminal.say(answer, folders, trained)
     if trained is not None and not trained.falls:
         raise RunFailed(f"the loss of {answer.variants[0].variant.name} did not fall: {trained.losses}")
@@ -123,9 +125,10 @@ def _prunable(asked: Asked) -> tuple[nn.Module, Prunable]:
             raise BadInput(option, str(number), "1 or more")
     if asked.variants > MOST:
         raise BadInput("--variants", str(asked.variants), f"{MOST} at most")
+    if asked.seed < 0:
+        raise BadInput("--seed", str(asked.seed), "0 or more")
     if asked.method not in METHODS:
         raise BadInput("--method", repr(asked.method), f"known: {', '.join(METHODS)}")
-    catalogue.find(asked.device)
     _limits(asked, catalogue.find(asked.device))
     module, shape = module_of(asked.model, read_shape(asked.input_shape))
     return module, prunable(module, asked.model, shape, asked.method, asked.round_to, asked.seed)
@@ -191,13 +194,16 @@ def _nothing_fits(asked: Asked, search: Search, over: tuple[Found, ...]) -> BadI
     )
 
 
-def _written(answer: Answer, module: nn.Module, out: Path) -> tuple[Path, ...]:
+def _saved(answer: Answer, module: nn.Module, out: Path) -> tuple[Path, ...]:
     from fedge.topology.cutting import cut
 
     folders = []
     for found in answer.variants:
         folder = out / f"{Path(found.variant.model.replace(':', '.')).name}-{found.variant.channel_share:.3f}"
-        keeping.save(found.variant, cut(module, found.variant.plan), folder)
+        try:
+            keeping.save(found.variant, cut(module, found.variant.plan), folder)
+        except OSError as error:
+            raise BadInput("--out", str(folder), f"a folder that can be written ({error.strerror})") from error
         folders.append(folder)
     return tuple(folders)
 

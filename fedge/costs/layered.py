@@ -70,7 +70,7 @@ def layers_of_spec(spec: NetworkSpec) -> LayerWork:
 
 def network_of_spec(spec: NetworkSpec) -> NetworkCost:
     """The counted network of an experiment. Raises ``BadInput`` for one that was not counted."""
-    if spec.layers is None:
+    if not spec.layers:
         raise BadInput("workload.network.layers", "nothing", "an experiment that was read from its file, with layers")
     return _counted_before(spec.model, spec.input or (), spec.layers)
 

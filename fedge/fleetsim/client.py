@@ -189,11 +189,14 @@ def _first_try(seat: Seat, ask: Ask) -> Try | None:
 def _round(
     experiment: Experiment, seat: Seat, ask: Ask, arrays: NamedArrays, teller: Teller
 ) -> tuple[Answer, TrainResult | None]:
-    """A round at the first scale that does not run out of memory; an answer with ``error`` where all of them do."""
+    """A round at the first scale that does not run out of memory; an answer with ``error`` where all of them do.
+
+    The front that it offers for the next round is of the scale which that one will be tried at.
+    """
     tried, means = _first_try(seat, ask), seat.means
     while True:
         try:
-            return _round_at(experiment, _seat_at(seat, tried), ask, arrays, teller, tried)
+            answer, trained = _round_at(experiment, _seat_at(seat, tried), ask, arrays, teller, tried)
         except OutOfMemory:
             assert tried is not None
             assert means is not None
@@ -203,6 +206,11 @@ def _round(
                 state = fitting.state_after_failure(means, tried, ask, lost_s)
                 return Answer(seat.board.name, state=state, error=fitting.refusal(means, tried)), None
             tried = following
+        else:
+            if answer.state is not None and fitting.changes(means, tried, answer.state):
+                later = _front(experiment, seat, dataclasses.replace(ask, state=answer.state))
+                answer = dataclasses.replace(answer, front=later.front)
+            return answer, trained
 
 
 def _lost_s(seat: Seat) -> float:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from fedge.errors import BadInput, OutOfMemory
-from fedge.experiment import Board, Experiment
+from fedge.experiment import WIDTHS, Board, Experiment
 from fedge.interfaces import LearningTask, Training
 from fedge.rounds.fitting import Means, means_of
 from fedge.seeds import generator
@@ -17,26 +17,19 @@ def board_means(
     experiment: Experiment, board: Board, device: DeviceSpec, task: Callable[[], LearningTask]
 ) -> Means | None:
     """What a board has to train with; None where nobody knows the network of what it works on."""
-    widths = experiment.workload.memory.widths
-
-    def narrow() -> bool:
-        return can_narrow(task(), min(widths) if widths else None)
-
-    return means_of(experiment, board.entry, device, narrow)
+    widths = experiment.workload.memory.widths or WIDTHS
+    return means_of(experiment, board.entry, device, lambda: why_not_narrow(task(), widths) == "")
 
 
-def can_narrow(task: LearningTask, width: float | None = None) -> bool:
-    """Whether a task's network can be narrowed, by default to a quarter."""
-    return why_not_narrow(task, width) == ""
-
-
-def why_not_narrow(task: LearningTask, width: float | None = None) -> str:
-    """Why a task's network cannot be narrowed; empty where it can."""
+def why_not_narrow(task: LearningTask, widths: Iterable[float] = WIDTHS) -> str:
+    """Why a task's network cannot have one of ``widths``; empty where it can have all."""
     shapes = getattr(task, "narrow_shapes", None)
     if shapes is None:
         return "a task of your own without narrow_shapes(width)"
     try:
-        shapes(width or 0.25)
+        for width in widths:
+            if width < 1.0:
+                shapes(width)
     except BadInput as error:
         return str(error)
     return ""

@@ -66,7 +66,7 @@ def _line(layer: LayerCost) -> str:
     shapes = ",".join(_shape_text(shape) for shape in layer.inputs) or NONE
     geometry = convolution_as_data(layer.convolution)
     return " ".join([
-        layer.name.replace(" ", "_"),
+        "_".join(layer.name.split()) or NONE,
         layer.kind,
         *(f"{number:.17g}" for number in numbers),
         str(layer.parameters),

@@ -68,8 +68,8 @@ class Work:
 
     @property
     def intensity(self) -> float:
-        """FLOP per byte."""
-        return self.flop / self.bytes
+        """FLOP per byte; 0 where nothing is moved."""
+        return self.flop / self.bytes if self.bytes else 0.0
 
 
 @dataclass(frozen=True, slots=True)

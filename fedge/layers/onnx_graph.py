@@ -38,7 +38,15 @@ def read_onnx(path: Path) -> NetworkCost:
     model = _inferred(_loaded(path), path)
     reader = _Reader(model.graph, path)
     for node in model.graph.node:
-        reader.note(node)
+        try:
+            reader.note(node)
+        except (
+            LookupError,
+            TypeError,
+            ValueError,
+        ) as error:  # what an operator needs is not there, or is another thing
+            got = f"an operator {node.op_type} that cannot be read ({type(error).__name__}: {_line(error)})"
+            raise BadInput(f"{path}: {node.name or node.output[0]}", got, "a whole ONNX file") from error
     name, shape = path.stem, reader.input_shape
     return NetworkCost(name, shape, tuple(reader.layers), f"ONNX file {path.name}", tuple(reader.unknown))
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 from fedge.errors import BadInput
 from fedge.layers.network import Convolution, LayerCost, NetworkCost, Shape
+from fedge.layers.rules import RULES
 
 FORMAT = "fedge-layers-1"
 COLUMNS = ("in_channels", "out_channels", "kernel", "padding", "stride", "groups", "input_size")
 """The order of a convolution's numbers."""
+LARGEST = 1e30
+"""No network computes or moves more; chosen by us."""
 _WHOLE = {"in_channels", "out_channels", "groups"}
 _MINDED = "a file that `fedge layers MODEL --json FILE` wrote"
 
@@ -62,9 +64,12 @@ def from_data(data: Any, where: str) -> NetworkCost:
     if fields.get("format") != FORMAT:
         raise BadInput(f"{where}: format", repr(fields.get("format")), f"{FORMAT!r}: {_MINDED}")
     layers = _list(fields, "layers", where)
+    input_shape = _shape(fields.get("input_shape"), f"{where}: input_shape")
+    if not all(input_shape) or not input_shape:
+        raise BadInput(f"{where}: input_shape", repr(list(input_shape)), "the sides of one sample, each at least 1")
     return NetworkCost(
         name=_text(fields, "name", where),
-        input_shape=_shape(fields.get("input_shape"), f"{where}: input_shape"),
+        input_shape=input_shape,
         layers=tuple(_layer(layer, f"{where}: layers[{row}]") for row, layer in enumerate(layers)),
         source=_text(fields, "source", where),
         unknown=tuple(_text({"unknown": name}, "unknown", where) for name in _list(fields, "unknown", where)),
@@ -75,7 +80,7 @@ def _layer(data: Any, where: str) -> LayerCost:
     fields = _mapping(data, where)
     return LayerCost(
         name=_text(fields, "name", where),
-        kind=_text(fields, "kind", where),
+        kind=_kind(fields, where),
         flop=_number(fields.get("flop"), f"{where}: flop"),
         read_bytes=_number(fields.get("read_bytes"), f"{where}: read_bytes"),
         written_bytes=_number(fields.get("written_bytes"), f"{where}: written_bytes"),
@@ -96,6 +101,9 @@ def convolution_from(data: Any, where: str) -> Convolution | None:
         raise BadInput(where, repr(data), f"null, or {len(COLUMNS)} numbers: {', '.join(COLUMNS)}")
     checks = {**dict.fromkeys(COLUMNS, _number), **dict.fromkeys(_WHOLE, _whole), "padding": _signed}
     numbers = {column: checks[column](value, f"{where}: {column}") for column, value in zip(COLUMNS, data, strict=True)}
+    for column, number in numbers.items():
+        if number == 0 and column != "padding":
+            raise BadInput(f"{where}: {column}", "0", "a number above 0")
     return Convolution(**numbers)  # type: ignore[arg-type] # channels and groups are whole, as checked
 
 
@@ -119,6 +127,13 @@ def _text(fields: Mapping[str, Any], field: str, where: str) -> str:
     return value
 
 
+def _kind(fields: Mapping[str, Any], where: str) -> str:
+    kind = _text(fields, "kind", where)
+    if kind not in RULES:
+        raise BadInput(f"{where}: kind", repr(kind)[:60], f"the kind of an operator, as conv: {_MINDED}")
+    return kind
+
+
 def _number(value: Any, where: str) -> float:
     """A number of at least zero; a whole one stays whole, so that reading back gives what was written."""
     if _signed(value, where) < 0:
@@ -128,13 +143,13 @@ def _number(value: Any, where: str) -> float:
 
 def _signed(value: Any, where: str) -> float:
     """A number; a dilated convolution without padding has a negative one in effect."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= LARGEST:
         raise BadInput(where, repr(value)[:60], "a number")
     return value
 
 
 def _whole(value: Any, where: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= LARGEST:
         raise BadInput(where, repr(value)[:60], "a whole number of at least 0")
     return value
 

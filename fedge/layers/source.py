@@ -48,8 +48,8 @@ def network_of(model: str, input_shape: Shape | None = None) -> NetworkCost:
     if model.endswith(".json"):
         _no_shape(model, input_shape)
         return _read_json(Path(model))
-    if model in networks.REFUSED:
-        return _refused(model, input_shape)
+    if model not in networks.NETWORKS and (model in networks.REFUSED or known_network(model) is not None):
+        return _only_known(model, input_shape)
     from fedge.layers.trace import trace
 
     user_made = ":" in model
@@ -86,12 +86,12 @@ def _no_shape(model: str, input_shape: Shape | None) -> None:
 def _read_json(path: Path) -> NetworkCost:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise BadInput(str(path), " ".join(str(error).split()), "a file that `fedge layers --json` wrote") from error
     return from_data(data, str(path))
 
 
-def _refused(model: str, input_shape: Shape | None) -> NetworkCost:
+def _only_known(model: str, input_shape: Shape | None) -> NetworkCost:
     """A workload whose module is not here, but whose costs may be known."""
     known = known_network(model)
     if known is None:
@@ -142,6 +142,8 @@ def _torchvisions(model: str, shape: Shape) -> tuple[Callable[[], nn.Module], Sh
     """A classifier of torchvision, built for images of this size where it is built for one size."""
     from fedge.worker.vision import models
 
+    if len(shape) != 3:
+        raise BadInput("--input", "x".join(map(str, shape)), f"channels and two sides for {model}: 3x224x224")
     settings: dict[str, Any] = {}
     if model.startswith("vit_"):
         settings["image_size"] = shape[-1]

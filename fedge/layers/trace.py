@@ -55,13 +55,13 @@ def _check_inputs(module: nn.Module, name: str) -> None:
 def _ran(module: nn.Module, input_shape: Shape, name: str, fold: bool) -> Recorder:
     """Run the module: without data, and where that fails for real; as numbers, and where that fails as indices."""
     devices = ["meta"] if any(tensor.is_meta for tensor in _state(module).values()) else ["meta", "cpu"]
-    first: Exception | None = None
+    first: BaseException | None = None
     for device in devices:
         for dtype in (torch.float32, torch.int64):
             recorder = Recorder(module, fold)
             try:
                 recorder.run(torch.zeros((1, *input_shape), dtype=dtype, device=device))
-            except Exception as error:  # noqa: BLE001 -- whatever a user's forward raises is told in one line
+            except (Exception, SystemExit) as error:  # noqa: BLE001 -- whatever a user's forward raises is told in one line
                 first = first or error
             else:
                 return recorder

@@ -45,7 +45,8 @@ def fit(tables: Sequence[StepTable], board: str, source: str) -> Calibration:
     Raises ``BadInput`` for fewer than ``FEWEST`` networks.
     """
     if len(tables) < FEWEST:
-        raise BadInput("--data", f"{len(tables)} networks", f"at least {FEWEST}: the spread comes from leaving one out")
+        got = "1 network" if len(tables) == 1 else f"{len(tables)} networks"
+        raise BadInput("--data", got, f"at least {FEWEST}: the spread comes from leaving one out")
     steps = gather(tables)
     memory, time = _memory(steps), _time(steps)
     spreads = np.sqrt(np.mean([_spreads(steps, table.network) for table in tables], axis=0))

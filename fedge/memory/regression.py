@@ -4,39 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from fedge.physics.nonnegative import nonnegative
 from fedge.types import Floats
 
 ROUNDS = 6
 """Of re-weighting; the weights settle after three or four."""
 TINY = 1e-9
-
-
-def nonnegative(a: Floats, b: Floats) -> Floats:
-    """The x >= 0 of least ``|a x - b|``, by active sets (Lawson and Hanson 1974); a (rows, terms), b (rows,)."""
-    x, passive = np.zeros(a.shape[1]), np.zeros(a.shape[1], dtype=bool)
-    gram, right = a.T @ a, a.T @ b
-    tolerance = 1e-10 * max(1.0, float(np.abs(right).max()))
-    for _ in range(10 * a.shape[1]):
-        slope = np.where(passive, -np.inf, right - gram @ x)
-        if slope.max() <= tolerance:
-            break
-        passive[int(slope.argmax())] = True
-        x = _feasible(gram, right, x, passive)
-    return x
-
-
-def _feasible(gram: Floats, right: Floats, x: Floats, passive: np.ndarray) -> Floats:
-    """Solves for the passive terms and, while one would be negative, steps to the bound and gives that one up."""
-    while True:
-        wanted = np.zeros_like(x)
-        wanted[passive] = np.linalg.lstsq(gram[np.ix_(passive, passive)], right[passive], rcond=None)[0]
-        bad = passive & (wanted <= 0)
-        if not bad.any():
-            return wanted
-        step = float((x[bad] / np.maximum(x[bad] - wanted[bad], TINY)).min())
-        x = x + step * (wanted - x)
-        passive &= x > TINY * max(1.0, float(np.abs(x).max()))
-        x = np.where(passive, x, 0.0)
 
 
 def relative_fit(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedge.memory.matern import matern3, matern5
 from fedge.types import Floats
 
 OUTLIER_SDS = 2.0
@@ -68,7 +69,7 @@ def smooth_fit(at: Floats, residual: Floats, scales: Iterable[Scales]) -> Smooth
 
 def _fitted(scales: Scales, at: Floats, residual: Floats) -> tuple[float, Smooth]:
     same_level = at[:, None, 0] == at[None, :, 0]
-    near = _matern3(_apart(at[:, 1], at[:, 1]) / scales.own_length)
+    near = matern3(_apart(at[:, 1], at[:, 1]) / scales.own_length)
     covariance = _shared(scales, at, at) + np.where(same_level, scales.own**2 * near, 0.0)
     noise = np.full(len(at), scales.noise**2)
     weights = _solved(covariance, noise, residual)[1]
@@ -87,26 +88,14 @@ def _solved(covariance: Floats, noise: Floats, residual: Floats) -> tuple[float,
 
 
 def _shared(scales: Scales, one: Floats, other: Floats) -> Floats:
-    level = _matern5(_apart(one[:, 0], other[:, 0]) / scales.level_length)
+    level = matern5(_apart(one[:, 0], other[:, 0]) / scales.level_length)
     batch = _apart(one[:, 1], other[:, 1])
-    both = level * _matern3(batch / scales.both_length)
+    both = level * matern3(batch / scales.both_length)
     shared: Floats = (
-        scales.offset**2 + scales.batch**2 * _matern3(batch / scales.batch_length) + scales.level**2 * (level + both)
+        scales.offset**2 + scales.batch**2 * matern3(batch / scales.batch_length) + scales.level**2 * (level + both)
     )
     return shared
 
 
 def _apart(one: Floats, other: Floats) -> Floats:
     return np.abs(one[:, None] - other[None, :])
-
-
-def _matern3(distance: Floats) -> Floats:
-    scaled = np.sqrt(3.0) * distance
-    value: Floats = (1.0 + scaled) * np.exp(-scaled)
-    return value
-
-
-def _matern5(distance: Floats) -> Floats:
-    scaled = np.sqrt(5.0) * distance
-    value: Floats = (1.0 + scaled + scaled**2 / 3.0) * np.exp(-scaled)
-    return value

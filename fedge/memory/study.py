@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from fedge.errors import BadInput, UnknownName
-from fedge.memory import common, smooth
+from fedge.memory import smooth, transfer
 from fedge.memory.features import features
 from fedge.memory.forest import forest
 from fedge.memory.model import ceiling_of, fit_memory, fit_time, own_weight
@@ -57,9 +57,8 @@ class Steps:
     def __getitem__(self, rows: np.ndarray) -> Steps:
         measured = {name: values[rows] for name, values in self.measured.items()}
         terms = {name: values[rows] for name, values in self.terms.items()}
-        return Steps(
-            self.network[rows], self.level[rows], self.batch[rows], self.layers[rows], measured, terms
-        )  # fmt: skip
+        network, level, batch, layers = (of[rows] for of in (self.network, self.level, self.batch, self.layers))
+        return Steps(network, level, batch, layers, measured, terms)
 
     @property
     def places(self) -> Floats:
@@ -214,8 +213,8 @@ def _other_memory(learn: Steps, judge: Steps) -> Floats:
 def _other_time(learn: Steps, judge: Steps) -> Floats:
     step_ms = learn.measured["latency"]
     model = fit_time(learn.terms["time"], step_ms, learn.layers, learn.network)
-    at, places = (common.places(s.terms["time"], s.terms["features"][:, 12]) for s in (learn, judge))
-    left = common.common_fit(at, np.log(step_ms / model.step_ms(learn.terms["time"], learn.layers)))
+    at, places = (transfer.places(s.terms["time"], s.terms["features"][:, 12]) for s in (learn, judge))
+    left = transfer.transfer_fit(at, np.log(step_ms / model.step_ms(learn.terms["time"], learn.layers)))
     predicted: Floats = model.step_ms(judge.terms["time"], judge.layers) * np.exp(left.predict(places))
     return predicted
 

@@ -23,7 +23,7 @@ MEGABYTES = 4e-6
 DEPTHWISE_TRAFFIC = 0.5
 """An element of a depthwise convolution beside one of a dense one, in traffic: it is read by fewer passes."""
 FEW_CHANNELS = 16
-"""Up to so many input channels, convolutions show no work space and cheap kernels."""
+"""Up to so many input channels a 3 x 3 shows no work space, up to so many outputs a larger kernel no arithmetic."""
 TILE, SMALL_TILE, WIDE_TILE = 64, 32, 128
 
 
@@ -54,7 +54,7 @@ def own_time_terms(layers: Floats, batch_size: Floats) -> Floats:
     """
     a = geometry_of(layers, batch_size)
     dense = a.g == 1
-    unit, three, large = dense & (a.k == 1), dense & (a.k == 3) & (a.s == 1), dense & (a.k > 3) & (a.m > FEW_CHANNELS)
+    unit, three, large = dense & (a.k == 1), dense & _small(a.k), dense & (a.k > 3) & (a.m > FEW_CHANNELS)
     return _columns(
         a,
         np.where(three, _flop(a, _tiles(a.n, SMALL_TILE), _tiles(a.m, TILE)), 0.0),
@@ -91,6 +91,12 @@ def _columns(a: Geometry, *terms: Floats) -> Floats:
 
 def _flop(a: Geometry, inputs: Floats, outputs: Floats) -> Floats:
     return 2 * a.b * a.o**2 * inputs * outputs * a.k**2
+
+
+def _small(kernel: Floats) -> np.ndarray:
+    """Kernels that count as 3 x 3."""
+    small: np.ndarray = (kernel > 1) & (kernel <= 3)
+    return small
 
 
 def _weight_gradient(a: Geometry) -> Floats:

@@ -12,7 +12,7 @@ from fedge.node.post import Post
 from fedge.rounds import fitting
 from fedge.rounds.fitting import CarryingPredictor, Means, Try
 from fedge.types import MemorySeen, MemoryUse
-from fedge.wire import Answer, Ask
+from fedge.wire import Answer, Ask, BoardState
 from fedge.worker.causes import OOM_KILLED
 
 OOM, DIED, NARROW = "oom", "died", "narrow"
@@ -52,6 +52,20 @@ class Tries:
         if self.means is None or self.tried is None:
             return None
         return fitting.use_of(self.means, self.tried, self.ask.state, peak_mb)
+
+    @property
+    def seen(self) -> tuple[MemorySeen, ...]:
+        """What the board knows by the present try: also the tries of this round that ran out of memory."""
+        return self.ask.state.memory if self.tried is None else self.tried.seen
+
+    @property
+    def lost_s(self) -> float:
+        """Seconds of this round that its earlier tries took."""
+        return 0.0 if self.tried is None else self.tried.lost_s
+
+    def changes(self, state: BoardState | None) -> bool:
+        """Whether the next round, which begins with ``state``, will be tried at another scale than the present one."""
+        return fitting.changes(self.means, self.tried, state)
 
     def learnt(self, peak_mb: float | None) -> tuple[MemorySeen, ...] | None:
         """What the board remembers after a try that fitted; nothing new where its peak is not known."""

@@ -33,7 +33,7 @@ from fedge.rounds.telling import TellingTraining, told_by
 from fedge.seeds import derived_seed
 from fedge.telemetry.telling import Teller
 from fedge.telemetry.tracing import shifted
-from fedge.types import Goal, Measurement, Modes, NamedArrays, PowerMode, Scale, TrainResult
+from fedge.types import Goal, Measurement, MemorySeen, Modes, NamedArrays, PowerMode, Scale, TrainResult
 from fedge.wire import Answer, Ask
 
 logger = logging.getLogger(__name__)
@@ -72,11 +72,21 @@ def trained(post: Post, ask: Ask, arrays: NamedArrays, teller: Teller) -> tuple[
     while True:
         begun_s = time.monotonic()
         try:
-            return _tried(tries, ask, arrays, teller, started_s)
+            answer, result = _tried(tries, ask, arrays, teller, started_s)
         except WorkerFailed as error:
             failed = tries.after(error, begun_s)
+        else:
+            return _foreseen(post, ask, tries, answer), result
         if failed is not None:
             return failed, None
+
+
+def _foreseen(post: Post, ask: Ask, tries: Tries, answer: Answer) -> Answer:
+    """The answer with a front of the scale that the next round will be tried at."""
+    if answer.front is None or answer.state is None or not tries.changes(answer.state):
+        return answer
+    later, _ = front(post, dataclasses.replace(ask, state=answer.state))
+    return dataclasses.replace(answer, front=later.front)
 
 
 def _tried(
@@ -91,9 +101,8 @@ def _tried(
     dog, training = Watchdog(), None
     service = _installed(post, ask, tries)
     heard = None if service is None else Heard(service)
-    sampler = post.here.sampler
-    watching = Watching(_beside(post, service, heard), sampler.samples, RealClock(), sampler.period_s)
-    metered = watching if post.scale is None else ScaledDevice(watching, post.scale)
+    watching = _watching(post, tries, _beside(post, service, heard))
+    metered = watching if post.scale is None else ScaledDevice(watching, post.scale)  # a cut tells the scale too
     device = Noting(metered, lambda: _left_s(ask, started_s))
     try:
         left_s = _left_s(ask, started_s)
@@ -108,7 +117,7 @@ def _tried(
             raise
         logger.info("%s was cancelled in round %s: %s", post.board.name, ask.round, error)
         done = 0 if training is None else training.done
-        cut = _cut(post, ask, device.measured, done, time.monotonic() - started_s)
+        cut = _cut(post, ask, device.measured, done, time.monotonic() - started_s, tries.seen)
         return dataclasses.replace(cut, trace=shifted(watching.trace(), link.down_s)), None
     report = rounds.report_of(
         played,
@@ -137,13 +146,19 @@ def _too_late(done: int, post: Post, after_s: float) -> str:
     return f"cancelled after {after_s:.0f} s: {told}"
 
 
-def _cut(post: Post, ask: Ask, measured: Sequence[Measurement], done: int, after_s: float) -> Answer:
-    """The answer of a board that was stopped within a minibatch: no report, but what it had measured before."""
+def _cut(
+    post: Post, ask: Ask, measured: Sequence[Measurement], done: int, after_s: float, memory: tuple[MemorySeen, ...]
+) -> Answer:
+    """The answer of a board that was stopped within a minibatch: no report, but what it had measured before.
+
+    ``memory`` is what it knows of its memory by then.
+    """
     state = dataclasses.replace(
         ask.state,
         measurements=(*ask.state.measurements, *measured),
         temperature_c=post.here.hottest_c(),
         rested_at_s=ask.start_s + after_s,
+        memory=memory,
     )
     return Answer(post.board.name, state=state, error=_too_late(done, post, after_s), cut=True)
 
@@ -175,6 +190,14 @@ def _beside(post: Post, service: Stood | None, heard: Heard | None) -> Device:
     if service is None or heard is None:
         return post.here.board
     return ServingDevice(post.here.board, heard, service.duty.resting)
+
+
+def _watching(post: Post, tries: Tries, device: Device) -> Watching:
+    """``device`` with its sensors' samples kept, from the first of the round's tries on."""
+    sampler = post.here.sampler
+    watching = Watching(device, sampler.samples, RealClock(), sampler.period_s)
+    watching.lost(tries.lost_s)
+    return watching
 
 
 def _ear(heard: Heard | None) -> Callable[[Mapping[str, Any]], None]:

@@ -62,6 +62,11 @@ class Watching:
         self._keep(ended_s - measured.work_s, ended_s)
         return measured
 
+    def lost(self, seconds: float) -> None:
+        """Take the last ``seconds`` as the work's first part: tries that ran out of memory, which the report books."""
+        now_s = self._clock.now_s()
+        self._keep(now_s - seconds, now_s)
+
     def trace(self, fetching: Phase | None = None, sending: Phase | None = None) -> Trace:
         """The whole round's, from its start: fetching, the parts of the work, sending; gaps where no sample came."""
         traces, at_s = list[Trace](), 0.0

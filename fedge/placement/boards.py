@@ -20,6 +20,8 @@ GPU, CUDA, TENSOR = "gpu", "cuda-cores", "tensor-cores"
 FP32, TF32, MIXED, FP16, INT8 = "fp32", "tf32", "mixed", "fp16", "int8"
 MAXIMUM = "maximum watts"
 """What the catalogue's figure is called here."""
+UNITS = {"us": "us", "ms": "ms", "mb": "MB", "gflop": "GFLOP", "gflops": "GFLOP/s", "gbps": "GB/s"}
+"""Ends of the file's names, and how the units are written."""
 AMPERE_FLOP_PER_CLOCK = 256
 """Tensor cores above it know TF32."""
 SOURCE = "PyTorch, and TensorRT on DLA, after arXiv 2503.09546 (fedge/placement/boards.yaml)"
@@ -86,7 +88,7 @@ def _tensor(
     watts = stack["tensor_watts_share"].value * (spec.max_w.value - spec.idle_w.value)
     waiting_w = stack["waiting_share"].value * watts
     place = Accelerator(TENSOR, GPU, speeds, 1.0, solved.spill_batch, 1.0, watts, waiting_w)
-    return (place,), (("tensor cores' dense fp16 FLOP per core and clock", per_clock),)
+    return (place,), (("tensor core's FLOP per clock", per_clock),)
 
 
 def _dlas(spec: DeviceSpec, own: Mapping[str, Any]) -> tuple[tuple[Accelerator, ...], tuple[tuple[str, Figure], ...]]:
@@ -123,7 +125,14 @@ def _shared(spec: DeviceSpec) -> tuple[tuple[str, Figure], ...]:
         (MAXIMUM, spec.max_w),
     )
     stack = _file()[0]
-    return (*catalogue, *((name.replace("_", " "), figure) for name, figure in stack.items()))
+    return (*catalogue, *((_words(name), figure) for name, figure in stack.items()))
+
+
+def _words(name: str) -> str:
+    """A name of the file in words, its unit after a comma: ``cuda launch, us``."""
+    words = name.split("_")
+    unit = UNITS.get(words[-1])
+    return " ".join(words) if unit is None else f"{' '.join(words[:-1])}, {unit}"
 
 
 def _anchor(name: str) -> float:

@@ -34,6 +34,10 @@ class Demand:
         return self.fixed_s + roof(self.compute_s, self.memory_s, corner) + self.fallback_s
 
 
+NOTHING = Demand(1, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0)
+"""Stands where there is no instance: any demand that takes time does."""
+
+
 def roof(compute_s: float, memory_s: float, corner: float) -> float:
     """The roofline with its corner rounded off."""
     return float((compute_s**corner + memory_s**corner) ** (1.0 / corner))

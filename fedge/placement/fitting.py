@@ -19,7 +19,7 @@ from fedge.layers.network import NetworkCost
 from fedge.physics.robust import Curve, Gaussian, fit_curve
 from fedge.placement.accelerators import Accelerator, Board, Placement
 from fedge.placement.contention import columns_of, demands_of
-from fedge.placement.demand import Demand, demand_of
+from fedge.placement.demand import NOTHING, Demand, demand_of
 from fedge.placement.measurements import Measured
 from fedge.placement.outcome import check, outcomes
 from fedge.placement.support import split
@@ -81,10 +81,10 @@ def fit(board: Board, network: NetworkCost, rows: Sequence[Measured]) -> Fitted:
     """The board's parameters after these rows. Raises ``BadInput`` for fewer than three, or what it does not have."""
     if len(rows) < FEWEST_ROWS:
         raise BadInput("--measurements", f"{len(rows)} rows", f"{FEWEST_ROWS} or more")
-    for row in rows:
-        check(board, network, row.placement)
+    for i, row in enumerate(rows, 1):
+        check(board, network, row.placement, f"--measurements: row {i}")
     table = _Table(network, tuple(rows))
-    keys = tuple(_keys(board, rows))
+    keys = tuple(keys_of(board, rows))
     found = _annealed(_images_curve(board, table, keys), table.log_images, keys)
     best = applied(board, keys, found.parameters)
     watts, power_error = _fit_watts(best, table)
@@ -154,7 +154,7 @@ def _offered(board: Board, measured: frozenset[tuple[str, str]]) -> Board:
     return replace(board, accelerators=places)
 
 
-def _keys(board: Board, rows: Sequence[Measured]) -> Iterator[Key]:
+def keys_of(board: Board, rows: Sequence[Measured]) -> Iterator[Key]:
     """The parameters that these rows say something about."""
     used = {(one.accelerator, one.precision) for row in rows for one in row.placement.instances}
     yield from dict.fromkeys(("speed", kind_of(name), precision) for name, precision in sorted(used))
@@ -211,7 +211,6 @@ class _Table:
 
     def _demands(self, board: Board) -> list[list[tuple[int, Demand]]]:
         parts = {name: split(self._network, board.accelerator(name).supported) for name in set(self.names)}
-        nothing = Demand(1, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0)
         table = []
         for row in self.rows:
             left = list(row.placement.instances)
@@ -219,7 +218,7 @@ class _Table:
             for name in self.names:
                 one = next((one for one in left if one.accelerator == name), None)
                 if one is None:
-                    cells.append((0, nothing))
+                    cells.append((0, NOTHING))
                     continue
                 left.remove(one)
                 place = board.accelerator(name)

@@ -22,7 +22,10 @@ from fedge.placement.accelerators import Instance, Placement
 
 COLUMNS = ("instances", "batch_sizes", "precisions", "images_per_s", "watts")
 NEEDED = COLUMNS[:4]
-MOST_ROWS = 10_000
+MOST_ROWS, MOST_INSTANCES, LARGEST_BATCH = 1000, 64, 4096
+"""What a table may have, and a row of it. Chosen by us: a thousand rows take minutes to fit."""
+LEAST, MOST = 1e-3, 1e9
+"""Images per second and watts that can be meant. Chosen by us."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,8 @@ def read_measurements(path: Path) -> tuple[Measured, ...]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(str(path), type(error).__name__, "a readable table of measurements (CSV)") from error
+        got = error.strerror if isinstance(error, OSError) else "something that is not text"
+        raise BadInput(str(path), str(got), "a readable table of measurements (CSV)") from error
     return parsed(text, str(path))
 
 
@@ -83,17 +87,15 @@ def _row(row: Mapping[str, str | None], where: str) -> Measured:
     names, sizes, precisions = (
         [word.strip() for word in (row[name] or "").split("+")] for name in ("instances", "batch_sizes", "precisions")
     )
-    if not all(names):
-        raise BadInput(f"{where}: instances", repr(row["instances"]), "names of accelerators joined by +")
+    if not all(names) or len(names) > MOST_INSTANCES:
+        raise BadInput(f"{where}: instances", repr(row["instances"])[:80], f"up to {MOST_INSTANCES} names joined by +")
     sizes, precisions = _each(sizes, names, f"{where}: batch_sizes"), _each(precisions, names, f"{where}: precisions")
     if not all(precisions):
         raise BadInput(f"{where}: precisions", repr(row["precisions"]), "precisions joined by +, e.g. fp32+fp16")
-    for size in sizes:
-        if not (size.isascii() and size.isdigit() and 1 <= int(size) <= 4096):
-            raise BadInput(f"{where}: batch_sizes", repr(size), "whole numbers from 1 to 4096, joined by +")
     placement = Placement(
         tuple(
-            Instance(name, int(size), precision) for name, size, precision in zip(names, sizes, precisions, strict=True)
+            Instance(name, batch_size(size, f"{where}: batch_sizes"), precision)
+            for name, size, precision in zip(names, sizes, precisions, strict=True)
         )
     )
     watts = (row.get("watts") or "").strip()
@@ -102,6 +104,14 @@ def _row(row: Mapping[str, str | None], where: str) -> Measured:
         _number(row["images_per_s"], f"{where}: images_per_s"),
         _number(watts, f"{where}: watts") if watts else None,
     )
+
+
+def batch_size(text: str, where: str) -> int:
+    """A batch size that somebody typed. Raises ``BadInput``."""
+    digits = len(text) <= len(str(LARGEST_BATCH)) and text.isascii() and text.isdigit()
+    if not (digits and 1 <= int(text) <= LARGEST_BATCH):
+        raise BadInput(where, repr(text)[:80], f"a whole number from 1 to {LARGEST_BATCH}")
+    return int(text)
 
 
 def _each(words: list[str], names: list[str], where: str) -> list[str]:
@@ -118,6 +128,6 @@ def _number(text: str | None, where: str) -> float:
         value = float(text or "")
     except ValueError:
         value = math.nan
-    if not (math.isfinite(value) and value > 0):
-        raise BadInput(where, repr(text), "a number above 0")
+    if not LEAST <= value <= MOST:
+        raise BadInput(where, repr(text)[:80], f"a number from {LEAST:g} to {MOST:g}")
     return value

@@ -14,14 +14,13 @@ from numpy.typing import NDArray
 
 from fedge.layers.network import NetworkCost
 from fedge.placement.accelerators import Accelerator, Board, Instance, Placement
-from fedge.placement.contention import Demands
-from fedge.placement.demand import Demand, demand_of
+from fedge.placement.contention import FIELDS, Demands
+from fedge.placement.demand import NOTHING, Demand, demand_of
 from fedge.placement.support import split
 from fedge.types import Floats
 
 Rows = NDArray[np.intp]
 """(n, g): per placement and accelerator, which of its options."""
-_FIELDS = ("batch_size", "fixed_s", "compute_s", "memory_s", "fallback_s", "joules", "bandwidth_share")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,7 @@ class Space:
     def demands(self, rows: Rows) -> Demands:
         """What the placements ask for."""
         stacked = [self.columns[g][:, rows[:, g]] for g in range(len(self.columns))]
-        return Demands(*(np.stack([column[i] for column in stacked], axis=1) for i in range(1 + len(_FIELDS))))
+        return Demands(*(np.stack([column[i] for column in stacked], axis=1) for i in range(1 + len(FIELDS))))
 
     def placement(self, row: Sequence[int]) -> Placement:
         """One of them."""
@@ -82,14 +81,13 @@ def _options(
         for precision in place.precisions
         if parts.launches
     ]
-    nothing = Demand(1, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0)
-    yield Option(0, 1, "", nothing)
+    yield Option(0, 1, "", NOTHING)
     for count in range(1, most_instances + 1):
         yield from (replace(one, count=count) for one in found)
 
 
 def _array(options: Sequence[Option]) -> Floats:
-    rows = [[float(one.count), *(float(getattr(one.demand, name)) for name in _FIELDS)] for one in options]
+    rows = [[float(one.count), *(float(getattr(one.demand, name)) for name in FIELDS)] for one in options]
     return np.array(rows, dtype=np.float64).T
 
 

@@ -97,15 +97,15 @@ def outcomes(columns: Columns, demands: Demands) -> Outcomes:
     )
 
 
-def check(board: Board, network: NetworkCost, placement: Placement) -> None:
+def check(board: Board, network: NetworkCost, placement: Placement, where: str = "placement") -> None:
     """Raise ``BadInput`` for what the board does not have, a batch below one, or a DLA that would run nothing."""
     for one in placement.instances:
         if one.accelerator not in board.names:
-            raise BadInput("placement", repr(one.accelerator), f"on {board.name}: {', '.join(board.names)}")
+            raise BadInput(where, repr(one.accelerator), f"on {board.name}: {', '.join(board.names)}")
         known = tuple(speed.precision for speed in board.accelerator(one.accelerator).speeds)
         if one.precision not in known:
-            raise BadInput("placement", f"{one.precision} on {one.accelerator}", f"{' or '.join(known)} there")
+            raise BadInput(where, f"{one.precision} on {one.accelerator}", f"{' or '.join(known)} there")
         if not runs(board.accelerator(one.accelerator), network):
-            raise BadInput("placement", f"{network.name} on {one.accelerator}", "a network of which it runs something")
+            raise BadInput(where, f"{network.name} on {one.accelerator}", "a network of which it runs something")
         if one.batch_size < 1:
-            raise BadInput("placement", f"a batch of {one.batch_size}", "1 or more")
+            raise BadInput(where, f"a batch of {one.batch_size}", "1 or more")

@@ -68,7 +68,7 @@ def why(choice: Choice, modes: Modes, roofline: Roofline, batch: Batch, spent: T
     chosen, maxn = modes[choice.row], modes[choice.maxn_row]
     bound, paced_by = _bound(choice.maxn_row, roofline, batch, spent)
     lowered = {
-        name: f"{title} {getattr(maxn, name):g} -> {getattr(chosen, name):g}{unit}"
+        name: f"{title} from {getattr(maxn, name):g} to {getattr(chosen, name):g}{unit}"
         for name, title, unit in _KNOBS
         if getattr(chosen, name) < getattr(maxn, name)
     }

@@ -57,10 +57,14 @@ def predictions(
     spec: DeviceSpec,
     left_out: LeftOut = "case",
     method: Method = "fedge",
+    judged: Sequence[ProfileTable] | None = None,
 ) -> list[Predicted]:
-    """Every table of one board, predicted from the others; all hold MAXN, and the same modes for ``pagoda``."""
+    """Each of ``judged`` (all by default), predicted from the other ``tables`` of its board.
+
+    All hold MAXN, and the same modes for ``pagoda``.
+    """
     found: list[Predicted] = []
-    for table in tables:
+    for table in tables if judged is None else judged:
         kept = [other for other in tables if not _is_out(other, table, left_out)]
         network, row = networks[table.workload], index_of(table.modes, spec.maxn)
         if method == "fedge":

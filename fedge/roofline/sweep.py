@@ -16,6 +16,7 @@ import numpy as np
 
 from fedge.errors import RunFailed
 from fedge.layers.network import Work
+from fedge.physics.nonnegative import nonnegative
 from fedge.roofline.model import Roofline
 from fedge.types import Floats, Label
 
@@ -113,12 +114,10 @@ def paces(works: Sequence[Work], seconds: Floats, roof: float = 0.5) -> tuple[Fl
 
 def energies(works: Sequence[Work], seconds: Floats, joules: Floats) -> Floats:
     """eps_f, eps_m and pi_0, none of them negative, from seconds and joules of shape (works,)."""
-    from scipy.optimize import nnls
-
     terms = np.array([(work.flop, work.bytes, s) for work, s in zip(works, seconds, strict=True)])
     relative = terms / joules[:, None]
     scale = relative.mean(axis=0)
     ridge = np.sqrt(RIDGE) * np.eye(3)
-    shares, _ = nnls(np.vstack([relative / scale, ridge]), np.concatenate([np.ones(len(joules)), np.zeros(3)]))
+    shares = nonnegative(np.vstack([relative / scale, ridge]), np.concatenate([np.ones(len(joules)), np.zeros(3)]))
     found: Floats = shares / scale
     return found

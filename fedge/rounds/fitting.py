@@ -180,6 +180,13 @@ def first_try(means: Means, state: BoardState) -> Try:
     return Try(chosen, state.memory)
 
 
+def changes(means: Means | None, tried: Try | None, state: BoardState | None) -> bool:
+    """Whether the round after one at ``tried``, which left ``state``, will be tried at another scale."""
+    if means is None or tried is None or state is None:
+        return False
+    return first_try(means, state).scale != tried.scale
+
+
 def again(means: Means, tried: Try) -> Try:
     """The try once more, after what may be tried has become less."""
     chosen = _chosen(means, tried.seen)

@@ -15,9 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedge.costs.from_layers import network_cost, rescaled
+from fedge.costs.inference import inference_cost, load_inference
 from fedge.costs.profiles import cost_of
 from fedge.costs.record import CostProfile
 from fedge.costs.workloads import load_workloads
+from fedge.errors import BadInput
 from fedge.layers.network import NetworkCost
 from fedge.memory.need import StepNeed, need
 from fedge.modes import grid
@@ -132,7 +134,17 @@ def price_of(spec: DeviceSpec, work: Workload, specs: Mapping[str, DeviceSpec]) 
     """What a minibatch costs: as calibrated, at another batch size moved by its layers, or by its layers alone."""
     if work.kind == "train" and work.name in load_workloads():
         return rescaled(cost_of(spec, work.name, specs), work, spec, specs)
-    return network_cost(spec, work, specs)
+    return _inferred(spec, work, specs) or network_cost(spec, work, specs)
+
+
+def _inferred(spec: DeviceSpec, work: Workload, specs: Mapping[str, DeviceSpec]) -> CostProfile | None:
+    """What was measured of inference on this board, at this batch size or between others; None where it was not."""
+    if work.kind == "train" or not any((p.device, p.workload) == (spec.name, work.name) for p in load_inference()):
+        return None
+    try:
+        return inference_cost(spec, work.name, work.batch_size, specs)
+    except BadInput:  # too far from every batch size that was measured
+        return None
 
 
 def best_row(seconds: Floats, watts: Floats, limits: Limits, aim: Aim) -> tuple[int, tuple[str, ...]]:
@@ -150,7 +162,7 @@ def best_row(seconds: Floats, watts: Floats, limits: Limits, aim: Aim) -> tuple[
 def _broken(seconds: float, watts: float, limits: Limits) -> tuple[str, ...]:
     held = (("power", watts, limits.power_w, "W"), ("epoch", seconds, limits.epoch_s, "s"))
     return tuple(
-        f"{name} {value:,.3g} {unit} above {limit:,.6g} {unit}"
+        f"{name} {value:,.{0 if value >= 100 else 2}f} {unit} above {limit:,.6g} {unit}"
         for name, value, limit, unit in held
         if limit is not None and value > limit
     )

@@ -87,7 +87,7 @@ def read(place: Path) -> Variant:
     path = place / RECORD if place.is_dir() else place
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise BadInput(str(path), " ".join(str(error).split())[:200], MADE_BY) from error
     return from_data(data, str(path))
 
@@ -114,10 +114,13 @@ def from_data(data: Any, where: str) -> Variant:
             where, f"format {data.get('format') if isinstance(data, dict) else None!r}", f"{FORMAT}: {MADE_BY}"
         )
     channels = _field(data, "channels", dict, where)
+    shape = _field(data, "input_shape", list, where)
+    if not shape:
+        raise BadInput(f"{where}: input_shape", "[]", "one sample's shape, such as [3, 224, 224]")
     shares = {name: _share(data, name, where) for name in _SHARES}
     return Variant(
         model=_field(data, "model", str, where),
-        input_shape=tuple(_whole(side, f"{where}: input_shape") for side in _field(data, "input_shape", list, where)),
+        input_shape=tuple(_whole(side, f"{where}: input_shape") for side in shape),
         method=_field(data, "method", str, where),
         round_to=_whole(data.get("round_to"), f"{where}: round_to"),
         plan=_plan(channels, where),

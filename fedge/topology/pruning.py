@@ -108,12 +108,13 @@ def prunable(
 
     if round_to < 1:
         raise BadInput("--round-to", str(round_to), "1 or more channels")
+    empty = deepcopy(module).to("meta")
+    cost = trace(empty, input_shape, model)  # the first to run the network: says plainly if it takes no such samples
     coupling = proven(module, coupling_of(module, input_shape, method, seed), input_shape)
     if not coupling.groups:
         reasons = ", ".join(dict.fromkeys(one.reason for one in coupling.kept)) or "it has no convolution or Linear"
         raise BadInput("MODEL", f"{model}, of which no channel can go ({reasons})", "a network with hidden channels")
-    empty = deepcopy(module).to("meta")
-    return Prunable(model, input_shape, coupling, method, round_to, empty, trace(empty, input_shape, model))
+    return Prunable(model, input_shape, coupling, method, round_to, empty, cost)
 
 
 def proven(module: nn.Module, coupling: Coupling, input_shape: Shape) -> Coupling:

@@ -56,6 +56,7 @@ class Runner:
         self.serving = Serving(self._failure, parts.release, time.monotonic)
         self._training: Any = None
         self._peak = PeakMeter()
+        self._size: Any = None  # of the last training's minibatches: samples and width
         self._of = 0
 
     def prepare(self) -> None:
@@ -207,12 +208,16 @@ class Runner:
         except TypeError as error:
             raise BadField("begin.options", str(error), "the options of the trainer") from error
         self._training = None
-        self._peak.forget()
+        size = fields.get("batch_size"), fields.get("width", 1.0)
+        if self._size not in (None, size):
+            trainer.recover()  # what torch keeps of larger minibatches would count as the peak of smaller ones
+        self._size = size
         share = job.arrays.pop("share", None)
         if share is not None:
             share = share.copy()  # lives as long as the training, the request's memory is used again
         arrays = job.arrays or trainer.initial_arrays(seed)
         self._training, self._of = trainer.start(arrays, share, seed, options), int(options.steps)
+        self._peak.forget()  # also what it took to make a narrow network
 
     def _evaluate(self, job: Job) -> Reply:
         trainer = self._trainer()

@@ -65,7 +65,7 @@ class ImageTask:
         ``seed`` fixes the order of the samples and the dropout. Raises ``BadInput`` for an empty share, no steps, or
         arrays of another model. Starting again, or evaluating, ends a training that was not finished.
         """
-        given = Options(*dataclasses.astuple(options))
+        given = Options(**dataclasses.asdict(options))
         with _said_as_bad_input():
             return ImageTraining(self.trainer.start(arrays, share, seed, given))
 

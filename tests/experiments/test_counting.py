@@ -61,3 +61,71 @@ def test_another_batch_size_of_a_measured_workload_is_an_estimate(tmp_path: Path
 def test_a_file_of_layers_is_found_beside_the_experiment(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"workload\.network\.model"):
         load_experiment(_written(tmp_path, network="nothing.json"))
+
+
+def _saved(folder: Path) -> Path:
+    """The YAML of a run that was launched with ResNet-18."""
+    saved = folder / "run.yaml"
+    first = load_experiment(_written(folder))
+    saved.write_text(yaml.safe_dump(first.model_dump(mode="json"), sort_keys=False), encoding="utf-8")
+    return saved
+
+
+@pytest.mark.parametrize("override", ["workload.network.model=resnet34", "workload.network=resnet34"])
+def test_another_network_in_a_run_s_yaml_is_counted_anew_and_gives_the_name(tmp_path: Path, override: str) -> None:
+    experiment = load_experiment(_saved(tmp_path), [override])
+    found = network_for(experiment, "resnet34")
+    assert experiment.workload.cost == "resnet34"
+    assert found is not None
+    assert len(found.convolutions) == 36
+
+
+def test_another_input_in_a_run_s_yaml_is_counted_anew(tmp_path: Path) -> None:
+    large, small = (load_experiment(_saved(tmp_path), more) for more in ([], ["workload.network.input=[3, 64, 64]"]))
+    costs = [network_for(experiment, "resnet18") for experiment in (large, small)]
+    assert costs[0] is not None
+    assert costs[1] is not None
+    assert costs[1].flop < costs[0].flop / 5
+
+
+def test_an_override_goes_into_a_network_that_is_a_bare_name(tmp_path: Path) -> None:
+    network = load_experiment(_written(tmp_path), ["workload.network.loading=inline"]).workload.network
+    assert network is not None
+    assert (network.model, network.loading) == ("resnet18", "inline")
+
+
+USERS = """
+import sys
+from torch import nn
+
+class Nothing(nn.Module):
+    def forward(self, x):
+        return x
+
+class Leaves(nn.Module):
+    def forward(self, x):
+        sys.exit(0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("workload", "message"),
+    [
+        ({"network": "resnet18-imagenet"}, r"network\.model: got 'resnet18-imagenet'; workload\.cost"),
+        ({"cost": "resnet18-imagenet"}, r"workload\.cost: got 'resnet18-imagenet'; no cost beside a network"),
+        ({"network": "users_nets:Nothing"}, r"network\.input: got nothing; .* as \[3, 224, 224\]$"),
+        ({"network": {"model": "users_nets:Nothing", "input": [8]}}, "which computes nothing"),
+        ({"network": {"model": "users_nets:Leaves", "input": [8]}}, r"SystemExit: 0; .*\(workload\.network\.input\)"),
+        ({"network": {"model": "resnet18", "speed": 1}}, r"network\.speed: got an unknown key; known here: model"),
+        ({"network": {"input": [3, 8, 8]}}, r"network\.model: got nothing; this key is needed"),
+        ({"network": []}, r"network: got \[\]; a name, or a mapping with some of model"),
+    ],
+)
+def test_a_network_that_cannot_be_meant_is_one_line_that_names_the_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workload: dict[str, object], message: str
+) -> None:
+    (tmp_path / "users_nets.py").write_text(USERS, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadInput, match=message) as caught:
+        load_experiment(_written(tmp_path, **workload))
+    assert "\n" not in str(caught.value)

@@ -11,6 +11,8 @@ import pytest
 
 pytest.importorskip("torch", reason="boards really train")
 
+from contracts.launching import started
+
 from experiments import cli, memory_notes
 from experiments.live import summary_table
 from experiments.report import memory
@@ -29,12 +31,18 @@ POINTS = 0.05
 
 
 def played(root: Path, out: Path, *settings: str) -> Path:
-    command = ["fedge", "run", str(root / "experiments/configs/memory.yaml"), "--out", str(out)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", [*command, *(part for one in settings for part in ("--set", one))])
-        with pytest.raises(SystemExit, match="0"):
-            cli.main()
+    words = [part for one in settings for part in ("--set", one)]
+    assert called("run", str(root / "experiments/configs/memory.yaml"), "--out", str(out), *words) == 0
     return out
+
+
+def called(*words: str) -> object:
+    """The command's exit code."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["fedge", *words])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+    return ended.value.code
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +130,34 @@ def test_local_and_sim_write_the_same_rows_and_model(tmp_path: Path, project_roo
         assert read_rows(local, kind) == read_rows(sim, kind)
     assert (local / "model.safetensors").read_bytes() == (sim / "model.safetensors").read_bytes()
     assert any((row.width or 1.0) < 1.0 for row in read_rows(sim, ClientRow))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [("strategy=FedAvgM",), ("late.action=discount", "late.grace=0"), ("strategy=FedBuff",)],
+)
+def test_a_killed_run_goes_on_to_the_rows_and_the_model_of_a_whole_one(
+    tmp_path: Path, project_root: Path, settings: tuple[str, ...]
+) -> None:
+    few = ("rounds=5", "workload.local_epochs=0.5", *settings)
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    words = [part for one in few for part in ("--set", one)]
+    process = started("run", project_root / "experiments/configs/memory.yaml", "--out", killed, *words)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("round 2/"):
+            process.kill()
+            break
+    process.communicate(timeout=60)
+    assert 2 <= len(read_rows(killed, RoundRow)) < 5
+
+    assert called("resume", str(killed)) == 0
+    played(project_root, whole, *few)
+
+    for kind in (RoundRow, ClientRow, EventRow, SampleRow):
+        assert read_rows(killed, kind) == read_rows(whole, kind)
+    assert (killed / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    assert any((row.width or 1.0) < 1.0 for row in read_rows(whole, ClientRow))
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import numpy as np
 
 from experiments.report.chart import LEGEND, Chart, Trace, axis, log_ticks
 from experiments.report.palette import ALARM, GREY, colours, symbols
+from experiments.report.placement.terminal import short
 from fedge.placement.accelerators import Placement
 from fedge.placement.fitting import predicted
 from fedge.placement.outcome import Outcome
@@ -134,11 +135,6 @@ def fit(advice: Advice) -> Chart:
         "hovermode": "closest",
     }
     return Chart("fit", "Measured and predicted", "On the line the fit is right.", data, layout, 420)
-
-
-def short(combination: str) -> str:
-    """Without the word that all cores share."""
-    return combination.replace("-cores", "")
 
 
 def _measured(advice: Advice, colour: dict[str, str]) -> list[Trace]:

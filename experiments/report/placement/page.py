@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +11,7 @@ from experiments.report.chart import Section
 from experiments.report.page import html_page
 from experiments.report.palette import colours
 from experiments.report.placement import charts
-from experiments.report.placement.terminal import AIMS, goal_words
+from experiments.report.placement.terminal import AIMS, goal_words, load_words, short, told
 from experiments.report.quantities import UNKNOWN, number
 from fedge.telemetry import run_folder
 
@@ -33,18 +32,16 @@ def _head(advice: Advice, title: str) -> str:
     return (
         f"<h1>{escape(title)}</h1><p class='soft'>{escape(aim)} · {searched}, {advice.planned_s:.2f} s</p>"
         f"<p>{badge(advice.label)} {escape(str(advice.chosen.placement))}</p>{_cards(advice)}"
-        f"{''.join(f'<p>{escape(note)}</p>' for note in (*_fit_words(advice), *advice.notes))}"
+        f"{''.join(f'<p>{escape(note)}</p>' for note in told(advice))}"
     )
 
 
 def _cards(advice: Advice) -> str:
-    chosen, rate_hz = advice.chosen, advice.plan.goal.rate_hz
-    at = "at full load" if rate_hz is None else f"at {rate_hz:g} images/s"
-    ready = "a batch that is ready" if rate_hz is None else "the batch collected and inferred"
-    watts = advice.knows_watts
+    chosen, watts = advice.chosen, advice.knows_watts
+    at, latency_of = load_words(advice)
     cards = (
         ("Can do", number(chosen.images_per_s, 4, "images/s"), f"{len(chosen.placement.instances)} instances"),
-        ("Latency", number(1e3 * chosen.latency_s, 4, "ms"), ready),
+        ("Latency", number(1e3 * chosen.latency_s, 4, "ms"), latency_of),
         ("Power", number(chosen.power_w, 3, "W") if watts else UNKNOWN, at if watts else "nothing was measured"),
         ("Per image", number(chosen.joules_per_image, 3, "J") if watts else UNKNOWN, at if watts else ""),
     )
@@ -53,16 +50,6 @@ def _cards(advice: Advice) -> str:
         for name, value, aside in cards
     )
     return f'<dl class="cards">{items}</dl>'
-
-
-def _fit_words(advice: Advice) -> Iterator[str]:
-    fitted = advice.fitted
-    if fitted is None:
-        return
-    left = "" if fitted.left_out_error is None else f", {fitted.left_out_error:.1f} % on rows left out of the fit"
-    power = "" if fitted.power_error is None else f"; watts {fitted.power_error:.1f} %"
-    doubtful = f" Rows that hardly count: {', '.join(map(str, fitted.doubtful))}." if fitted.doubtful else ""
-    yield f"Fitted to {fitted.rows} measured rows: mean error {fitted.error:.1f} %{left}{power}.{doubtful}"
 
 
 def _sections(advice: Advice) -> list[Section]:
@@ -115,7 +102,7 @@ def _winners(advice: Advice) -> str:
         rows.append(
             (
                 figure(str(one.placement.instances[0].batch_size)),
-                swatch(colour[best.combination], best.combination),
+                swatch(colour[best.combination], short(best.combination)),
                 figure(number(outcome.images_per_s, 4)),
                 figure(f"{outcome.images_per_s / alone - 1:+.0%}"),
                 figure(number(outcome.power_w, 3) if advice.knows_watts else UNKNOWN),

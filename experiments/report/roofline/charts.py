@@ -52,8 +52,8 @@ def roofline_chart(found: Analysis, side: _Side) -> Chart:
     """Performance, or performance per joule, over intensity; a menu of modes."""
     frames = tuple(_frame(found, side, word, row) for word, row in _menu(found))
     other = (
-        "Dotted: MAXN's roof. Marks: layers, where the roof lets them reach; the star is the whole "
-        "network as predicted, with what lies beyond the roofline."
+        "Dotted: MAXN's roof. Marks: layers, at the best that the roof allows. Star: the whole network as predicted, "
+        "below the roof by what a roofline leaves out (launching, loading and copying on the CPU)."
     )
     return Chart(side.key, side.title, other, [], {}, 460, frames, menu="power mode")
 
@@ -91,7 +91,10 @@ def plane_chart(found: Analysis) -> Chart:
         "legend": LEGEND,
         "hovermode": "closest",
     }
-    caption = f"Grey: {min(MOST_DOTS, len(spent_ms)):,} of {len(spent_ms):,} modes. Zoom out for slower ones."
+    caption = (
+        f"Grey: {min(MOST_DOTS, len(spent_ms)):,} of {len(spent_ms):,} modes; zoom out for slower ones. Front: modes "
+        "that no other beats in both time and energy."
+    )
     return Chart("plane", "Time and energy of all modes", caption, data, layout, 460)
 
 

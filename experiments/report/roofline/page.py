@@ -18,13 +18,17 @@ from fedge.telemetry import run_folder
 if TYPE_CHECKING:
     from experiments.commands.roofline import Analysis
 
+WIDE = ("MAXN", "Chosen")
+"""Cards whose two figures need the whole width of a narrow screen."""
+
 
 def write_page(found: Analysis, out: Path) -> None:
     """Write the page, replacing ``out`` as a whole."""
     sections = [
         Section(
             "Rooflines",
-            "How fast, and how frugal, a kernel can be at its intensity, in the mode that the menu names.",
+            "How fast, and how frugal, a kernel can be at its intensity, in the mode that the menu names. Left of the "
+            "balance bytes take most of the time or energy, right of it FLOP.",
             (charts.roofline_chart(found, charts.TIME), charts.roofline_chart(found, charts.ENERGY)),
         ),
         Section("All modes", _implied(found), (charts.plane_chart(found),)),
@@ -47,7 +51,7 @@ def _head(found: Analysis) -> str:
     return (
         f"<h1>{escape(found.network.name)} on {escape(found.basis.spec.title)}</h1>"
         f"<p class='soft'>{' · '.join(facts)}</p>{_cards(found)}<p>{escape(found.sentence)}</p>"
-        f"<p>Constants are {badge(found.lines.label)}; every time and energy on this page is predicted from them.</p>"
+        f"<p>Constants are {badge(found.lines.label)} and every time and energy here is predicted from them.</p>"
     )
 
 
@@ -64,11 +68,15 @@ def _cards(found: Analysis) -> str:
         ),
         ("Balance", f"{number(line.balance)} FLOP/B", f"of energy {number(line.energy_balance)}; chosen mode"),
     )
-    items = "".join(
-        f'<div><dt>{name}</dt><dd class="figure">{escape(value)}</dd><dd class="aside">{escape(aside)}</dd></div>'
-        for name, value, aside in cards
-    )
+    items = "".join(_card(*card) for card in cards)
     return f'<dl class="cards">{items}</dl>'
+
+
+def _card(name: str, value: str, aside: str) -> str:
+    wide = ' class="wide"' if name in WIDE else ""
+    return (
+        f'<div{wide}><dt>{name}</dt><dd class="figure">{escape(value)}</dd><dd class="aside">{escape(aside)}</dd></div>'
+    )
 
 
 def _both(found: Analysis, row: int) -> str:

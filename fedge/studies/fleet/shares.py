@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from fedge.devices.emulated import top_mode
-from fedge.experiment import Board, Experiment, PolicySpec, StrategySpec, boards
+from fedge.experiment import Board, Experiment, MemorySpec, PolicySpec, StrategySpec, boards
 from fedge.fleetsim.boards import kind_of
 from fedge.seeds import generator
 from fedge.studies.fleet.nothing import SAMPLES, TASK
@@ -14,6 +14,8 @@ USUAL_S = 30.0
 SHARES = (2.0 / 3.0, 4.0 / 3.0)
 """A board's work takes ``USUAL_S`` at MAXN times a draw from here: boards hold different amounts of data. Chosen by
 us."""
+ENOUGH_MB = 1e9
+"""No minibatch runs out of so much memory. Chosen by us."""
 
 
 def steps_of_boards(experiment: Experiment, steps: int | None) -> dict[str, int]:
@@ -30,10 +32,15 @@ def _usual_steps(experiment: Experiment, board: Board) -> int:
 
 
 def as_asked(experiment: Experiment, policy: PolicySpec, seed: int, rounds: int) -> Experiment:
-    """The experiment of one run: its own fleet, policy and seed, and nothing to learn."""
-    workload = experiment.workload.model_copy(update={"task": TASK})
+    """The experiment of one run: its own fleet, policy and seed, nothing to learn, and memory enough.
+
+    The study's costs are those of the minibatches that are asked for: a board that lowered them would be judged by what
+    it did not do.
+    """
+    workload = experiment.workload.model_copy(update={"task": TASK, "memory": MemorySpec(guard=False)})
+    fleet = tuple(entry.model_copy(update={"memory_mb": ENOUGH_MB}) for entry in experiment.fleet)
     data = experiment.data.model_copy(update={"partition": "iid"})
-    changes = {"policy": policy, "seed": seed, "rounds": rounds, "workload": workload, "data": data}
+    changes = {"policy": policy, "seed": seed, "rounds": rounds, "fleet": fleet, "workload": workload, "data": data}
     changes["strategy"] = StrategySpec()
     return experiment.model_copy(update=changes)
 

@@ -79,6 +79,13 @@ def test_a_wrong_method_is_said_in_one_line(data: Path, method: str, says: str) 
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("seed", ["-1", "4294967296"])
+def test_a_seed_that_no_method_takes_is_refused(data: Path, seed: str) -> None:
+    done = CliRunner().invoke(app, ["eval", "--data", str(data), "--seed", seed])
+    assert done.exit_code == 2
+    assert "--seed" in done.output
+
+
 def test_one_network_cannot_be_left_out(tmp_path: Path) -> None:
     write_network(tmp_path, "only", 32, 3)
     with pytest.raises(BadInput, match="--leave-network-out: got 1 network; at least two"):

@@ -81,6 +81,19 @@ def test_operators_without_a_rule_are_named() -> None:
     assert "NOT COUNTED: aten.odd" in shown(prediction(replace(network(), unknown=("aten.odd",)), find("tx2"), 8))
 
 
+def test_a_known_workload_needs_no_tracing() -> None:
+    done = CliRunner().invoke(app, ["predict", "resnet50-imagenet", "--json"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.output)["memory_mb"] == prediction(network(), find("tx2"), 32).step.memory_mb
+
+
+@pytest.mark.parametrize("batch", ["0", "-1", "nan", "1.5", "99999999999"])
+def test_a_batch_that_cannot_be_is_refused(batch: str) -> None:
+    done = CliRunner().invoke(app, ["predict", "resnet50-imagenet", "--batch", batch])
+    assert done.exit_code == 2
+    assert "--batch" in done.output
+
+
 @pytest.mark.slow
 def test_the_command_takes_a_network_of_torchvision() -> None:
     done = CliRunner().invoke(app, ["predict", "squeezenet1_1", "--batch", "16", "--input", "3x160x160", "--json"])

@@ -129,6 +129,34 @@ def test_what_cannot_be_is_one_line(more: dict[str, object], told: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("option", ["html", "json"])
+def test_a_file_that_cannot_be_written_is_one_line(
+    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("fedge.telemetry.run_folder.write_text", full)
+    files = {"html": None, "json": None, option: tmp_path / "p"}
+    with pytest.raises(BadInput, match=f"--{option}: .*No space left"):
+        place(Asked(WORKLOAD, "agx-orin", batches="1"), files["html"], files["json"])
+
+
+def test_json_of_something_else_is_not_written_over_and_its_own_is(tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    path.write_text("{}")
+    with pytest.raises(BadInput, match="something else"):
+        place(Asked(WORKLOAD, "agx-orin", batches="1"), None, path)
+    path.unlink()
+    for _ in range(2):
+        place(Asked(WORKLOAD, "agx-orin", batches="1"), None, path)
+
+
+def test_seconds_without_an_end_are_refused() -> None:
+    with pytest.raises(BadInput, match="--seconds"):
+        place_run.run(place_run.Asked("digits-cnn", seconds=float("nan")), None)
+
+
 def test_a_board_without_dla_says_so() -> None:
     with pytest.raises(BadInput, match="orin-nano has no DLA"):
         advise(Asked(WORKLOAD, "orin-nano", on="dla-0"))
@@ -149,7 +177,7 @@ def test_without_a_model_what_can_run_here_is_told() -> None:
 
 @pytest.mark.parametrize("text", ["ort-cpu", "ort-cpu:0:fp32", "ort-cpu:x:fp32", "ort-cpu:1:fp32+", "a::b"])
 def test_instances_that_cannot_be_meant_are_refused(text: str) -> None:
-    with pytest.raises(BadInput, match="NAME:BATCH:PRECISION"):
+    with pytest.raises(BadInput, match=r"NAME:BATCH:PRECISION|--instances ort-cpu:.*whole number"):
         place_run.placement_of(text)
 
 

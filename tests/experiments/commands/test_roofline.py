@@ -12,7 +12,7 @@ from contracts.roofline_boards import TRUTH, modes
 from typer.testing import CliRunner
 
 from experiments.cli_roofline import app
-from experiments.commands.roofline import Asked, analyse, roofline
+from experiments.commands.roofline import Asked, analyse, labels_of, roofline
 from experiments.commands.roofline_bench import bench
 from experiments.commands.roofline_constants import basis_of, estimated_for
 from fedge.devices.catalogue import find
@@ -34,7 +34,7 @@ def run(*words: str) -> tuple[int, str]:
 def test_a_network_needs_no_table_to_get_its_mode(tmp_path: Path) -> None:
     code, said = run(RESNET, "--device", "agx-orin", "--json", str(tmp_path / "r.json"))
     assert code == 0, said
-    assert "Lowered, as it does not set the pace: GPU clock 1300.5 ->" in said
+    assert "Lowered, as it does not set the pace: GPU clock from 1300.5 to" in said
     assert "Constants are calibrated" in said
     found: dict[str, Any] = json.loads((tmp_path / "r.json").read_text())
     assert found["label"] == "calibrated"
@@ -77,6 +77,18 @@ def test_a_network_that_was_not_fitted_is_estimated() -> None:
     assert other is not None
     assert estimated_for(constants, intensity_of(resnet)).label == "calibrated"
     assert estimated_for(constants, intensity_of(other)).label == "estimated"
+
+
+def test_a_mode_may_be_a_presets_name() -> None:
+    found = analyse(Asked(RESNET, "agx-orin", mode="mode_30w"))
+    assert found.basis.modes[found.shown_row] == find("agx-orin").presets["MODE_30W"]
+
+
+def test_a_network_that_was_not_fitted_is_told_of_on_an_estimated_board_too() -> None:
+    assert "was not among them" not in labels_of(analyse(Asked(RESNET, "orin-nano")))
+    told = labels_of(analyse(Asked("vit-b16-cifar10", "orin-nano")))
+    assert "was not among them" in told
+    assert "how far off it is is not known" in told
 
 
 def write_tables(folder: Path) -> Path:
@@ -131,6 +143,7 @@ def test_the_page_has_both_rooflines_the_plane_and_its_labels(tmp_path: Path) ->
         (Asked(RESNET, "agx-orin", batch_size=0), "--batch"),
         (Asked(RESNET, "no-board"), "--device"),
         (Asked(RESNET, "agx-orin", mode="1/2/3"), "--mode"),
+        (Asked(RESNET, "agx-orin", mode="fastest"), "got 'fastest'; MAXN, MODE_15W"),
         (Asked(RESNET, "agx-orin", mode="12/1/1/1"), "one of the"),
         (Asked(RESNET, "agx-orin", max_slowdown=0.9), "--max-slowdown"),
         (Asked(RESNET, "agx-orin", tables=Path("no-such-folder")), "--tables"),

@@ -10,6 +10,8 @@ from typer.testing import CliRunner
 
 from experiments.cli import app
 from fedge.errors import BadInput
+from fedge.layers.network import NetworkCost
+from fedge.layers.record import as_data
 
 
 def _run(*args: str) -> str:
@@ -52,6 +54,7 @@ def test_limits_that_no_board_holds_are_said_in_every_row() -> None:
         (("--workload", "resnet18-imagenet", "--board", "toaster"), "--board"),
         (("--workload", "resnet18-imagenet", "--max-power-w", "-3"), "--max-power-w"),
         (("--workload", "resnet18-imagenet", "--max-power-w", "nan"), "--max-power-w"),
+        (("--workload", "resnet18-imagenet", "--max-power-w", "inf"), "--max-power-w"),
         (("--workload", "resnet50", "--input", "axb"), "--input"),
     ],
 )
@@ -67,3 +70,23 @@ def test_a_file_that_holds_something_else_is_not_replaced(tmp_path: Path) -> Non
     with pytest.raises(BadInput, match="holds something else"):
         _run("--workload", "resnet18-imagenet", "--json", str(precious))
     assert precious.read_text(encoding="utf-8") == "a,b\n"
+
+
+def test_a_measured_workload_with_other_images_is_another_one(tmp_path: Path) -> None:
+    out = tmp_path / "ranking.json"
+    epochs = []
+    for more in ((), ("--input", "3x64x64")):
+        _run("--workload", "resnet18-imagenet", "--board", "agx-orin", "--json", str(out), *more)
+        data = json.loads(out.read_text(encoding="utf-8"))
+        epochs.append((data["workload"], data["offers"][0]["label"], data["offers"][0]["epoch_s"]))
+    assert epochs[0][:2] == ("resnet18-imagenet", "calibrated")
+    assert epochs[1][:2] == ("resnet18-imagenet 3x64x64", "estimated")
+    assert epochs[1][2] < epochs[0][2]
+
+
+def test_a_network_that_computes_nothing_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "nothing.json"
+    nothing = NetworkCost("nothing", (3,), (), "by hand")
+    path.write_text(json.dumps(as_data(nothing)), encoding="utf-8")
+    with pytest.raises(BadInput, match="computes nothing"):
+        _run("--workload", str(path))

@@ -128,7 +128,9 @@ def test_a_variant_is_shown_layer_by_layer(tmp_path: Path, capsys: pytest.Captur
         ({"variants": 0}, "--variants"),
         ({"variants": 1000}, "50 at most"),
         ({"confidence": 1.0}, "--confidence"),
+        ({"seed": -1, "method": "random"}, "--seed"),
         ({"input_shape": "3y8"}, "--input"),
+        ({"input_shape": "5x64x64"}, "--input"),
     ],
 )
 def test_what_cannot_be_meant_or_met_is_one_line(change: dict[str, Any], told: str) -> None:
@@ -150,6 +152,15 @@ def test_folders_and_files_of_others_are_not_written_over(tmp_path: Path) -> Non
         with pytest.raises(BadInput, match="holds something"):
             find(ASKED, out, json_file, html, check_training=False)
     assert other.read_text(encoding="utf-8") == "measured"
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(keeping, "save", full)
+    with pytest.raises(BadInput, match=r"--out: .*No space left"):
+        find(ASKED, tmp_path / "out", None, None, check_training=False)
 
 
 def test_a_training_whose_loss_does_not_fall_fails(monkeypatch: pytest.MonkeyPatch) -> None:

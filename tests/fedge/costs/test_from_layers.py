@@ -133,6 +133,20 @@ def test_work_without_layers_cannot_be_priced_by_them() -> None:
         network_cost(ORIN, Workload("mine", 16), SPECS)
 
 
+def test_work_without_operators_cannot_be_priced_by_them() -> None:
+    nothing = LayerWork("nothing", Counted(0.0, 0.0, 0.0, 0.0, 0.0, 0))
+    with pytest.raises(BadInput, match="computes nothing"):
+        network_cost(ORIN, Workload("mine", 16, layers=nothing), SPECS)
+
+
+def test_the_error_that_is_told_is_that_of_the_kind_of_work() -> None:
+    train, infer = (
+        network_cost(ORIN, _work("resnet50-imagenet", 8, kind), SPECS).source for kind in ("train", "infer")
+    )
+    assert "time off by 10%, power by 9% in the mean" in train
+    assert "time off by 13%, power by 17% in the mean" in infer
+
+
 def test_without_any_profile_of_the_kind_there_is_nothing_to_begin_with() -> None:
     with pytest.raises(BadInput, match="a calibrated profile of kind infer"):
         network_cost(ORIN, _work("resnet50-imagenet", 16, "infer"), SPECS, load_calibrated())

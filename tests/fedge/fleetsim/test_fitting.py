@@ -11,9 +11,11 @@ import pytest
 pytest.importorskip("torch", reason="boards really train")
 
 from fedge.devices import catalogue
+from fedge.errors import BadInput
 from fedge.experiment import Experiment, boards
 from fedge.fleetsim import client, fitting
 from fedge.fleetsim.fitting import true_peak_mb
+from fedge.rounds import warm_up_steps
 from fedge.rounds.fitting import Means
 from fedge.types import Scale, TrainResult
 from fedge.wire import Answer, Ask, BoardState, from_json, to_json
@@ -131,6 +133,29 @@ def test_what_was_thought_too_large_and_is_not_is_tried_later() -> None:
     assert second.report.memory.changed
 
 
+def test_the_front_for_the_next_round_is_of_what_that_one_will_be_tried_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    what = experiment(0.95 * needed_mb(Scale(8)), with_factor(0.5, 0.8))
+    (first, _), (second, _) = rounds_of(what)
+    assert second.report is not None
+    assert second.report.memory is not None
+    assert second.report.memory.changed
+    assert first.state is not None
+    ask = Ask("front", 1, 100.0, what.policy.name, first.state, model_bytes=24_000)
+    assert client.answer(what, 0, ask, None)[0].front == first.front
+
+    monkeypatch.setattr("fedge.rounds.fitting.changes", lambda *_: False)
+    ((stale, _),) = rounds_of(what, 1)
+    assert stale.front is not None
+    assert first.front is not None
+    assert first.report is not None
+    assert first.report.memory is not None
+    used, steps = first.report.memory.used, client.seat_of(what, 0).steps
+    warm = warm_up_steps(first.state.measurements)
+    slower = (8 // used.batch_size * steps + warm) / (steps + warm) * means(what).ratio(used)
+    assert stale.front.maxn.work_s / first.front.maxn.work_s == pytest.approx(slower, rel=0.005)
+    assert stale.front != first.front
+
+
 def test_without_the_guard_the_board_fails_and_says_so() -> None:
     what = experiment(0.5 * needed_mb(Scale(8)), with_factor(0.8, 1.2), guard=False)
     for answer, trained in rounds_of(what):
@@ -202,4 +227,17 @@ def test_a_task_that_cannot_be_narrow_says_why() -> None:
         labels = np.zeros(3)
 
     assert "narrow_shapes" in fitting.why_not_narrow(Own())  # type: ignore[arg-type]
-    assert fitting.can_narrow(client.task_of(experiment()))
+    assert fitting.why_not_narrow(client.task_of(experiment())) == ""
+
+
+def test_every_width_has_to_be_possible_not_the_smallest_alone() -> None:
+    class Picky:
+        labels = np.zeros(3)
+
+        def narrow_shapes(self, width: float) -> dict[str, tuple[int, ...]]:
+            if width == 0.75:
+                raise BadInput("network", "three quarters", "a half or a quarter")
+            return {}
+
+    assert "three quarters" in fitting.why_not_narrow(Picky())  # type: ignore[arg-type]
+    assert fitting.why_not_narrow(Picky(), (1.0, 0.5)) == ""  # type: ignore[arg-type]

@@ -22,8 +22,9 @@ def written(
     inputs: dict[str, list[int | str]],
     weights: dict[str, tuple[int, ...]],
     sizes: dict[str, list[int]] | None = None,
+    told: list[int] | None = None,
 ) -> Path:
-    """A graph of these nodes, with zeros as weights."""
+    """A graph of these nodes, with zeros as weights; ``told`` is the output's shape where the file says it."""
     helper, numbers = onnx.helper, onnx.numpy_helper
     import numpy as np
 
@@ -33,7 +34,7 @@ def written(
         nodes,
         "net",
         [helper.make_tensor_value_info(name, FLOAT, shape) for name, shape in inputs.items()],
-        [helper.make_tensor_value_info("out", FLOAT, None)],
+        [helper.make_tensor_value_info("out", FLOAT, told)],
         initial,
     )
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), str(path))
@@ -194,6 +195,13 @@ def test_a_product_written_as_a_sum_over_letters_is_counted_as_one(tmp_path: Pat
 def test_a_sum_over_letters_that_is_no_product_of_two_is_named(tmp_path: Path) -> None:
     nodes = [node("Einsum", "x", "out", equation="bij->bi")]
     assert read_onnx(written(tmp_path / "one.onnx", nodes, {"x": [1, 3, 4]}, {})).unknown == ("Einsum",)
+
+
+@pytest.mark.parametrize(("operator", "shape"), [("MaxPool", [1, 1, 4, 4]), ("Conv", [1, 4, 4, 4])])
+def test_an_operator_without_what_it_needs_is_one_line(tmp_path: Path, operator: str, shape: list[int]) -> None:
+    path = written(tmp_path / "half.onnx", [node(operator, "x", "out")], {"x": shape}, {}, told=shape)
+    with pytest.raises(BadInput, match=f"an operator {operator} that cannot be read"):
+        read_onnx(path)
 
 
 def test_what_is_scattered_moves_alone(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ layers = st.builds(
 networks = st.builds(
     NetworkCost,
     name=st.text(max_size=20),
-    input_shape=shapes,
+    input_shape=st.lists(st.integers(1, 1000), min_size=1, max_size=4).map(tuple),
     layers=st.lists(layers, max_size=4).map(tuple),
     source=st.text(max_size=20),
     unknown=st.lists(st.text(max_size=10), max_size=3).map(tuple),
@@ -69,6 +69,8 @@ def data() -> dict[str, Any]:
         ("name", 3, "net.json: name: got 3"),
         ("layers", None, "net.json: layers: got None; a list"),
         ("input_shape", [3, -1], "net.json: input_shape: got -1; a whole number of at least 0"),
+        ("input_shape", [3, 0], "net.json: input_shape: got [3, 0]; the sides of one sample"),
+        ("input_shape", [], "net.json: input_shape: got []; the sides of one sample"),
         ("unknown", [4], "net.json: unknown: got 4"),
     ],
 )
@@ -84,6 +86,7 @@ def test_a_wrong_field_is_named(field: str, value: Any, message: str) -> None:
         ("flop", float("nan")), ("flop", -1.0), ("flop", True), ("read_bytes", "1"), ("parameters", 1.5),
         ("activations", -1), ("inputs", [3]), ("output", None), ("convolution", [1, 2]),
         ("convolution", [3, 64, 7, 3, 2, 1, float("inf")]), ("convolution", [3, 6.5, 7, 3, 2, 1, 224]),
+        ("convolution", [3, 64, 7, 3, 0, 1, 224]), ("flop", 10**400), ("parameters", 10**400), ("kind", "convolve"),
     ],
 )  # fmt: skip
 def test_a_wrong_field_of_a_layer_is_named_with_its_row(field: str, value: Any) -> None:

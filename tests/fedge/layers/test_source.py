@@ -23,6 +23,10 @@ def broken():
 
 def number():
     return 3
+
+class Leaves(nn.Module):
+    def forward(self, x):
+        raise SystemExit(0)
 """
 
 
@@ -80,6 +84,7 @@ def test_the_users_own_module_is_found_in_the_folder_of_the_start(users: str) ->
         ("dense", None, "--input: got nothing; the shape of one sample of"),
         ("dense", (5,), "an error for an input of 5: RuntimeError"),
         ("broken", (8,), "got an error: RuntimeError: no luck"),
+        ("Leaves", (8,), "an error for an input of 8: SystemExit: 0"),
         ("number", (8,), "got int; a function that returns a torch.nn.Module"),
         ("absent", (8,), "AttributeError"),
     ],
@@ -110,7 +115,8 @@ def test_a_name_like_none_says_what_a_model_is() -> None:
 
 
 def test_a_workload_whose_module_is_not_here_is_costed_from_what_is_known() -> None:
-    assert network_of("yolov8n-coco") is known_network("yolov8n-coco")
+    for workload in ("yolov8n-coco", "resnet50-imagenet"):
+        assert network_of(workload) is known_network(workload)
     with pytest.raises(BadInput, match="its own images only"):
         network_of("yolov8n-coco", (3, 224, 224))
     with pytest.raises(BadInput, match="AGPL"):
@@ -129,7 +135,7 @@ def test_a_file_of_costs_is_read_back(tmp_path: Path) -> None:
         module_of(str(path))
 
 
-@pytest.mark.parametrize("text", [None, "{", "[]", '"x"'])
+@pytest.mark.parametrize("text", [None, "{", "[]", '"x"', "[" * 100_000], ids=["none", "open", "list", "text", "deep"])
 def test_a_file_that_is_none_is_one_line(tmp_path: Path, text: str | None) -> None:
     path = tmp_path / "net.json"
     if text is not None:
@@ -141,6 +147,12 @@ def test_a_file_that_is_none_is_one_line(tmp_path: Path, text: str | None) -> No
 def test_images_that_a_network_does_not_take_are_one_line() -> None:
     with pytest.raises(BadInput, match=r"^--input: got 3x100x100; images that vit_b_16 takes"):
         network_of("vit_b_16", (3, 100, 100))
+
+
+@pytest.mark.parametrize("name", ["resnet18", "maxvit_t", "vit_b_16"])
+def test_images_without_two_sides_are_one_line(name: str) -> None:
+    with pytest.raises(BadInput, match=f"^--input: got 3x8; channels and two sides for {name}"):
+        network_of(name, (3, 8))
 
 
 def test_a_shape_is_numbers_apart_by_x() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from math import prod
 
@@ -21,6 +22,14 @@ PRINTED = {
     "resnet50": (8.2063, 234.66, 102.01),
     "mobilenet_v3_large": (0.4491, 81.17, 21.81),
 }
+
+AGREEING = ("resnet18", "mobilenet_v2", "googlenet", "swin_t", "vit_b_32", "shufflenet_v2_x0_5")
+AGREEING_TOO = (
+    "alexnet", "convnext_tiny", "densenet121", "efficientnet_b0", "efficientnet_v2_s", "inception_v3", "maxvit_t",
+    "mnasnet0_5", "mobilenet_v3_small", "regnet_y_400mf", "resnext50_32x4d", "squeezenet1_1", "swin_v2_t", "vgg11",
+    "wide_resnet50_2",
+)  # fmt: skip
+"""The smallest of every other family."""
 
 
 def classifiers() -> list[str]:
@@ -71,29 +80,45 @@ def test_the_counted_resnet18_is_the_one_of_the_workloads() -> None:
     assert cost.weight_bytes / 1e6 == pytest.approx(46.739, abs=0.5e-3)
 
 
-@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2", "googlenet", "swin_t", "vit_b_32", "shufflenet_v2_x0_5"])
+@pytest.mark.parametrize("name", AGREEING)
 def test_products_agree_exactly_with_torchs_own_counter(name: str) -> None:
     module, shape = module_of(name)
     assert products(trace(module, shape, name)) == counted_by_torch(module, shape)
 
 
 @pytest.mark.slow
-def test_every_classifier_of_torchvision_is_costed_without_an_unknown_operator_and_as_torch_counts_it() -> None:
+def test_every_classifier_of_torchvision_is_costed_without_an_unknown_operator() -> None:
     from fedge.layers.source import _built
 
     for name in classifiers():
-        cost = network_of(name)
         module, shape = _built(name, None, empty=True)
+        cost = trace(module, shape, name)
         assert cost.unknown == (), name
         assert cost.parameters == sum(parameter.numel() for parameter in module.parameters()), name
-        assert products(cost) == counted_by_torch(module, shape), name
 
 
-def test_resnet50_is_costed_in_less_than_a_second() -> None:
+def family(name: str) -> str:
+    """``swin_v2`` of ``swin_v2_b``, ``resnet`` of ``resnet50``."""
+    found = re.match(r"[a-z]+(_v\d)?", name)
+    assert found is not None
+    return found[0]
+
+
+@pytest.mark.slow
+def test_one_classifier_of_every_family_computes_what_torch_counts() -> None:
+    from fedge.layers.source import _built
+
+    assert {family(name) for name in (*AGREEING, *AGREEING_TOO)} == {family(name) for name in classifiers()}
+    for name in AGREEING_TOO:
+        module, shape = _built(name, None, empty=True)
+        assert products(trace(module, shape, name)) == counted_by_torch(module, shape), name
+
+
+def test_resnet50_is_costed_in_less_than_a_second_of_processor_time() -> None:
     network_of("resnet18")  # torch loads what it needs for shapes without data once
-    started = time.perf_counter()
+    started_s = time.process_time()
     network_of("resnet50")
-    assert time.perf_counter() - started < 1.0
+    assert time.process_time() - started_s < 1.0
 
 
 def test_a_batch_normalisation_behind_a_convolution_is_folded_unless_it_is_asked_for() -> None:

@@ -38,6 +38,8 @@ def test_a_calibration_reads_back_as_it_was_written(folder: Path) -> None:
 def test_two_networks_are_too_few(folder: Path) -> None:
     with pytest.raises(BadInput, match="got 2 networks; at least 3"):
         fit(read_tables(folder)[:2], "made-up", "")
+    with pytest.raises(BadInput, match="got 1 network; at least 3"):
+        fit(read_tables(folder)[:1], "made-up", "")
 
 
 @pytest.mark.parametrize(

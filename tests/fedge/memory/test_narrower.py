@@ -40,6 +40,19 @@ def test_input_and_scores_stay_and_depthwise_convolutions_stay_depthwise() -> No
     assert half.input_shape == known("mobilenetv3l-gld23k").input_shape
 
 
+def test_a_dense_layer_with_as_many_outputs_as_inputs_loses_both() -> None:
+    def layer(name: str, given: int, made: int) -> LayerCost:
+        work = given * made
+        return LayerCost(
+            name, "linear", 2.0 * work, 4.0 * given, 4.0 * made, 4.0 * work, work, made, ((1, given),), (1, made)
+        )
+
+    full = NetworkCost("dense", (8,), (layer("a", 8, 64), layer("b", 64, 64), layer("c", 64, 10)), "made up")
+    half = narrower(full, 0.5)
+    assert [one.parameters for one in half.layers] == [8 * 32, 32 * 32, 32 * 10]
+    assert half.layers[1].flop == 2.0 * 32 * 32
+
+
 def test_a_network_told_as_one_layer_is_narrowed_as_a_whole() -> None:
     whole = LayerCost("all", "printed", 800.0, 40.0, 40.0, 16.0, parameters=4, activations=10)
     half = narrower(NetworkCost("told", (3, 8, 8), (whole,), "printed"), 0.5)

@@ -1,11 +1,9 @@
-"""The processes follow what is smooth, keep a level's own offset to itself, and forget far away."""
+"""The process follows what is smooth, and keeps a level's own offset and a wild step to themselves."""
 
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
-from fedge.memory import common
 from fedge.memory.smooth import grid, smooth_fit
 
 SCALES = (0.02, 0.05, 0.05, 0.5)
@@ -39,10 +37,3 @@ def test_one_wild_step_changes_little() -> None:
     residual = np.zeros(len(at))
     residual[7] = 2.0
     assert np.abs(smooth_fit(at, residual, grid(*SCALES)).predict(places([0.3]))).max() < 0.1
-
-
-def test_what_networks_have_in_common_returns_to_zero_far_away() -> None:
-    at = np.random.default_rng(0).uniform(0.0, 2.0, (40, 3))
-    fitted = common.common_fit(at, np.full(40, 0.2))
-    assert fitted.predict(at).mean() == pytest.approx(0.2, abs=0.06)
-    assert np.abs(fitted.predict(at + 30.0)).max() < 1e-6

@@ -82,6 +82,15 @@ def test_arithmetic_is_that_of_whole_tiles(channels: float, padded: float) -> No
     assert found["1x1"] == pytest.approx(2 * 3)
 
 
+@pytest.mark.parametrize(("kernel", "stride"), [(3.0, 2.0), (2.0, 1.0), (3.0, 1.0)])
+def test_every_small_dense_kernel_counts_its_arithmetic(kernel: float, stride: float) -> None:
+    layers = shape(32, 64, kernel)
+    layers[1, 4] = stride
+    found = dict(zip(OWN_TIME_TERMS, own_time_terms(layers, ONE)[0], strict=True))
+    assert found["3x3"] > 0
+    assert found["3x3 weights"] > 0
+
+
 def test_depthwise_layers_move_but_count_no_dense_arithmetic() -> None:
     own = dict(zip(OWN_TIME_TERMS, own_time_terms(shape(32, 32, 3, 32), ONE)[0], strict=True))
     other = dict(zip(TIME_TERMS, time_terms(shape(32, 32, 3, 32), ONE)[0], strict=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,8 +18,10 @@ from fedge.devices.idling import IdleBook
 from fedge.experiment import Experiment
 from fedge.fleetsim.client import task_of
 from fedge.modes import grid
-from fedge.node import client
-from fedge.types import Goal, Scale, TrainResult
+from fedge.node import client, share
+from fedge.node.fitting import Tries
+from fedge.rounds.fitting import Try
+from fedge.types import Goal, MemorySeen, Scale, TrainResult
 from fedge.wire import Answer, Ask, BoardState, from_json, to_json
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("desk")]
@@ -111,6 +114,8 @@ def test_a_batch_that_does_not_fit_is_halved_until_it_does_and_the_next_round_kn
     assert use.used.batch_size <= MOST
     assert use.used.width == 1.0
     assert 0 < use.lost_s < answer.report.work_s
+    ends_s = answer.trace.start_s[-1] + answer.trace.span_s[-1]
+    assert ends_s == pytest.approx(answer.report.busy_s, abs=0.1)
     assert answer.report.steps == 64 // use.used.batch_size
     assert {part.scale for part in answer.report.parts} == {use.used}
     assert trained is not None
@@ -161,6 +166,20 @@ def test_where_nothing_fits_the_board_fails_says_why_and_remembers(board: Desk, 
     assert "CUDA out of memory" in answer.error
     assert answer.state is not None
     assert [seen.peak_mb for seen in answer.state.memory] == [None]
+
+
+def test_a_board_that_is_cut_off_after_a_smaller_try_still_knows_what_did_not_fit() -> None:
+    seen = (MemorySeen(900.0, 1000.0),)
+    post = SimpleNamespace(steps=4, board=SimpleNamespace(name="board"), here=SimpleNamespace(hottest_c=lambda: 40.0))
+    ask = Ask("train", 1, 0.0, "maxn")
+    tries = Tries(post, ask, tried=Try(None, seen, failures=1, lost_s=2.0))  # type: ignore[arg-type]
+
+    answer = share._cut(post, ask, (), 1, 3.0, tries.seen)  # type: ignore[arg-type]
+
+    assert answer.cut
+    assert answer.state is not None
+    assert answer.state.memory == seen
+    assert tries.lost_s == 2.0
 
 
 def test_a_round_that_fits_tells_the_peak_of_the_worker(board: Desk, tmp_path: Path) -> None:

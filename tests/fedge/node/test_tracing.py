@@ -80,6 +80,18 @@ def test_every_part_stands_where_the_report_books_it_and_what_is_between_them_is
     assert trace.rails_w["GPU"] == (None, *[pytest.approx(4.0)] * 5, None)
 
 
+def test_tries_that_ran_out_of_memory_are_the_works_first_part_as_the_report_books_them() -> None:
+    device, work = watching()
+    with device.in_mode(MAXN):
+        work(2)
+        device.lost(2.0)
+        device.measure(WORK, 1, work)
+    trace = checked(device.trace(FETCHING, SENDING))
+
+    assert trace.start_s == pytest.approx((0.0, 0.5, 1.5, 2.5, 3.5))
+    assert trace.power_w == pytest.approx((3.0, 20.05, 20.15, 20.25, 3.0))
+
+
 def test_a_lost_sensor_is_a_gap_and_no_error() -> None:
     device, work = watching(blind_s=101.0, sees_s=102.0)
     with device.in_mode(MAXN):

@@ -43,6 +43,18 @@ def place(name: str, engine: str, **more: float) -> Accelerator:
     return Accelerator(name, engine, (Speed("fp32", 1e9, 1.0, 0.0),), **more)
 
 
+def test_placements_looked_at_together_settle_as_they_do_alone() -> None:
+    slow = simple(*(place(f"a{i}", "gpu", bandwidth_share=0.5) for i in range(4)))
+    columns = columns_of(slow, slow.names)
+    rows = [
+        [(count, demand(slow, network(1e9, moved), Instance(one.name, 4, "fp32"))) for one in slow.accelerators]
+        for count, moved in ((1, 0.0), (1, 1e9), (3, 4e9))
+    ]
+    together = settle(columns, demands_of(rows))
+    for i, row in enumerate(rows):
+        np.testing.assert_array_equal(together[i], settle(columns, demands_of([row]))[0])
+
+
 @given(seed=st.integers(0, 10**6))
 def test_the_fixed_point_is_one(seed: int) -> None:
     board, net, placement = drawn(seed)

@@ -71,7 +71,7 @@ def reason(batch_size: int, allowed: float = 1.05) -> str:
 def test_the_reason_names_what_sets_the_pace_and_what_was_lowered() -> None:
     small, large = reason(1), reason(64)
     assert "launching on the CPU sets the pace" in small
-    assert "as it does not set the pace: GPU clock 1300.5 -> 726.75 MHz" in small
+    assert "as it does not set the pace: GPU clock from 1300.5 to 726.75 MHz" in small
     assert "the GPU sets the pace" in large
     assert "FLOP per byte" in large
     assert "% slower" in small

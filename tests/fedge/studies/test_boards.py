@@ -80,3 +80,17 @@ def test_inference_asks_nothing_of_memory() -> None:
     layers = known_layers("resnet50-imagenet", "infer")
     found = _offers(Job(Workload("resnet50-imagenet", 16, "infer", layers), RESNET, 1000), allowed_mb=1.0)
     assert all(offer.suits and offer.memory.need_mb is None for offer in found)
+
+
+@pytest.mark.parametrize(("batch_size", "label"), [(16, "calibrated"), (8, "estimated"), (4096, "estimated")])
+def test_inference_that_was_measured_on_a_board_is_not_estimated_by_layers(batch_size: int, label: str) -> None:
+    work = Workload("resnet50-imagenet", batch_size, "infer", known_layers("resnet50-imagenet", "infer"))
+    found = {offer.board: offer for offer in _offers(Job(work, None, 4096))}
+    assert found["agx-orin-64gb"].label == label
+    assert ("layers of" in found["agx-orin-64gb"].source) is (batch_size == 4096)
+    assert "layers of" in found["nano"].source
+
+
+def test_a_broken_limit_is_told_in_plain_digits() -> None:
+    found = _offers(Job(WORK, RESNET, 50_000, Limits(epoch_s=60.0)))
+    assert not any("e+" in reason for offer in found for reason in offer.broken)

@@ -93,6 +93,7 @@ def test_nothing_half_written_stays(tmp_path: Path) -> None:
         ({"flop_share": "all"}, "flop_share"),
         ({"parameter_share": float("nan")}, "parameter_share"),
         ({"input_shape": [3, 0, 8]}, "input_shape"),
+        ({"input_shape": []}, "input_shape"),
         ({"cost": {}}, "cost"),
     ],
 )
@@ -114,9 +115,10 @@ def test_files_that_are_missing_or_damaged_are_refused(folder: Path) -> None:
     (folder / WEIGHTS).write_bytes(b"\x80\x04pickle?")
     with pytest.raises(BadInput, match=WEIGHTS):
         load(folder, _other)
-    (folder / RECORD).write_text("{", encoding="utf-8")
-    with pytest.raises(BadInput, match=RECORD):
-        read(folder)
+    for text in ("", "{", "[" * 100_000):
+        (folder / RECORD).write_text(text, encoding="utf-8")
+        with pytest.raises(BadInput, match=RECORD):
+            read(folder)
 
 
 def test_weights_of_other_shapes_are_refused(folder: Path) -> None:

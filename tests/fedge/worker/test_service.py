@@ -188,6 +188,15 @@ def test_a_trainings_share_outlives_the_memory_of_its_request(client, worker):
     assert shares[0].tolist() == [0, 1, 2, 3, 4]
 
 
+def test_what_larger_minibatches_held_is_given_back_before_smaller_ones_are_trained(client):
+    client.load({"builtin": "plain"}, NOISE)
+    recovered = fake_worker.Trainer.recovered
+    for batch_size in (8, 8, 4, 4):
+        options = {**begin(1)["options"], "batch_size": batch_size}
+        client.train({**begin(1), "options": options}, steps=1, finish=True)
+    assert fake_worker.Trainer.recovered == recovered + 1
+
+
 def test_a_refused_load_leaves_the_training_under_way(client):
     client.load({"builtin": "plain"}, NOISE)
     client.train(begin(3), {"w": np.zeros(3, np.float32)}, steps=2)

@@ -6,11 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedge import rounds
-from fedge.experiment import DataSpec, Experiment, FleetEntry, WorkloadSpec, boards
+from fedge.experiment import DataSpec, Experiment, FleetEntry, MemorySpec, PolicySpec, WorkloadSpec, boards
+from fedge.fleetsim import client
 from fedge.fleetsim.boards import kind_of
 from fedge.seeds import generator
 from fedge.studies.fleet.nothing import Nothing
-from fedge.studies.fleet.shares import as_played_by, steps_of_boards
+from fedge.studies.fleet.shares import as_asked, as_played_by, steps_of_boards
+from fedge.types import Scale
+from fedge.wire import Ask
 from fedge.workloads.partitions import split
 
 
@@ -43,3 +46,20 @@ def test_a_board_works_about_half_a_minute_at_maxn_unless_told_otherwise() -> No
         assert 19.0 < steps[board.name] * float(average.step_s.min()) < 41.0
     assert len(set(steps.values())) > 10, "boards hold different amounts of data"
     assert set(steps_of_boards(experiment, 7).values()) == {7}
+
+
+def test_no_board_of_a_study_lowers_anything_or_runs_out_of_memory() -> None:
+    memory = MemorySpec(widths=(1.0, 0.5), min_batch=4)
+    workload = WorkloadSpec(cost="resnet50-tinyimagenet224", batch_size=8, memory=memory)
+    experiment = Experiment(fleet=(FleetEntry(device="nano", memory_mb=100.0),), workload=workload)
+
+    asked = as_asked(experiment, PolicySpec(name="maxn"), 1, 1)
+    told = as_played_by(asked, boards(asked)[0], 3)
+    answer, trained = client.answer(told, 0, Ask("train", 1, policy="maxn"), Nothing().initial_arrays(1))
+
+    assert trained is not None
+    assert answer.report is not None
+    assert answer.report.steps == 3
+    assert answer.report.memory is not None
+    assert answer.report.memory.used == Scale(8)
+    assert answer.report.memory.failures == 0

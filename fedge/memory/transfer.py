@@ -1,7 +1,8 @@
-"""What networks have in common beyond the terms, in time: a curve over batch size, traffic and intensity of a step.
+"""What is carried to a network that was not measured, in time: a curve over batch size, traffic and intensity.
 
-A Gaussian process on log measured minus log modelled time. It returns to zero away from what was measured, so a network
-unlike all others keeps what the terms say. Its scales were chosen by us.
+A Gaussian process on what the terms leave of the other networks' steps, log measured minus log modelled time. It
+returns to zero away from what was measured, so a network unlike all others keeps what the terms say. Its scales were
+chosen by us.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedge.memory.matern import matern3, matern5
 from fedge.types import Floats
 
 NOISE, BATCH, CURVE = 0.1, 0.1, 0.05
@@ -21,7 +23,7 @@ ROUNDS = 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Common:
+class Transfer:
     """The process at the steps ``at`` (n, 3) that it learnt from, with their weights (n,)."""
 
     at: Floats
@@ -39,7 +41,7 @@ def places(terms: Floats, flop: Floats) -> Floats:
     return np.stack([np.log(batch), np.log(traffic / batch), np.log(flop / traffic)], axis=1)
 
 
-def common_fit(at: Floats, residual: Floats) -> Common:
+def transfer_fit(at: Floats, residual: Floats) -> Transfer:
     """The process of residuals (n,) at (n, 3); a step that is far off counts less."""
     covariance = _covariance(at, at)
     noise: Floats = np.full(len(at), NOISE**2)
@@ -47,13 +49,11 @@ def common_fit(at: Floats, residual: Floats) -> Common:
     for _ in range(ROUNDS):
         weights = np.asarray(np.linalg.solve(covariance + np.diag(noise), residual), dtype=np.float64)
         noise = NOISE**2 * np.maximum(1.0, np.abs(noise * weights) / (OUTLIER_SDS * NOISE))
-    return Common(at, weights)
+    return Transfer(at, weights)
 
 
 def _covariance(one: Floats, other: Floats) -> Floats:
-    apart = (one[:, None, :] - other[None, :, :]) / LENGTHS
-    distance = np.sqrt(5.0 * (apart**2).sum(axis=2))
-    curve = (1.0 + distance + distance**2 / 3.0) * np.exp(-distance)
-    near = np.sqrt(3.0) * np.abs(one[:, None, 0] - other[None, :, 0]) / BATCH_LENGTH
-    covariance: Floats = CURVE**2 * curve + BATCH**2 * (1.0 + near) * np.exp(-near)
+    distance = np.sqrt((((one[:, None, :] - other[None, :, :]) / LENGTHS) ** 2).sum(axis=2))
+    batch = np.abs(one[:, None, 0] - other[None, :, 0]) / BATCH_LENGTH
+    covariance: Floats = CURVE**2 * matern5(distance) + BATCH**2 * matern3(batch)
     return covariance
