@@ -26,6 +26,7 @@ from experiments.report import (
     tables,
     timeline,
 )
+from experiments.report.cards import cards
 from experiments.report.chart import Chart, Section, as_json
 from experiments.report.groups import Group, grouped
 from experiments.report.quantities import duration, number, percent
@@ -144,7 +145,7 @@ def _cards(run: Run) -> str:
         _share_card(run, "Share of the oracle's saving", "maxn", "MAXN"),
         _share_card(run, "The same, waiting low", "maxn_parked", "MAXN, waiting low"),
     )
-    cards = (
+    shown = (
         ("Final accuracy", percent(figure["final_accuracy"]), f"test loss {number(figure['final_loss'])}"),
         (
             "Energy of the fleet",
@@ -159,11 +160,7 @@ def _cards(run: Run) -> str:
         *_special_cards(run),
         *(() if run.asynchronous else compared),
     )
-    items = "".join(
-        f'<div><dt>{name}</dt><dd class="figure">{value}</dd><dd class="aside">{aside}</dd></div>'
-        for name, value, aside in cards
-    )
-    return f'<dl class="cards">{items}</dl>'
+    return cards(shown)
 
 
 def _round_lengths(run: Run) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from html import escape
 from pathlib import Path
 
+from experiments.report.cards import cards
 from experiments.report.cells import Cell, badge, figure, table, text
 from experiments.report.chart import Section
 from experiments.report.model import charts
@@ -73,17 +74,13 @@ def _cards(front: ModeFront, facts: Facts) -> str:
             f"{percent(held_out.time_mape)} / {percent(held_out.power_mape)}",
             f"time / power, on {held_out.modes:,} modes not profiled; {spread}",
         )
-    cards = (
+    shown = (
         ("MAXN", _both(maxn), _all_three(maxn)),
         ("Knee", _both(knee), f"against MAXN: {against(knee, maxn)}"),
         ("Fastest", _both(fastest), f"against MAXN: {against(fastest, maxn)}"),
         ("Mean error", *error),
     )
-    items = "".join(
-        f'<div><dt>{name}</dt><dd class="figure">{value}</dd><dd class="aside">{aside}</dd></div>'
-        for name, value, aside in cards
-    )
-    return f'<dl class="cards">{items}</dl>'
+    return cards(shown)
 
 
 def _both(point: Point) -> str:

@@ -6,6 +6,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from experiments.report.cards import cards
 from experiments.report.cells import Cell, badge, figure, swatch, table, text
 from experiments.report.chart import Section
 from experiments.report.page import html_page
@@ -39,17 +40,13 @@ def _head(advice: Advice, title: str) -> str:
 def _cards(advice: Advice) -> str:
     chosen, watts = advice.chosen, advice.knows_watts
     at, latency_of = load_words(advice)
-    cards = (
+    shown = (
         ("Can do", number(chosen.images_per_s, 4, "images/s"), f"{len(chosen.placement.instances)} instances"),
         ("Latency", number(1e3 * chosen.latency_s, 4, "ms"), latency_of),
         ("Power", number(chosen.power_w, 3, "W") if watts else UNKNOWN, at if watts else "nothing was measured"),
         ("Per image", number(chosen.joules_per_image, 3, "J") if watts else UNKNOWN, at if watts else ""),
     )
-    items = "".join(
-        f'<div><dt>{name}</dt><dd class="figure">{value}</dd><dd class="aside">{aside}</dd></div>'
-        for name, value, aside in cards
-    )
-    return f'<dl class="cards">{items}</dl>'
+    return cards(shown)
 
 
 def _sections(advice: Advice) -> list[Section]:

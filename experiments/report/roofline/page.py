@@ -6,6 +6,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from experiments.report.cards import cards
 from experiments.report.cells import Cell, badge, figure, table, text
 from experiments.report.chart import Section
 from experiments.report.page import html_page
@@ -58,7 +59,7 @@ def _head(found: Analysis) -> str:
 def _cards(found: Analysis) -> str:
     maxn, chosen = found.choice.maxn_row, found.choice.row
     line = found.lines.at(chosen)
-    cards = (
+    shown = (
         ("MAXN", _both(found, maxn), str(found.basis.modes[maxn])),
         ("Chosen", _both(found, chosen), str(found.basis.modes[chosen])),
         (
@@ -68,15 +69,7 @@ def _cards(found: Analysis) -> str:
         ),
         ("Balance", f"{number(line.balance)} FLOP/B", f"of energy {number(line.energy_balance)}; chosen mode"),
     )
-    items = "".join(_card(*card) for card in cards)
-    return f'<dl class="cards">{items}</dl>'
-
-
-def _card(name: str, value: str, aside: str) -> str:
-    wide = ' class="wide"' if name in WIDE else ""
-    return (
-        f'<div{wide}><dt>{name}</dt><dd class="figure">{escape(value)}</dd><dd class="aside">{escape(aside)}</dd></div>'
-    )
+    return cards(((name, escape(value), escape(aside)) for name, value, aside in shown), WIDE)
 
 
 def _both(found: Analysis, row: int) -> str:

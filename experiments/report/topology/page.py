@@ -7,6 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from experiments.report.cards import cards
 from experiments.report.cells import Cell, badge, figure, table, text
 from experiments.report.chart import Section
 from experiments.report.page import html_page
@@ -35,12 +36,8 @@ def _head(answer: Answer, title: str) -> str:
         f"channels ranked by {escape(asked.method)}",
         f"each limit held with {100 * asked.confidence:g} % confidence",
     )
-    cards = "".join(
-        f'<div><dt>{name}</dt><dd class="figure">{value}</dd><dd class="aside">{aside}</dd></div>'
-        for name, value, aside in _cards(answer)
-    )
     return (
-        f"<h1>{title}</h1><p class='soft'>{' · '.join(facts)}</p><dl class='cards'>{cards}</dl>"
+        f"<h1>{title}</h1><p class='soft'>{' · '.join(facts)}</p>{cards(_cards(answer))}"
         f"<p>{badge(need.label)} Every need is predicted ({escape(need.source)}), none was measured with these "
         f"variants. {escape(terminal.AT_MAXN)}</p>"
     )
