@@ -21,7 +21,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# FEDGE_EXAMPLES: fewer examples per property, where the same tests are run a second time on another Python.
+# FEDGE_EXAMPLES: fewer examples per property, where time is short or the same tests are run a second time.
 hypothesis.settings.register_profile(
     "fedge", deadline=None, derandomize=True, database=None, max_examples=int(os.environ.get("FEDGE_EXAMPLES", "100"))
 )

@@ -16,8 +16,13 @@ from fedge.telemetry.rows import ClientRow, EventRow, RoundRow, SampleRow
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("simulations")]
 QUICK = ["--set", "rounds=3", "--set", "workload.local_epochs=1"]
 FEDBUFF = ("rounds=5", "strategy.name=FedBuff", "strategy.options.buffer_size=2", "strategy.options.concurrency=5")
+BESIDE = (
+    "fleet.3.serving={cost: resnet50-imagenet, rate_hz: 60, latency_s: 0.8}",
+    "fleet.0.memory_mb=1800",
+    "workload.memory.lower=width-first",
+)
 KINDS: dict[str, tuple[str, ...]] = {
-    "rounds": ("--set", "fleet.3.serving={cost: resnet50-imagenet, rate_hz: 60, latency_s: 0.8}"),
+    "rounds": tuple(part for option in BESIDE for part in ("--set", option)),
     "asynchronous": tuple(part for option in FEDBUFF for part in ("--set", option)),
 }
 """What differs from ``QUICK`` in the runs that are held against each other."""
@@ -57,7 +62,10 @@ class Played:
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory, project_root: Path) -> dict[str, Played]:
-    """Rounds in which two boards serve, and an asynchronous run, both at once beside a folder called clients."""
+    """Rounds in which two boards serve and two have little memory, and an asynchronous run; both at once.
+
+    They run beside a folder called clients.
+    """
     folder = tmp_path_factory.mktemp("backends")
     poisoned = folder / "elsewhere"
     (poisoned / "clients").mkdir(parents=True)
@@ -90,6 +98,11 @@ def test_local_and_sim_write_the_same_rows_and_model_also_with_two_runs_at_once(
 def test_boards_that_serve_tell_of_it_and_the_others_do_not(played: dict[str, Played]) -> None:
     serving = {row.board for row in read_rows(played["rounds"].sim, ClientRow) if row.requests}
     assert serving == {"agx-orin-64gb-1", "agx-orin-64gb-2"}
+
+
+def test_boards_with_little_memory_train_a_narrower_network_and_the_others_do_not(played: dict[str, Played]) -> None:
+    narrow = {row.device for row in read_rows(played["rounds"].sim, ClientRow) if (row.width or 1.0) < 1.0}
+    assert narrow == {"nano"}
 
 
 def test_every_board_of_every_round_has_a_row_and_a_trace_and_every_model_a_row(played: dict[str, Played]) -> None:

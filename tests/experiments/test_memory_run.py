@@ -23,7 +23,8 @@ from experiments.schema import load_experiment
 from fedge.telemetry.reading import read_rows
 from fedge.telemetry.rows import MEMORY, ClientRow, EventRow, RoundRow, SampleRow
 
-pytestmark = pytest.mark.slow
+# One process for all, so that the run that most of them look at is played once.
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("memory run")]
 
 ENOUGH = ("fleet.1.memory_mb=8000", "fleet.2.memory_mb=8000")
 POINTS = 0.05
@@ -121,20 +122,9 @@ def test_the_terminal_tells_of_it(run: Run) -> None:
     assert "batch 8 -> 4" in console.export_text()
 
 
-@pytest.mark.xdist_group("simulations")
-def test_local_and_sim_write_the_same_rows_and_model(tmp_path: Path, project_root: Path) -> None:
-    few = ("rounds=3", "workload.local_epochs=0.5")
-    local = played(project_root, tmp_path / "local", *few)
-    sim = played(project_root, tmp_path / "sim", *few, "backend=sim")
-    for kind in (RoundRow, ClientRow, EventRow, SampleRow):
-        assert read_rows(local, kind) == read_rows(sim, kind)
-    assert (local / "model.safetensors").read_bytes() == (sim / "model.safetensors").read_bytes()
-    assert any((row.width or 1.0) < 1.0 for row in read_rows(sim, ClientRow))
-
-
 @pytest.mark.parametrize(
     "settings",
-    [("strategy=FedAvgM",), ("late.action=discount", "late.grace=0"), ("strategy=FedBuff",)],
+    [("strategy=FedAvgM", "late.action=discount", "late.grace=0"), ("strategy=FedBuff",)],
 )
 def test_a_killed_run_goes_on_to_the_rows_and_the_model_of_a_whole_one(
     tmp_path: Path, project_root: Path, settings: tuple[str, ...]
@@ -163,10 +153,8 @@ def test_a_killed_run_goes_on_to_the_rows_and_the_model_of_a_whole_one(
 @pytest.mark.parametrize(
     "settings",
     [
-        ("strategy.name=FedBuff", "strategy.options.buffer_size=2", "rounds=6"),
         ("strategy.name=FedAsync", "rounds=6"),
         ("late.action=partial", "policy.name=maxn", "late.grace=0"),
-        ("late.action=discount", "late.grace=0"),
     ],
 )
 def test_narrow_clients_go_with_every_way_of_merging(

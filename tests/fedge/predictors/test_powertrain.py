@@ -28,7 +28,6 @@ AGX_ORIN = PowerMode(12, 2201.6, 1300.5, 3199.0)
 ONE_WORKER = pytest.mark.xdist_group("powertrain")
 """Those with one reference run one after the other, so that it is trained once."""
 REAL = [
-    pytest.param("agx-orin", "mobilenetv3l-gld23k", "agx-orin", "resnet18-imagenet", marks=ONE_WORKER),
     pytest.param("agx-orin", "yolov8n-coco", "agx-orin", "resnet18-imagenet", marks=ONE_WORKER),
     ("agx-xavier", "vit-b16-cifar10", "agx-xavier", "resnet50-tinyimagenet224"),
     ("agx-xavier", "resnet50-tinyimagenet224", "agx-xavier", "vit-b16-cifar10"),
