@@ -16,7 +16,7 @@ from fedge.layers.known import known_network
 from fedge.layers.network import NetworkCost
 from fedge.layers.source import network_of, read_shape
 from fedge.memory.need import StepNeed, need
-from fedge.rounds.fitting import SYSTEM_SHARE
+from fedge.rounds.fitting import SYSTEM_SHARE, usable_mb
 from fedge.types import DeviceSpec
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def predict(model: str, device: str, batch_size: int, input_shape: str | None, a
 
 def prediction(network: NetworkCost, device: DeviceSpec, batch_size: int) -> Prediction:
     """The need of a step of ``batch_size`` samples, and what fits into the board's memory less the system's share."""
-    limit_mb = (1.0 - SYSTEM_SHARE) * 1000.0 * device.ram_gb.value
+    limit_mb = usable_mb(device)
 
     def largest(sds: float) -> int:
         def fits(batch: int) -> bool:

@@ -22,7 +22,7 @@ from fedge.layers.counted import counted
 from fedge.layers.known import known_network
 from fedge.layers.network import NetworkCost, Shape
 from fedge.layers.source import network_of
-from fedge.rounds.fitting import SYSTEM_SHARE
+from fedge.rounds.fitting import usable_mb
 from fedge.studies.boards import Aim, Job, Limits, Offer, offers, suiting
 from fedge.types import DeviceSpec, LayerWork, Workload
 
@@ -51,17 +51,12 @@ def select_board(asked: Asked, console: Console) -> None:
     aim = _aim(asked.by)
     work, network = work_for(asked)
     job = Job(work, network, asked.samples, asked.limits, aim)
-    found = offers(_boards(asked.boards), catalogue.load_catalogue(), job, allowed_mb)
+    found = offers(_boards(asked.boards), catalogue.load_catalogue(), job, usable_mb)
     console.print(_table(found, work, asked), highlight=False)
     for line in _told(found, asked):
         console.print(line, highlight=False, style="dim" if line.startswith("~") else None)
     if asked.json_file is not None:
         asked.json_file.write_text(json.dumps(_as_data(found, work, asked), indent=1) + "\n", encoding="utf-8")
-
-
-def allowed_mb(spec: DeviceSpec) -> float:
-    """What training may use of a board's memory, MB."""
-    return (1.0 - SYSTEM_SHARE) * 1000.0 * spec.ram_gb.value
 
 
 def work_for(asked: Asked) -> tuple[Workload, NetworkCost | None]:

@@ -19,7 +19,7 @@ from fedge.errors import BadInput, RunFailed
 from fedge.evaluation.processes import spread
 from fedge.layers.source import module_of, read_shape
 from fedge.memory.need import need as need_of_step
-from fedge.rounds.fitting import SYSTEM_SHARE
+from fedge.rounds.fitting import SYSTEM_SHARE, usable_mb
 from fedge.telemetry import run_folder
 from fedge.topology import keeping
 from fedge.topology.coupling import Kept
@@ -138,7 +138,7 @@ def _limits(asked: Asked, device: DeviceSpec) -> Limits:
     z = margin_z(asked.confidence, "--confidence")
     memory_mb = asked.max_memory_mb
     if memory_mb is None:
-        memory_mb = (1.0 - SYSTEM_SHARE) * 1000.0 * device.ram_gb.value
+        memory_mb = usable_mb(device)
     return Limits(memory_mb, asked.max_step_s, z)
 
 

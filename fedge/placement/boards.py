@@ -57,11 +57,6 @@ def board_of(spec: DeviceSpec) -> Board:
     )
 
 
-def has_dla(spec: DeviceSpec) -> bool:
-    """Whether the board has a DLA at all."""
-    return _count(spec, "DLA") > 0
-
-
 def _count(spec: DeviceSpec, what: str) -> int:
     """How many of something the catalogue's text of accelerators names."""
     found = [re.match(rf"(\d+) {what}", text) for text in spec.accelerators]

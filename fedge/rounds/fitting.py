@@ -148,7 +148,12 @@ def _narrow_layers(layers: LayerWork, network: NetworkCost, width: float) -> Lay
 
 def limit_mb(entry: FleetEntry, device: DeviceSpec) -> float:
     """What training may use on an entry's boards, MB."""
-    return entry.memory_mb or (1.0 - SYSTEM_SHARE) * 1000.0 * device.ram_gb.value
+    return entry.memory_mb or usable_mb(device)
+
+
+def usable_mb(device: DeviceSpec) -> float:
+    """What a board's system leaves for training, MB; estimated."""
+    return (1.0 - SYSTEM_SHARE) * 1000.0 * device.ram_gb.value
 
 
 def may_narrow(workload: WorkloadSpec, strategy: str) -> bool:
