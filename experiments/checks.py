@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from experiments.loader_checks import check_loader, loader_label
 from experiments.memory_checks import check_memory, memory_label
 from experiments.schema import shown
 from experiments.serving_checks import check_serving, serving_label
@@ -71,6 +72,7 @@ def check(experiment: Experiment) -> None:
     if experiment.backend == FLEET:
         _check_real(experiment)
     _check_fleet(experiment)
+    check_loader(experiment)
     check_serving(experiment)
     workloads.check_task(experiment.workload.task)
     _check_predictor(experiment)
@@ -422,6 +424,7 @@ def _label(board: Board, kind: Kind, references: Sequence[ProfileTable]) -> dict
         "truth": {"label": kind.truth_label, "source": kind.truth_source},
         "prior": {"label": prior, "source": "; ".join(known)},
         **serving_label(board, kind.spec),
+        **loader_label(board),
     }
 
 

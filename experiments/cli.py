@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import typer
 import typer.core
 
-from experiments import cli_board, cli_layers, cli_place, cli_power, cli_select
+from experiments import cli_board, cli_characterise, cli_layers, cli_place, cli_power, cli_select
 from experiments.cli_concurrent import app as concurrent
 from experiments.cli_fleet import fleet
 from experiments.cli_memory import app as memory
@@ -228,6 +228,7 @@ def version() -> None:
 
 
 cli_board.register(app)
+cli_characterise.register(app)
 cli_power.register(app, devices)
 cli_layers.register(app)
 cli_place.register(app)

@@ -60,6 +60,24 @@ class ServingSpec(_Record):
     """Real boards only: what the worker infers, one of its built-in tasks; None: the network that it trains."""
 
 
+class LoaderSpec(_Record):
+    """How samples come to an emulated board's training: so many loader processes, from such a storage.
+
+    Where they are not fast enough training waits for them. Samples are JPEGs of ``image_mpixel`` megapixels.
+    """
+
+    workers: Annotated[int, Field(ge=0, le=64)]
+    prefetch: Annotated[int, Field(ge=1, le=64)] = 2
+    """Batches that each worker makes ahead."""
+    storage: str | None = None
+    """An emulated storage's name; None: what boards of the kind have."""
+    cached: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """The share of the reads that the page cache answers."""
+    image_mpixel: Positive = 0.25
+    file_mb: Positive | None = None
+    """A file's mean size; None: what JPEG makes of the image."""
+
+
 class FleetEntry(_Record):
     """``count`` alike boards; named ``<name or device>-1`` ... in the run."""
 
@@ -78,6 +96,8 @@ class FleetEntry(_Record):
     battery: BatterySpec | None = None
     serving: ServingSpec | None = None
     """What these boards infer for others all the while; local training uses what is left."""
+    loader: LoaderSpec | None = None
+    """How their samples come, emulated boards only; None: minibatches take what their cost says."""
     memory_mb: Positive | None = None
     """What training may use of their memory; None: what the catalogue says they have, less the system's share."""
 

@@ -246,6 +246,8 @@ class Measurement:
     """What was trained at, where that is not what the experiment asks for."""
     lost_s: float = 0.0
     """What tries that ran out of memory took before it, in the same round."""
+    stall_s: float = 0.0
+    """The part of ``step_s`` that training waited for its samples, where the board has a loader."""
 
     @property
     def work_s(self) -> float:

@@ -30,6 +30,7 @@ SIBLINGS = (
     "memory",
     "topology",
     "placement",
+    "pipeline",
 )
 """Parts of fedge that know nothing of each other."""
 
@@ -40,6 +41,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "fedge.registry",
         "fedge.tegrastats",
         "fedge.clock",
+        "fedge.journal",
         "fedge.pareto",
         "fedge.wire",
         "fedge.units",
@@ -61,6 +63,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "fedge.strategies",
         "fedge.studies",
         "fedge.profiling",
+        "fedge.characterisation",
     ),
     ("clients", "server"),
     ("experiments",),
@@ -91,7 +94,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "onnx": ("fedge.layers.onnx_graph", "fedge.placement.execution"),
     "onnxruntime": ("fedge.placement.execution",),
     "tensorrt": ("fedge.placement.execution",),
-    "pyarrow": ("fedge.telemetry", "fedge.profiles", "experiments"),
+    "pyarrow": ("fedge.telemetry", "fedge.profiles", "fedge.characterisation.sweep.storing", "experiments"),
     "duckdb": ("fedge.telemetry",),
     "pandas": ("fedge.telemetry",),
     "plotly": ("server", "experiments"),

@@ -119,7 +119,10 @@ def weighted(predictions: Predictions, time_weight: float) -> Choice:
     joules = energy_j(predictions)
     fastest = best_row(predictions.step_s, joules)
     time, energy = predictions.step_s / predictions.step_s[fastest], joules / joules[fastest]
-    first, second = (time, energy) if time_weight == 1.0 else (time_weight * time + (1.0 - time_weight) * energy, time)
+    if time_weight in (0.0, 1.0):  # nothing times what is infinite is not a number
+        first, second = (time, energy) if time_weight == 1.0 else (energy, time)
+    else:
+        first, second = time_weight * time + (1.0 - time_weight) * energy, time
     row = best_row(first, second)
     shares = f"{time[row]:.0%} of the fastest mode's time and {energy[row]:.0%} of its energy"
     return Choice(row, feasible=True, why=f"Best balance: {shares}, {_expected(predictions, row)}.")

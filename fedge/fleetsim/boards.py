@@ -24,6 +24,7 @@ from fedge.experiment import Board, LinkSpec, WorkloadSpec
 from fedge.physics import model
 from fedge.physics.knowledge import Knowledge
 from fedge.profiles import table as tables
+from fedge.profiles.label import label_of
 from fedge.seeds import generator
 from fedge.types import DeviceSpec, Floats, Label, Modes, ProfileTable, Workload
 
@@ -152,7 +153,7 @@ def _kind_from_table(spec: DeviceSpec, table: ProfileTable, workload: str) -> Ki
     idle_w = _idle_w(spec, priors[0].coefficients, table.modes, table.power_w)
     average = Surface(table.modes, table.step_s, table.power_w, idle_w)
     source = f"{Path(table.path).name} ({len(table.modes)} rows)"
-    return Kind(spec, average, "measured", source, 0.0, 0.0, priors)
+    return Kind(spec, average, label_of(Path(table.path)), source, 0.0, 0.0, priors)
 
 
 def _idle_w(spec: DeviceSpec, coefficients: model.Coefficients, modes: Modes, power_w: Floats) -> Floats:

@@ -28,6 +28,7 @@ from fedge.explorers import explorer_for
 from fedge.fleetsim.boards import Kind, kind_of, knowledge_of, link_of, references_of, surface_of
 from fedge.fleetsim.fitting import Guarded, board_means, true_peak_mb
 from fedge.fleetsim.live import telling
+from fedge.fleetsim.loading import Load, load_of, stalling
 from fedge.fleetsim.serving import Attendance, Serving, believed_of, beside_it, best_beside, serving_of
 from fedge.fleetsim.tracing import trace_of_round
 from fedge.interfaces import LearningTask, Training
@@ -35,6 +36,7 @@ from fedge.policies import lowest_mode, policy_for, waiting_mode
 from fedge.predictors import predictor_for
 from fedge.rounds import fitting
 from fedge.rounds.fitting import CarryingPredictor, Means, Try, at_scale
+from fedge.rounds.loading import LoadingPredictor, with_loader
 from fedge.rounds.serving import Duty, beside_service, duty_of, waiting_beside
 from fedge.rounds.telling import TellingTraining, told_by
 from fedge.seeds import derived_seed, generator
@@ -83,6 +85,8 @@ class Seat:
     """What it has to train with; None where nobody knows what a minibatch needs."""
     scale: Scale | None = None
     """What it trains at where that is not what is asked for; ``surface``, ``truth`` and ``steps`` are of that."""
+    load: Load | None = None
+    """How its samples come, over every mode of ``surface``, which holds its stalls; None without a loader."""
 
 
 def seat_of(experiment: Experiment, index: int) -> Seat:
@@ -112,7 +116,11 @@ def _seat(experiment: Experiment, board: Board, share: NDArray[np.int64]) -> Sea
     references = references_of(board, experiment.workload)
     link, serving = link_of(board.entry.link), serving_of(board, kind, experiment.seed)
     means = board_means(experiment, board, kind.spec, lambda: task_of(experiment))
-    return Seat(board, kind, surface, surface.where(allowed), references, link, share, steps, allowed, serving, means)
+    load = load_of(board, kind, surface, experiment)
+    if load is not None:
+        surface = load.surface
+    truth = surface.where(allowed)
+    return Seat(board, kind, surface, truth, references, link, share, steps, allowed, serving, means, load=load)
 
 
 def _seat_at(seat: Seat, tried: Try | None) -> Seat:
@@ -127,10 +135,18 @@ def _seat_at(seat: Seat, tried: Try | None) -> Seat:
     made = dataclasses.replace(
         seat, surface=slower(seat.surface, ratio), truth=slower(seat.truth, ratio), steps=steps, scale=scale
     )
+    if seat.load is not None:
+        made = _loaded_at(made, seat.load.at(scale.batch_size, ratio))
     if len(_AT_SCALE) >= SEATS:
         _AT_SCALE.pop(next(iter(_AT_SCALE)))
     _AT_SCALE[seat, scale] = made
     return made
+
+
+def _loaded_at(seat: Seat, load: Load) -> Seat:
+    """The seat of a scale with the stalls of that; the modes stay the very same."""
+    truth = dataclasses.replace(load.surface.where(seat.allowed), modes=seat.truth.modes)
+    return dataclasses.replace(seat, surface=load.surface, truth=truth, load=load)
 
 
 @lru_cache(maxsize=4)
@@ -333,6 +349,8 @@ def _predicted(seat: Seat, predictor: str, idle_w: float, measurements: tuple[Me
     learner = predictor_for(predictor, knowledge_of(seat.kind, seat.references, idle_w))
     if seat.means is not None:
         learner = CarryingPredictor(learner, seat.means, seat.scale)
+    if seat.load is not None:
+        learner = LoadingPredictor(learner, seat.load.believed)
     predictions = learner.fit(measurements).predict(seat.truth.modes)
     if len(_LAST) >= SEATS:
         _LAST.pop(next(iter(_LAST)))
@@ -386,6 +404,8 @@ def _player(
         ask.state.allowed_s,
         ask.policy == rounds.WATTS,
     )
+    if seat.load is not None:
+        player = with_loader(player, seat.load.believed, stalling(seat.load, board))
     beside = player if duty is None else beside_service(player, duty, inner)
     return beside if seat.means is None or tried is None else at_scale(beside, seat.means, tried, ask.state)
 

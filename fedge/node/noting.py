@@ -3,31 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 
+from fedge.devices.front import InFront
 from fedge.interfaces import Device
-from fedge.types import DeviceSpec, Measurement, PowerMode, Workload
+from fedge.types import Measurement, Workload
 
 
-class Noting:
+class Noting(InFront):
     """A ``fedge.interfaces.Device`` in front of another; ``measured`` are all its measurements so far.
 
     ``left_s`` tells how many seconds may still be worked; None: as many as it takes.
     """
 
     def __init__(self, device: Device, left_s: Callable[[], float | None] = lambda: None) -> None:
-        self._device, self._left_s = device, left_s
+        super().__init__(device)
+        self._left_s = left_s
         self.measured: list[Measurement] = []
-
-    @property
-    def spec(self) -> DeviceSpec:
-        return self._device.spec
-
-    def idle_w(self, mode: PowerMode) -> float:
-        return self._device.idle_w(mode)
-
-    def in_mode(self, mode: PowerMode) -> AbstractContextManager[None]:
-        return self._device.in_mode(mode)
 
     def measure(
         self, workload: Workload, steps: int, work: Callable[[int], object], limit_s: float | None = None

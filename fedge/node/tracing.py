@@ -7,12 +7,12 @@ opening files, sending the model to the worker) is in no report, and so in no tr
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 
+from fedge.devices.front import InFront
 from fedge.fleetsim.tracing import Phase
 from fedge.interfaces import Clock, Device
 from fedge.telemetry.tracing import PERIOD_S, bounded, joined, level, shifted, trace_of
-from fedge.types import DeviceSpec, Measurement, PowerMode, Sample, Trace, Workload
+from fedge.types import Measurement, Sample, Trace, Workload
 
 GAP_PERIODS = 3.0
 """So many sampling periods without a sample are a gap, as for the energy."""
@@ -20,7 +20,7 @@ Samples = Callable[[float, float], Sequence[Sample]]
 """The samples from one time to another, with the nearest ones around them: ``Sampler.samples``."""
 
 
-class Watching:
+class Watching(InFront):
     """A ``fedge.interfaces.Device`` in front of another that keeps what the sensors saw of its work.
 
     ``samples`` are on ``clock``'s time, one every ``period_s``. ``parts`` has a trace for every part of the work, each
@@ -28,20 +28,11 @@ class Watching:
     """
 
     def __init__(self, device: Device, samples: Samples, clock: Clock, period_s: float) -> None:
-        self._device, self._samples, self._clock = device, samples, clock
+        super().__init__(device)
+        self._samples, self._clock = samples, clock
         self._gap_s = GAP_PERIODS * period_s
         self.parts: list[Trace] = []
         self.spans_s: list[float] = []
-
-    @property
-    def spec(self) -> DeviceSpec:
-        return self._device.spec
-
-    def idle_w(self, mode: PowerMode) -> float:
-        return self._device.idle_w(mode)
-
-    def in_mode(self, mode: PowerMode) -> AbstractContextManager[None]:
-        return self._device.in_mode(mode)
 
     def measure(
         self, workload: Workload, steps: int, work: Callable[[int], object], limit_s: float | None = None

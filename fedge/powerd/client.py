@@ -65,6 +65,10 @@ class Client:
         """Begin a lease, renew it (with its token), or give it back (0 seconds)."""
         return self.ask("hold", name=name, seconds=seconds, token=token)
 
+    def drop_caches(self, token: Optional[str] = None) -> None:
+        """Drop the kernel's clean caches; what is dirty is the asker's to write out before (``os.sync``)."""
+        self.ask("drop-caches", token=token)
+
     def close(self) -> None:
         """Close the connection; the next request opens another."""
         if self._link is not None:

@@ -51,9 +51,9 @@ class LinearPredictor:
         """Fit both lines; raises ``BadInput`` when nothing was measured."""
         self.seen_: Seen = seen("linear", measurements)
         knobs, step_s, step_j = self.seen_.knobs, self.seen_.step_s, self.seen_.step_s * self.seen_.power_w
-        self.time_ = _line(knobs, step_s)
+        self.time_ = line_through(knobs, step_s)
         # Fitted to measured times: times on the first line are a sum of the knobs already and would say nothing more.
-        self.energy_ = _line(np.column_stack([knobs, step_s]), step_j)
+        self.energy_ = line_through(np.column_stack([knobs, step_s]), step_j)
         said = self._values(knobs)
         truth = (step_s, self.seen_.power_w)
         self.spreads_ = tuple(spread(np.log(t / s), 1 + n) for t, s, n in zip(truth, said, (4, 5), strict=True))
@@ -72,8 +72,13 @@ class LinearPredictor:
         return step_s, np.clip(step_j / step_s, FLOOR * watts.min(), POWER_CEILING * watts.max())
 
 
-def _line(x: Floats, y: Floats) -> Line:
-    centre, scale = x.mean(axis=0), x.std(axis=0)
+def line_through(x: Floats, y: Floats, scale: Floats | None = None) -> Line:
+    """The least-squares line through ``y`` (n,) at ``x`` (n, columns); of equals that with the least slopes.
+
+    Slopes are weighed per ``scale`` (columns,) of each column, by default what it spreads over; without spread a
+    column says nothing and counts as it is.
+    """
+    centre, scale = x.mean(axis=0), x.std(axis=0) if scale is None else scale
     scale = np.where(scale > 1e-9 * np.abs(centre), scale, 1.0)
     slopes = np.linalg.lstsq((x - centre) / scale, y - y.mean(), rcond=1e-9)[0]
     return Line(float(y.mean()), centre, scale, slopes)

@@ -1,22 +1,20 @@
 """The journal of a campaign: JSON lines, each on the disk before the next mode begins; continued if its header fits.
 
-A process that is killed leaves at most one line that is not whole: the last. It is dropped on reading, and cut off
-before the next line is written. Nothing but the journal is needed to go on.
+Nothing but the journal is needed to go on.
 """
 
 from __future__ import annotations
 
-import fcntl
-import json
 import math
 import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from fedge.errors import BadInput
+from fedge.journal import JsonLines, open_locked, replay, sync_folder
 from fedge.profiling.measuring import Settled
 from fedge.profiling.stability import Verdict
 from fedge.types import PowerMode
@@ -90,17 +88,12 @@ def path_of(table: Path) -> Path:
     return table.with_name(f"{table.name}.journal")
 
 
-class Journal:
+class Journal(JsonLines):
     """An open journal; only one process writes it. ``past`` is what it holds."""
 
     def __init__(self, path: Path, file: int, past: Past) -> None:
-        self.path, self._file, self.past = path, file, past
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        os.close(self._file)
+        super().__init__(path, file)
+        self.past = past
 
     def plan(self, modes: list[PowerMode]) -> None:
         """These modes come next."""
@@ -123,16 +116,6 @@ class Journal:
         """What the file holds: after an interrupt, a line may be there that ``past`` does not know yet."""
         return read(self.path, self.path.read_bytes())[1]
 
-    def _append(self, event: dict[str, Any]) -> None:
-        line = (json.dumps(event) + "\n").encode()
-        try:
-            while line:
-                line = line[os.write(self._file, line) :]
-            os.fsync(self._file)
-        except OSError as error:
-            right = "make room, then give the same command again"
-            raise BadInput(str(self.path), f"a file that cannot be written ({error.strerror})", right) from error
-
 
 def open_journal(path: Path, header: Header) -> Journal:
     """Begin a journal, or go on with the one at ``path``.
@@ -140,12 +123,8 @@ def open_journal(path: Path, header: Header) -> Journal:
     Raises ``BadInput`` for a journal of something else (which names the difference), one that another process writes,
     one that is damaged elsewhere than at its end, and a path that cannot be written.
     """
+    file = open_locked(path, "fedge profile")
     try:
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-    except OSError as error:
-        raise BadInput(str(path), f"a file that cannot be written ({error.strerror})", "--out in a folder") from error
-    try:
-        _lock(file, path)
         raw = path.read_bytes()
         found, past, whole = read(path, raw)
         if found is not None:
@@ -154,7 +133,7 @@ def open_journal(path: Path, header: Header) -> Journal:
         journal = Journal(path, file, past)
         if found is None:
             journal._append({"event": "begin", "version": VERSION, **asdict(header)})  # noqa: SLF001 -- its own maker
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
     except BaseException:
         os.close(file)
         raise
@@ -172,27 +151,18 @@ def last_temperature_c(path: Path) -> float | None:
 
 def read(path: Path, raw: bytes) -> tuple[Header | None, Past, int]:
     """The header (None in an empty journal), what was done, and how many bytes of ``raw`` are whole lines."""
-    whole = raw.rfind(b"\n") + 1
     past = Past()
     header: Header | None = None
-    for number, line in enumerate(raw[:whole].splitlines(), start=1):
-        try:
-            event = json.loads(line)
-            if number == 1:
-                header = _header(event)
-            else:
-                _replay(event, past)
-        except (ValueError, KeyError, TypeError) as error:
-            raise BadInput(f"{path}: line {number}", "a line that makes no sense", RIGHT_FILE) from error
+
+    def take(number: int, event: Any) -> None:
+        nonlocal header
+        if number == 1:
+            header = _header(event)
+        else:
+            _replay(event, past)
+
+    whole = replay(path, raw, take, RIGHT_FILE)
     return header, past, whole
-
-
-def _lock(file: int, path: Path) -> None:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        right = "wait until it is done, or give another --out"
-        raise BadInput(str(path), "a journal that another `fedge profile` writes", right) from error
 
 
 def _header(event: dict[str, Any]) -> Header:
@@ -246,12 +216,3 @@ def _settled(event: dict[str, Any]) -> Settled:
         verdict[name] = math.inf if verdict[name] is None else verdict[name]
     given = {one.name: event[one.name] for one in fields(Settled)}
     return Settled(**{**given, "mode": _mode(event["mode"]), "verdict": Verdict(**verdict)})
-
-
-def _sync_folder(folder: Path) -> None:
-    """A new file's name is on the disk only when its folder is."""
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)

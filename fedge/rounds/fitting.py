@@ -10,13 +10,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Self
 
 from fedge.costs.from_layers import network_cost
 from fedge.costs.layered import known_layers, work_of
 from fedge.devices.catalogue import load_catalogue
+from fedge.devices.front import InFront
 from fedge.experiment import WIDTHS, Experiment, FleetEntry, MemorySpec, WorkloadSpec
 from fedge.interfaces import Device, Explorer, Predictor
 from fedge.layers.counted import counted
@@ -35,7 +35,6 @@ from fedge.types import (
     MemorySeen,
     MemoryUse,
     Modes,
-    PowerMode,
     Predictions,
     Scale,
     TrainOptions,
@@ -108,6 +107,7 @@ class Means:
             measurement,
             step_s=measurement.step_s * factor,
             warm_up_s=measurement.warm_up_s * factor,
+            stall_s=measurement.stall_s * factor,
             scale=scale,
         )
 
@@ -301,21 +301,12 @@ class CarryingPredictor:
         return dataclasses.replace(predictions, step_s=predictions.step_s * ratio)
 
 
-class ScaledDevice:
+class ScaledDevice(InFront):
     """A ``fedge.interfaces.Device`` in front of another: its measurements say what was trained at."""
 
     def __init__(self, device: Device, scale: Scale) -> None:
-        self._device, self._scale = device, scale
-
-    @property
-    def spec(self) -> DeviceSpec:
-        return self._device.spec
-
-    def idle_w(self, mode: PowerMode) -> float:
-        return self._device.idle_w(mode)
-
-    def in_mode(self, mode: PowerMode) -> AbstractContextManager[None]:
-        return self._device.in_mode(mode)
+        super().__init__(device)
+        self._scale = scale
 
     def measure(
         self, workload: Workload, steps: int, work: Callable[[int], object], limit_s: float | None = None

@@ -46,5 +46,6 @@ def together(first: Measurement, more: Measurement) -> Measurement:
         time_se_log=math.hypot(first.steps * first.time_se_log, more.steps * more.time_se_log) / steps,
         power_se_log=math.hypot(first.steps * first.power_se_log, more.steps * more.power_se_log) / steps,
         lost_s=first.lost_s + more.lost_s,
+        stall_s=(first.steps * first.stall_s + more.steps * more.stall_s) / steps,
         service=service.together(first.service, more.service),
     )

@@ -16,10 +16,14 @@ STORE = "store"
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write by a temporary name and a rename."""
+    """Write by a temporary name and a rename; where that fails, neither is left."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -129,6 +129,14 @@ def test_a_measured_table_is_replayed_exactly_by_every_board(tmp_path: Path) -> 
         assert (kind.truth_label, kind.truth_source) == ("measured", "made-up.csv (3 rows)")
 
 
+def test_a_table_of_an_emulated_board_is_not_called_measured(tmp_path: Path) -> None:
+    path = tmp_path / "made-up.csv"
+    path.write_text(TABLE)
+    path.with_name("made-up.csv.json").write_text('{"label": "emulated", "truth_label": "calibrated"}')
+    entry = FleetEntry(device="nano", truth=f"table:{path}")
+    assert kind_of(board_of(entry), WorkloadSpec()).truth_label == "calibrated"
+
+
 def test_a_table_without_the_batch_size_lists_those_it_has(tmp_path: Path) -> None:
     path = tmp_path / "made-up.csv"
     path.write_text(TABLE)

@@ -87,10 +87,10 @@ def test_products_agree_exactly_with_torchs_own_counter(name: str) -> None:
 
 
 @pytest.mark.slow
-def test_every_classifier_of_torchvision_is_costed_without_an_unknown_operator() -> None:
+def test_every_third_classifier_of_torchvision_is_costed_without_an_unknown_operator() -> None:
     from fedge.layers.source import _built
 
-    for name in classifiers():
+    for name in sorted(classifiers())[::3]:  # all of them: benchmarks/layer_costs.py
         module, shape = _built(name, None, empty=True)
         cost = trace(module, shape, name)
         assert cost.unknown == (), name

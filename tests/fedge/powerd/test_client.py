@@ -57,7 +57,7 @@ def unreachable(client) -> str:
 
 
 def test_each_call_sends_its_verb_and_only_what_was_given(path) -> None:
-    daemon = Scripted(path, [b'{"ok":true,"mode":{"cores":2}}\n'] * 7)
+    daemon = Scripted(path, [b'{"ok":true,"mode":{"cores":2}}\n'] * 8)
     client = Client(str(path))
     assert client.describe() == {"mode": {"cores": 2}}
     client.get()
@@ -66,6 +66,7 @@ def test_each_call_sends_its_verb_and_only_what_was_given(path) -> None:
     client.set_preset("5W", token="t")
     client.restore()
     client.hold("ann", 15, token="t")
+    client.drop_caches()
     client.close()
     daemon.wait()
     assert daemon.asked == [
@@ -76,6 +77,7 @@ def test_each_call_sends_its_verb_and_only_what_was_given(path) -> None:
         {"v": 1, "verb": "set", "preset": "5W", "token": "t"},
         {"v": 1, "verb": "restore"},
         {"v": 1, "verb": "hold", "name": "ann", "seconds": 15, "token": "t"},
+        {"v": 1, "verb": "drop-caches"},
     ]
 
 

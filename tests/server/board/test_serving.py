@@ -267,5 +267,5 @@ def test_a_page_that_is_served_streams_and_ends(tmp_path: Path) -> None:
         page.handle_exit(2, None)
         thread.join(15)
     assert not thread.is_alive()
-    with pytest.raises(OSError), socket.create_connection(("127.0.0.1", port), 1):
-        pass
+    # Whether the port answers says nothing: a test beside this one may have it by now.
+    assert listening.fileno() == -1

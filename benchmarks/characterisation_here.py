@@ -1,0 +1,435 @@
+"""What characterising says of this machine, checked: parts against the whole, the cost of looking, stall by workers.
+
+    python benchmarks/characterisation_here.py [sums|cost|stall]... [--storage FOLDER] [--save FOLDER] [--repeats N]
+
+sums    fetch + preprocess + copy + compute + overhead against an epoch from end to end, without workers, for several
+        settings: must be within 2 %
+cost    the same loop with and without stamps, in turns, at a minibatch of about 20 ms, and the stamps alone, counted:
+        must be below 1 %
+stall   how long the training waits with 0, 1, 2 and 4 loader workers, where loading is the longer part and where
+        computing is; with the pipeline model's figures beside it
+
+Every table says how noisy the machine was. Nothing else should run on it meanwhile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import multiprocessing
+import os
+import random
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from fedge.characterisation.here import rig_here
+from fedge.characterisation.plans.plan import Course, Images, Plan, StoragePlan, WorkloadPlan
+from fedge.characterisation.point import Kind, Point
+from fedge.characterisation.seen import Epoch, Minibatches, Seen
+
+if TYPE_CHECKING:
+    from fedge.pipeline.fitting import Means
+
+CONSOLE = Console(width=170)
+SMALL, LARGE = Images(960, 320, 240), Images(640, 640, 480)
+LENET = WorkloadPlan("lenet", "lenet5", (3, 64, 64), 10, SMALL)
+WORKLOADS = {
+    "lenet": LENET,
+    "lenet, large files": WorkloadPlan("lenet, large files", "lenet5", (3, 64, 64), 10, LARGE),
+    "mobilenet": WorkloadPlan("mobilenet", "mobilenet_v3_small", (3, 96, 96), 10, SMALL),
+    "cnn, light": WorkloadPlan("cnn, light", "digits-cnn", (3, 32, 32), 10, SMALL),
+    "cnn, large files": WorkloadPlan("cnn, large files", "digits-cnn", (3, 32, 32), 10, LARGE),
+}
+SUMS: tuple[tuple[str, Kind, int], ...] = (
+    ("lenet", "train", 16),
+    ("lenet", "train", 4),
+    ("lenet, large files", "train", 16),
+    ("lenet, large files", "infer", 16),
+    ("mobilenet", "train", 16),
+    ("mobilenet", "infer", 32),
+    ("cnn, light", "infer", 16),
+)
+STALLED = ("cnn, large files", "cnn, light", "mobilenet")
+"""Loading is far the longer part of the first's minibatch, the longer of the second's, computing of the third's."""
+WORKERS = (0, 1, 2, 4)
+WITHIN, BELOW = 0.02, 0.01
+KNOWN = ((0,), (0, 1))
+"""What the pipeline model is fitted to: what was measured with so many workers."""
+QUIET = 0.1
+"""Others' work, in cores, below which a point counts as undisturbed."""
+NOTHING = 0.02
+"""A stall below this part of the minibatch is none."""
+MINIBATCH_S = 0.020
+STEPS = 6
+"""Minibatches of one turn of the loop that is timed with and without stamps."""
+
+
+def main() -> None:
+    asked = _arguments().parse_args()
+    with tempfile.TemporaryDirectory(prefix="fedge-characterisation-", dir=asked.storage) as folder:
+        bench = Bench(Path(folder), asked.repeats, asked.save, asked.patience)
+        for name in asked.parts or PARTS:
+            PARTS[name](bench)
+
+
+def _arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("parts", nargs="*", choices=[[], *PARTS], help="all of them by default")
+    parser.add_argument("--storage", type=Path, help="where images are made (default: the temporary folder)")
+    parser.add_argument("--save", type=Path, help="a folder in which all of the stalls' minibatches are kept")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--patience", type=int, default=3, help="tries of a point that others disturb")
+    return parser
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where images and the like go, how often everything is measured, where data is kept."""
+
+    folder: Path
+    repeats: int
+    save: Path | None
+    patience: int
+    others: list[float] = field(default_factory=list)
+    """What others did during each point that was kept, in cores."""
+
+    def measured(self, points: Sequence[Point], course: Course) -> Iterator[Seen]:
+        """Each of them as often as was asked, in random order."""
+        storages = {"default": StoragePlan("default", str(self.folder))}
+        plan = Plan("bench", ("here",), WORKLOADS, storages, course, tuple(points))
+        rig = rig_here(plan, self.folder)
+        todo = [point for point in points for _ in range(self.repeats)]
+        random.Random(0).shuffle(todo)
+        self.others.clear()
+        for n, point in enumerate(todo):
+            workload = WORKLOADS[point.workload]
+            if reason := rig.refuses(point, workload):
+                raise SystemExit(reason)
+            with CONSOLE.status(f"{n + 1} of {len(todo)}: {point.workload}, {point.workers} workers"):
+                yield self._quietest(lambda point=point, workload=workload: rig.measure(point, workload, course, _deaf))
+
+    def _quietest(self, measure: Callable[[], Seen]) -> Seen:
+        """Measured again while others disturb it, so often at most; the least disturbed of them."""
+        tries: list[tuple[float, Seen]] = []
+        while len(tries) < self.patience and (not tries or tries[-1][0] > QUIET):
+            seen = measure()
+            tries.append((seen.parameters["others_cores"], seen))
+        others, seen = min(tries, key=lambda one: one[0])
+        self.others.append(others)
+        return seen
+
+    def noise(self) -> str:
+        """How much others did meanwhile, in cores' worth of work."""
+        loud = sum(others > QUIET for others in self.others)
+        return (
+            f"others kept {np.median(self.others):.2f} of {os.cpu_count()} cores busy (median of {len(self.others)} "
+            f"points, most {max(self.others):.2f}); {loud} points were never seen with less than {QUIET:g}"
+        )
+
+
+def _deaf(_: str) -> None:
+    """Is told how far it is."""
+
+
+def _load() -> str:
+    return f"load average {os.getloadavg()[0]:.2f} on {os.cpu_count()} cores"
+
+
+def _spread(values: Sequence[float]) -> str:
+    middle = float(np.median(values))
+    return f"{1e3 * middle:.2f} ({1e3 * min(values):.2f}..{1e3 * max(values):.2f})"
+
+
+# The parts add up -----------------------------------------------------------------------------------------------------
+
+
+def sums(bench: Bench) -> None:
+    """Every epoch after the first one, of every setting."""
+    points = [Point("here", name, kind=kind, batch_size=size, cache="warm") for name, kind, size in SUMS]
+    missing: dict[str, list[float]] = {point.key: [] for point in points}
+    took: dict[str, list[float]] = {point.key: [] for point in points}
+    for seen in bench.measured(points, Course(epochs=3)):
+        missing[seen.point.key] += [1 - _sum(epoch) / epoch.e2e_s for epoch in seen.epochs[1:]]
+        took[seen.point.key] += [epoch.e2e_s / epoch.steps for epoch in seen.epochs[1:]]
+    table = Table(title=f"What no part holds of an epoch, % of it; warm cache, no workers; {bench.noise()}")
+    for column in ("workload", "kind", "batch", "epochs", "minibatch ms (least..most)", "missing %", "worst %", ""):
+        table.add_column(column)
+    for point in points:
+        lacking = missing[point.key]
+        worst = max(lacking, key=abs)
+        verdict = "within 2 %" if abs(worst) <= WITHIN else "TOO MUCH"
+        figures = (_spread(took[point.key]), f"{100 * np.median(lacking):.3f}", f"{100 * worst:.3f}", verdict)
+        table.add_row(point.workload, point.kind, str(point.batch_size), str(len(lacking)), *figures)
+    CONSOLE.print(table)
+
+
+def _sum(epoch: Epoch) -> float:
+    return epoch.fetch_s + epoch.preprocess_s + epoch.copy_s + epoch.compute_s + epoch.overhead_s
+
+
+# The cost of looking --------------------------------------------------------------------------------------------------
+
+
+def cost(bench: Bench) -> None:
+    """In turns with and without, the order within a pair by chance; wall and processor time of the whole process."""
+    stamped, plain = _loops(bench)
+    pairs = 60 * bench.repeats
+    chance = random.Random(1)
+    for loop in (stamped, plain):
+        _timed(loop)
+    seconds = {stamped: [], plain: []}  # type: dict[Callable[[], None], list[tuple[float, float]]]
+    for _ in range(pairs):
+        order = [stamped, plain]
+        chance.shuffle(order)
+        for loop in order:
+            seconds[loop].append(_timed(loop))
+    table = Table(title=f"The same loop with stamps and without, {pairs} pairs of {STEPS} minibatches; {_load()}")
+    for column in ("clock", "with: ms (least..most)", "without: ms (least..most)", "more, %", "95 % interval"):
+        table.add_column(column)
+    for k, clock in enumerate(("wall", "processor time")):
+        mine, theirs = ([one[k] / STEPS for one in seconds[loop]] for loop in (stamped, plain))
+        middle, low, high = _median_ratio(np.array(mine) / np.array(theirs))
+        interval = f"{100 * low:+.2f} .. {100 * high:+.2f}"
+        table.add_row(clock, _spread(mine), _spread(theirs), f"{100 * middle:+.2f}", interval)
+    CONSOLE.print(table)
+    counted_s = _counted()
+    share = counted_s / MINIBATCH_S
+    verdict = "below 1 %" if share < BELOW else "TOO MUCH"
+    CONSOLE.print(
+        f"The stamps and notes alone, counted: {1e6 * counted_s:.1f} us for each minibatch, "
+        f"{100 * share:.3f} % of {1e3 * MINIBATCH_S:g} ms: {verdict}"
+    )
+
+
+def _loops(bench: Bench) -> tuple[Callable[[], None], Callable[[], None]]:
+    """An epoch of the measuring program's own loop, and one of a loop that notes nothing, over the same batches."""
+    import torch
+
+    from fedge.worker import characterising, imaging
+    from fedge.worker import characterising_loader as loading
+    from fedge.worker import characterising_steps as steps
+    from fedge.worker.characterising_networks import network
+
+    torch.set_num_threads(1)
+    images = LENET.images
+    place = imaging.make(str(bench.folder), imaging.Wanted(images.count, images.width, images.height))
+    files = imaging.files_of(str(place))
+    samples = loading.Files(files, loading.Prepared(LENET.input))
+    bare = _bare_files(files, loading.Prepared(LENET.input))
+    work = steps.work_of(network(LENET.model, LENET.input, LENET.classes), "train", 0.01, 0.9)
+    step = steps.on_host(work)
+    batches = loading.batches_of(images.count, 16, STEPS, 0, 0)
+    how = loading.How(16)
+
+    def stamped() -> None:
+        loader = loading.loader_of(samples, how, batches)
+        characterising.one_epoch(loader, step, characterising.Notes(STEPS), 0, 0)
+
+    def plain() -> None:
+        for pixels, labels in loading.loader_of(bare, how, batches, collate=None):
+            loss, scores = work(pixels, labels)
+            float(loss)
+            float((scores.argmax(1) == labels).sum())
+
+    return stamped, plain
+
+
+def _bare_files(files, prepared):
+    """The same data set as anybody writes it."""
+    from torch.utils.data import Dataset
+
+    class Bare(Dataset):
+        def __len__(self):
+            return len(files)
+
+        def __getitem__(self, i):
+            path, label = files[i]
+            with open(path, "rb", buffering=0) as file:  # noqa: PTH123 -- as the stamped one does
+                content = file.read()
+            return prepared.decoded(content), label
+
+    return Bare()
+
+
+def _timed(loop: Callable[[], None]) -> tuple[float, float]:
+    wall_s, processor_s = time.monotonic(), time.process_time()
+    loop()
+    return time.monotonic() - wall_s, time.process_time() - processor_s
+
+
+def _median_ratio(ratios: np.ndarray) -> tuple[float, float, float]:
+    """The median of the pairs' ratios less 1, and its interval by drawing the pairs anew 4,000 times."""
+    drawn = np.median(np.random.default_rng(0).choice(ratios, (4000, len(ratios))), axis=1)
+    low, high = np.quantile(drawn, (0.025, 0.975))
+    return float(np.median(ratios)) - 1, float(low) - 1, float(high) - 1
+
+
+def _counted(batch_size: int = 16, turns: int = 5000) -> float:
+    """Seconds per minibatch of all that is done for the notes' sake: reading the clock, adding up, writing down."""
+    from fedge.worker import characterising
+    from fedge.worker import characterising_loader as loading
+
+    now_s = loading.now_s
+    notes = characterising.Notes(turns)
+    did = argparse.Namespace(done_s=now_s(), copy_s=0.0, compute_s=0.0)
+
+    def turn(k: int) -> None:
+        samples = [(None, 0, now_s(), now_s(), now_s()) for _ in range(batch_size)]
+        gathered_s, fetch_s, preprocess_s = now_s(), 0.0, 0.0
+        for _, _, begun_s, fetched_s, done_s in samples:
+            fetch_s += fetched_s - begun_s
+            preprocess_s += done_s - fetched_s
+        stamps = loading.Stamps(fetch_s, preprocess_s, samples[0][2], gathered_s, now_s())
+        batch = loading.Batch(None, None, stamps)  # type: ignore[arg-type]
+        asked_s, got_s, _, _, end_s, closed_s = (now_s() for _ in range(6))
+        notes.note(0, k, characterising.parts_of(asked_s, got_s, end_s, batch, did, 0))
+        notes.close(closed_s)
+
+    begun_s = time.process_time()
+    for k in range(turns):
+        turn(k)
+    return (time.process_time() - begun_s) / turns
+
+
+# Stall by workers -----------------------------------------------------------------------------------------------------
+
+
+def stall(bench: Bench) -> None:
+    """Means of the minibatches after the first epoch, the median of undisturbed repeats; the model's beside them."""
+    points = [Point("here", name, workers=workers, cache="warm") for name in STALLED for workers in WORKERS]
+    seen: dict[str, list[Seen]] = {point.key: [] for point in points}
+    for one in bench.measured(points, Course(epochs=3, sample_hz=2)):
+        seen[one.point.key].append(one)
+        if bench.save is not None:
+            _keep(bench.save, one, len(seen[one.point.key]))
+    crowding = _crowding()
+    CONSOLE.print(f"decoding on all {os.cpu_count()} cores at once takes {1 + crowding:.3f} times as long as on one")
+    for name in STALLED:
+        own = {point.workers: _undisturbed(seen[point.key]) for point in points if point.workload == name}
+        models = [predicted_by_the_pipeline(own, known, crowding) for known in KNOWN]
+        CONSOLE.print(_stalls(name, bench.noise(), own, models))
+
+
+def _undisturbed(repeats: list[Seen]) -> list[Seen]:
+    """Those during which others did next to nothing; all where there are none."""
+    return [one for one in repeats if one.parameters["others_cores"] <= QUIET] or repeats
+
+
+def _stalls(name: str, noise: str, own: dict[int, list[Seen]], predicted: Sequence[dict[int, float]]) -> Table:
+    table = Table(title=f"{name}: ms per minibatch of 16, median of repeats (least..most); {noise}")
+    columns = ("workers", "stall", "fetch", "preprocess", "collate", "compute", "overhead", "of it taking", "step")
+    beside = [text for known in KNOWN for text in (f"model of {' and '.join(map(str, known))}", "off %")]
+    for column in (*columns, *beside, "fall", *("off %" for _ in KNOWN)):
+        table.add_column(column)
+    inline_s = 0.0
+    for workers, points in own.items():
+        late = [_late(one) for one in points]
+        middle = {part: [float(getattr(one, f"{part}_s").mean()) for one in late] for part in PER_MINIBATCH}
+        collate, taking = ([one.parameters[f"{part}_s"] for one in points] for part in ("collate", "taking"))
+        cells = [_spread(middle[part]) for part in ("stall", "fetch", "preprocess")]
+        cells += [_spread(collate), *(_spread(middle[part]) for part in ("compute", "overhead"))]
+        cells += [_spread(taking), _spread(middle["step"])]
+        stall_s = float(np.median(middle["stall"]))
+        inline_s = stall_s if workers == 0 else inline_s
+        cells += [
+            cell for model in predicted for cell in _beside(stall_s, float(np.median(middle["step"])), model[workers])
+        ]
+        falls = (
+            f"{100 * (inline_s - model[workers]) / max(inline_s - stall_s, 1e-9) - 100:+.1f}" for model in predicted
+        )
+        cells += [f"{1e3 * (inline_s - stall_s):.2f}", *falls] if workers else []
+        table.add_row(str(workers), *cells)
+    return table
+
+
+PER_MINIBATCH = ("stall", "fetch", "preprocess", "compute", "overhead", "step")
+
+
+def _beside(measured_s: float, step_s: float, predicted_s: float) -> tuple[str, str]:
+    """Of a stall that is next to nothing the error is given in percent of the minibatch."""
+    if measured_s < NOTHING * step_s:
+        return f"{1e3 * predicted_s:.2f}", f"{100 * (predicted_s - measured_s) / step_s:+.1f} of step"
+    return f"{1e3 * predicted_s:.2f}", f"{100 * (predicted_s / measured_s - 1):+.1f}"
+
+
+def _late(seen: Seen) -> Minibatches:
+    """Without the first epoch, and without the first minibatch of each, in whose stall the workers' start is."""
+    return seen.minibatches.of((seen.minibatches.epoch > 0) & (seen.minibatches.step > 0))
+
+
+def predicted_by_the_pipeline(own: dict[int, list[Seen]], known: Sequence[int], crowding: float) -> dict[int, float]:
+    """Workers -> mean stall (s) by the pipeline model, fitted to what was measured with ``known`` workers alone.
+
+    Epochs as long as the measured ones are played, and looked at from their second minibatch on, as those are.
+    """
+    from fedge.pipeline.fitting import fitted, with_loader
+    from fedge.pipeline.simulate import play
+
+    means = [_means(own[workers]) for workers in known]
+    pipeline = fitted(means, cores=float(os.cpu_count() or 1), crowding=crowding)
+    steps = own[known[0]][0].epochs[-1].steps
+    return {workers: float(play(with_loader(pipeline, workers), steps).stall_s[1:].mean()) for workers in own}
+
+
+def _crowding() -> float:
+    """How much slower decoding is when every core decodes, measured: 0.1 means that it takes 1.1 times as long."""
+    context = multiprocessing.get_context("spawn")
+    cores = os.cpu_count() or 1
+
+    def pace(processes: int) -> float:
+        with context.Pool(processes) as pool:
+            pool.map(_decoded, [0.1] * processes)
+            return float(np.mean(pool.map(_decoded, [2.0] * processes, chunksize=1)))
+
+    return max(0.0, float(np.median([pace(1) / pace(cores) for _ in range(3)])) - 1.0)
+
+
+def _decoded(seconds: float) -> float:
+    """Photographs decoded and scaled per second."""
+    from PIL import Image
+
+    grain = np.random.default_rng(0).integers(0, 255, (60, 80, 3), dtype=np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(grain).resize((640, 480), Image.Resampling.BICUBIC).save(buffer, "JPEG")
+    raw, begin_s, count = buffer.getvalue(), time.perf_counter(), 0
+    while time.perf_counter() - begin_s < seconds:
+        Image.open(io.BytesIO(raw)).convert("RGB").resize((32, 32))
+        count += 1
+    return count / (time.perf_counter() - begin_s)
+
+
+def _means(points: Sequence[Seen]) -> Means:
+    """The repeats' median of each part's mean."""
+    from fedge.pipeline.fitting import Means
+
+    point, late = points[0].point, [_late(one) for one in points]
+    names = ("fetch_s", "preprocess_s", "stall_s", "copy_s", "compute_s", "overhead_s")
+    middle = {name: float(np.median([getattr(one, name).mean() for one in late])) for name in names}
+    return Means(point.workers, point.prefetch, point.batch_size, **middle)
+
+
+def _keep(folder: Path, seen: Seen, repeat: int) -> None:
+    """One file of arrays for each point and repeat, and what else is known of it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    name = f"{seen.point.workload.replace(', ', '-').replace(' ', '-')}-w{seen.point.workers}-{repeat}"
+    columns = {one: getattr(seen.minibatches, one) for one in Minibatches.__dataclass_fields__}
+    np.savez(folder / f"{name}.npz", **columns)
+    known = {"point": seen.point.as_data(), "source": seen.source, "parameters": seen.parameters, "notes": seen.notes}
+    (folder / f"{name}.json").write_text(json.dumps(known, indent=1), encoding="utf-8")
+
+
+PARTS: dict[str, Callable[[Bench], None]] = {"sums": sums, "cost": cost, "stall": stall}
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,244 @@
+"""Epochs predicted: the paper's simple predictor and fedge's, from the same few modes, judged on the others.
+
+    python benchmarks/epoch_prediction.py [emulated|loaders|tables]...      (tables: FEDGE_PROFILES=folder/of/tables)
+
+emulated   the emulated AGX Xavier in the modes a to n of the characterisation paper (SIGMETRICS 2022): both learn from
+           two epochs each in e, f, i and j and predict the ten others
+loaders    fedge's from a small sweep (modes at four workers, workers at the top mode): every point left out in turn;
+           the simple predictor beside it where it has points at the same loader
+tables     measured tables, a minibatch as it stands: the rows nearest to e, f, i and j, judged on all others
+
+The emulated board's loading is played by the very input-pipeline model that fedge's prediction fits, and its computing
+is made of the physical model's terms: its figures are kind to fedge's prediction. The measured tables are not. Nothing
+is believed beforehand that was fitted to the network or table that is judged.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from fedge.characterisation.emulated.rig import rig_emulated
+from fedge.characterisation.plans.plan import Plan
+from fedge.characterisation.plans.reading import read_plan
+from fedge.characterisation.prediction.epochs import EpochModel, Setting
+from fedge.characterisation.prediction.looks import Look, looks_of
+from fedge.characterisation.prediction.simple import EpochSeen, SimpleEpochs
+from fedge.characterisation.result import Result, finished_of
+from fedge.evaluation.knowledge import background_of, board_of
+from fedge.evaluation.profiling import TableBoard
+from fedge.modes import modes_of
+from fedge.pareto import nearest_row
+from fedge.predictors import DEFAULT, predictor_for
+from fedge.profiles.table import read_table
+from fedge.types import Floats, PowerMode, ProfileTable
+
+CONSOLE = Console(width=150)
+PLANS = Path(__file__).resolve().parents[1] / "experiments" / "configs" / "characterisation"
+BOARD = "agx-xavier-1"
+TRAINED = ("e", "f", "i", "j")
+MODES = {
+    "a": (4, 1200, 670, 1333),
+    "b": (8, 1200, 670, 1333),
+    "c": (8, 1200, 900, 1333),
+    "d": (8, 1200, 900, 1600),
+    "e": (8, 2100, 900, 1600),
+    "f": (2, 2100, 900, 1600),
+    "g": (8, 2265, 1377, 2133),
+    "h": (8, 2265, 1377, 1066),
+    "i": (8, 2265, 1377, 1333),
+    "j": (8, 2265, 1377, 1600),
+    "k": (4, 1036, 420, 2133),
+    "l": (8, 1036, 420, 2133),
+    "m": (8, 2265, 420, 2133),
+    "n": (8, 2265, 900, 2133),
+}
+"""The paper's, as it prints them: cores, CPU, GPU and memory clock in MHz."""
+PAPER_TIME, PAPER_ENERGY = "about 12 %, 31 of 40 below 10 %", "about 25 %, LeNet-5 60 %"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Judged:
+    """Predictions over what was seen, less one; shape (n,)."""
+
+    time: Floats
+    energy: Floats | None
+
+    def words(self) -> tuple[str, str, str]:
+        """Mean error of time, how many predictions are off by less than 10 %, and mean error of energy."""
+        good = f"{int((np.abs(self.time) < 0.1).sum())} of {len(self.time)}"
+        energy = "-" if self.energy is None else f"{100 * np.abs(self.energy).mean():.1f}"
+        return f"{100 * np.abs(self.time).mean():.1f}", good, energy
+
+
+def main() -> None:
+    if unknown := [name for name in sys.argv[1:] if name not in PARTS]:
+        sys.exit(f"{unknown[0]!r} is none of {', '.join(PARTS)}")
+    for name in sys.argv[1:] or PARTS:
+        PARTS[name]()
+
+
+def emulated() -> None:
+    """The paper's experiment, on the emulated board."""
+    result = _swept("modes.yaml", None)
+    near = {name: _like(result, knobs) for name, knobs in MODES.items()}
+    trained = {near[name] for name in TRAINED}
+    every = {name: [look for look in looks_of(result, BOARD, name) if look.counts] for name in result.plan.workloads}
+    seen = [
+        EpochSeen(name, one.point.mode, epoch.e2e_s, epoch.energy_j)
+        for one in result.points
+        for name in [one.point.workload]
+        for epoch in one.epochs
+        if one.point.mode in trained and epoch.epoch >= result.plan.course.discard and one.point.mode is not None
+    ]
+    simple = SimpleEpochs(result.plan.boards and board_of("agx-xavier").maxn).fit(seen)  # type: ignore[union-attr]
+    table = _table("Trained on e, f, i, j; judged on the ten other modes; errors in percent")
+    totals: dict[str, list[Judged]] = {"simple": [], "fedge": []}
+    for name, looks in every.items():
+        others = [look for look in looks if look.mode not in trained]
+        said = simple.predict(name, modes_of(look.mode for look in others))
+        judged = {"simple": _against(others, said.epoch_s, said.energy_j)}
+        judged["fedge"] = _ours(result, name, [look for look in looks if look.mode in trained], others)
+        for method, one in judged.items():
+            table.add_row(name, method, *one.words())
+            totals[method].append(one)
+    for method, ones in totals.items():
+        table.add_row("all", method, *_all(ones).words())
+    table.add_row("all, in the paper", "simple", PAPER_TIME, "", PAPER_ENERGY)
+    CONSOLE.print(table)
+
+
+def loaders() -> None:
+    """Every point of a small sweep left out in turn."""
+    course = 300
+    parts = [_swept("modes.yaml", course), _swept("workers.yaml", course)]
+    table = _table("Every point left out of a sweep in turn; errors in percent")
+    for name in parts[0].plan.workloads:
+        points = tuple(one for part in parts for one in part.points if one.point.workload == name)
+        distinct = tuple({one.point.key: one for one in points}.values())
+        result = replace(parts[0], points=distinct)
+        looks = [look for look in looks_of(result, BOARD, name) if look.counts]
+        ours, theirs, same = [], [], []
+        for look in looks:
+            rest = tuple(one for one in distinct if one.point.key != look.point.key)
+            ours.append(_ours(replace(result, points=rest), name, None, [look]))
+            if look.point.workers == looks[0].point.workers:
+                same.append(ours[-1])
+                theirs.append(_simply(name, [one for one in looks if one is not look], look))
+        table.add_row(name, "fedge, every point", *_all(ours).words())
+        table.add_row("", "fedge, modes", *_all(same).words())
+        table.add_row("", "simple, modes", *_all(theirs).words())
+    CONSOLE.print(table)
+
+
+def tables() -> None:
+    """Measured tables: a minibatch stands for an epoch, its waiting in it."""
+    folder = os.environ.get("FEDGE_PROFILES")
+    if not folder:
+        CONSOLE.print("tables: FEDGE_PROFILES names no folder of measured tables, left out")
+        return
+    shown = _table(
+        "Measured tables: trained on the rows nearest to e, f, i, j; judged on all others; errors in percent"
+    )
+    for path in sorted(Path(folder).glob("*/train/*.csv")):
+        table = read_table(path)
+        rows = _nearest_rows(table)
+        others = np.setdiff1d(np.arange(len(table.modes)), rows)
+        board = TableBoard(table)
+        seen = board.measured(rows)
+        background = background_of(table)
+        simple = SimpleEpochs(background.knowledge.maxn).fit(
+            [EpochSeen(table.workload, one.mode, one.step_s, one.step_s * one.power_w) for one in seen]
+        )
+        rest = modes_of(table.modes[int(row)] for row in others)
+        said = simple.predict(table.workload, rest)
+        assert said.energy_j is not None
+        joules = table.step_s * table.power_w
+        name = f"{path.parent.parent.name} {table.workload}"
+        judged = Judged(said.epoch_s / table.step_s[others] - 1, said.energy_j / joules[others] - 1)
+        shown.add_row(name, f"simple, {len(rows)} rows", *judged.words())
+        ours = predictor_for(DEFAULT, background.knowledge).fit(seen).predict(rest)
+        judged = Judged(ours.step_s / table.step_s[others] - 1, ours.step_s * ours.power_w / joules[others] - 1)
+        shown.add_row("", "fedge", *judged.words())
+    CONSOLE.print(shown)
+
+
+def _nearest_rows(table: ProfileTable) -> list[int]:
+    """The rows nearest to the paper's four modes, as shares of the table's top clocks where it is another board."""
+    top, paper = table.modes.knobs.max(axis=0), np.array([8, 2265, 1377, 2133])
+    wished = [np.array(MODES[name]) / paper * top for name in TRAINED]
+    rows = [nearest_row(table.modes, PowerMode(round(k[0]), *map(float, k[1:]))) for k in wished]
+    return list(dict.fromkeys(rows))
+
+
+def _ours(result: Result, workload: str, seen: Sequence[Look] | None, judged: Sequence[Look]) -> Judged:
+    """What fedge predicts of ``judged`` from ``seen``, or from all looks of ``result``."""
+    looks = looks_of(result, BOARD, workload) if seen is None else seen
+    model = EpochModel(board_of("agx-xavier"), workload, result.plan.storages).fit(looks)  # type: ignore[arg-type]
+    time, energy = [], []
+    for look in judged:
+        point = look.point
+        setting = Setting(point.batch_size, look.steps, point.workers, point.prefetch, point.storage, look.cached)
+        said = model.predict(setting, modes_of([look.mode]))
+        assert said.energy_j is not None
+        time.append(float(said.e2e_s[0]))
+        energy.append(float(said.energy_j[0]))
+    return _against(judged, np.array(time), np.array(energy))
+
+
+def _simply(name: str, seen: Sequence[Look], look: Look) -> Judged:
+    """The simple predictor, from the looks at the same loader."""
+    alike = [one for one in seen if one.point.workers == look.point.workers]
+    maxn = board_of("agx-xavier").maxn  # type: ignore[union-attr]
+    fitted = SimpleEpochs(maxn).fit([EpochSeen(name, one.mode, one.e2e_s, one.energy_j) for one in alike])
+    said = fitted.predict(name, modes_of([look.mode]))
+    return _against([look], said.epoch_s, said.energy_j)
+
+
+def _against(looks: Sequence[Look], e2e_s: Floats, energy_j: Floats | None) -> Judged:
+    seen_j = [look.energy_j for look in looks if look.energy_j is not None]
+    energy = None if energy_j is None or len(seen_j) < len(looks) else energy_j / np.array(seen_j) - 1
+    return Judged(e2e_s / np.array([look.e2e_s for look in looks]) - 1, energy)
+
+
+def _all(ones: Sequence[Judged]) -> Judged:
+    energies = [one.energy for one in ones if one.energy is not None]
+    return Judged(np.concatenate([one.time for one in ones]), np.concatenate(energies) if energies else None)
+
+
+def _table(title: str) -> Table:
+    table = Table(title=title)
+    for heading in ("what", "method", "time %", "below 10 %", "energy %"):
+        table.add_column(heading, justify="left" if heading in {"what", "method"} else "right")
+    return table
+
+
+@cache
+def _swept(name: str, minibatches: int | None) -> Result:
+    """A shipped plan, played on the emulated board."""
+    plan: Plan = read_plan(PLANS / name)
+    course = replace(plan.course, minibatches=minibatches)
+    plan = replace(plan, course=course)
+    rig = rig_emulated(plan, BOARD)
+    seen = (rig.measure(point, plan.workloads[point.workload], course, lambda _: None) for point in plan.points)
+    return Result(plan, Path(), tuple(finished_of(one) for one in seen), (), ())
+
+
+def _like(result: Result, knobs: tuple[int, ...]) -> PowerMode:
+    """The mode of the sweep that is meant."""
+    modes = modes_of(dict.fromkeys(one.point.mode for one in result.points if one.point.mode is not None))
+    return modes[nearest_row(modes, PowerMode(knobs[0], *map(float, knobs[1:])))]
+
+
+PARTS: dict[str, Callable[[], None]] = {"emulated": emulated, "loaders": loaders, "tables": tables}
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,236 @@
+"""What reckoning with stalls is worth: a board with a slow loader, whose predictor knows of it or does not.
+
+    python benchmarks/stalls_in_planning.py [choices|rounds]... [--rounds 6] [--seeds 3]
+
+choices   the mode of least energy that is predicted to end within 1.1 times MAXN's time, after so many measured modes
+rounds    rounds one after the other, with trials and two modes in a round, as boards play them
+
+An emulated AGX Xavier trains MobileNetV3-L under the deadline of 1.1 times what its round takes at MAXN, stalls
+included. Its true minibatches are the same in both cases: computing beside the input
+pipeline. With the loader known, what was measured is rid of its stall before the predictor learns, and predictions get
+the stall of their mode; without, the predictor takes minibatches as they come. The third line of a loader is the least
+that the board could have drawn in one mode, waiting for the deadline in its lowest one. Joules are those of the whole
+time to the deadline (of the round, where it was late).
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from fedge.devices.emulated import WARM_UP_STEPS
+from fedge.experiment import Experiment, FleetEntry, LoaderSpec, WorkloadSpec
+from fedge.fleetsim import client
+from fedge.fleetsim.boards import knowledge_of
+from fedge.predictors import predictor_for
+from fedge.rounds.loading import LoadingPredictor
+from fedge.types import Goal, Measurement, RoundReport
+from fedge.wire import Ask, BoardState
+
+CONSOLE = Console(width=150)
+SLACK = 1.1
+LATE = 1.02
+"""Rounds later than this share of their deadline count as late."""
+MEASURED = (1, 4, 10)
+POLICY = "least-energy-within-deadline"
+LOADERS = {
+    "no stall: 4 workers, cached": LoaderSpec(workers=4),
+    "1 worker, cached, 1 megapixel": LoaderSpec(workers=1, image_mpixel=1.0),
+    "1 worker, SD card": LoaderSpec(workers=1, storage="sd", cached=0.0, image_mpixel=1.0),
+    "4 workers, hard disk": LoaderSpec(workers=4, storage="hdd", cached=0.0),
+    "no workers, SSD": LoaderSpec(workers=0, cached=0.0),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One board's rounds: joules of each, how many were late, the last one's main mode, errors of time at both ends."""
+
+    energy_j: tuple[float, ...]
+    late: int
+    busy: float
+    """Mean share of the deadline that a round took."""
+    mode: str
+    first_ape: float
+    last_ape: float
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("parts", nargs="*", choices=[[], "choices", "rounds"], help="both by default")
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--seeds", type=int, default=3)
+    asked = parser.parse_args()
+    parts = asked.parts or ("choices", "rounds")
+    if "choices" in parts:
+        choices(5 * asked.seeds)
+    if "rounds" in parts:
+        rounds(asked.rounds, asked.seeds)
+
+
+def choices(seeds: int) -> None:
+    """What a mode costs that was chosen from predictions alone."""
+    table = Table(
+        title="Mode chosen after so many measured ones: energy above the oracle's, time of the deadline, percent"
+    )
+    table.add_column("loader")
+    for count in MEASURED:
+        for known in ("known", "not known"):
+            table.add_column(f"{count}, {known}", justify="right")
+    for name, loader in LOADERS.items():
+        seats = [client.seat_of(_experiment(loader, seed), 0) for seed in range(1, seeds + 1)]
+        cells = []
+        for count in MEASURED:
+            for known in (True, False):
+                worth = np.array([_chosen(seat, count, known, seed) for seed, seat in enumerate(seats)])
+                energy, time = 100 * worth.mean(axis=0)
+                cells.append(f"{energy - 100:+.1f}, {time:.0f}, {int((worth[:, 1] > LATE).sum())} late")
+        table.add_row(name, *cells)
+    CONSOLE.print(table)
+
+
+def _chosen(seat: client.Seat, count: int, known: bool, seed: int) -> tuple[float, float]:
+    """True energy over the oracle's and true time over the deadline, of the mode that is chosen."""
+    assert seat.load is not None
+    truth, rng = seat.truth, np.random.default_rng(seed)
+    top = truth.row(seat.kind.spec.maxn)
+    rows = [top, *rng.choice(len(truth.modes), count - 1, replace=False)]
+    waits = seat.load.waits[seat.allowed]
+    seen = [
+        Measurement(
+            truth.modes[row],
+            40,
+            float(truth.step_s[row]),
+            float(truth.power_w[row]),
+            stall_s=float(waits[row] * truth.step_s[row]) if known else 0.0,
+        )
+        for row in map(int, rows)
+    ]
+    inner = predictor_for("fedge", knowledge_of(seat.kind, (), float(truth.idle_w[top])))
+    said = (LoadingPredictor(inner, seat.load.believed) if known else inner).fit(seen).predict(truth.modes)
+    deadline_s, idle_w = SLACK * float(truth.step_s[top]), float(truth.idle_w.min())
+    joules = truth.step_s * (truth.power_w - idle_w) + deadline_s * idle_w
+    hoped = said.step_s * (said.power_w - idle_w)
+    row = int(np.argmin(np.where(said.step_s * np.exp(said.step_s_sd_log) <= deadline_s, hoped, np.inf)))
+    least = float(np.where(truth.step_s <= deadline_s, joules, np.inf).min())
+    return float(joules[row]) / least, float(truth.step_s[row]) / deadline_s
+
+
+def rounds(count: int, seeds: int) -> None:
+    """Rounds as boards play them."""
+    for name, loader in LOADERS.items():
+        table = Table(title=name)
+        for heading in (
+            "loader",
+            "energy, J a round",
+            "round 1",
+            "last",
+            "of the deadline",
+            "late",
+            "error of time % first",
+            "last",
+            "mode",
+        ):
+            table.add_column(heading, justify="left" if heading in {"loader", "mode"} else "right")
+        least = []
+        for known in (True, False):
+            runs = []
+            for seed in range(1, seeds + 1):
+                experiment = _experiment(loader, seed)
+                with _knowing(known):
+                    runs.append(_played(experiment, count))
+                least.append(_least(experiment))
+            table.add_row("known" if known else "not known", *_cells(runs))
+        table.add_row("oracle", f"{np.mean([j for j, _ in least]):.0f}", "", "", "", "", "", "", least[0][1])
+        CONSOLE.print(table)
+
+
+def _cells(runs: list[Run]) -> list[str]:
+    energy = np.array([run.energy_j for run in runs])
+    errors = [f"{100 * np.mean([getattr(run, name) for run in runs]):.1f}" for name in ("first_ape", "last_ape")]
+    figures = [f"{energy.mean():.0f}", f"{energy[:, 0].mean():.0f}", f"{energy[:, -1].mean():.0f}"]
+    figures.append(f"{100 * np.mean([run.busy for run in runs]):.1f} %")
+    return [*figures, f"{sum(run.late for run in runs)} of {energy.size}", *errors, runs[0].mode]
+
+
+def _experiment(loader: LoaderSpec, seed: int) -> Experiment:
+    return Experiment(
+        seed=seed,
+        backend="local",
+        fleet=(FleetEntry(device="agx-xavier", loader=loader),),
+        workload=WorkloadSpec(task="digits-cnn", cost="mobilenetv3l-gld23k", local_epochs=6),
+    )
+
+
+@contextmanager
+def _knowing(known: bool) -> Iterator[None]:
+    """Play boards whose predictor knows of the loader, or has never heard of it; what they do truly is the same."""
+    seat_of, seats = client.seat_of, dict[tuple[str, int], client.Seat]()
+
+    def deaf(experiment: Experiment, index: int) -> client.Seat:
+        key = (experiment.model_dump_json(), index)
+        if key not in seats:
+            seats[key] = dataclasses.replace(seat_of(experiment, index), load=None)
+        return seats[key]
+
+    if not known:
+        client.seat_of = deaf
+    try:
+        yield
+    finally:
+        client.seat_of = seat_of
+
+
+def _deadline_s(seat: client.Seat) -> float:
+    step_s = float(seat.surface.step_s[seat.surface.row(seat.kind.spec.maxn)])
+    link = seat.link.transfer(1_000_000)
+    return SLACK * ((seat.steps + WARM_UP_STEPS) * step_s + link.down_s + link.up_s)
+
+
+def _played(experiment: Experiment, rounds: int) -> Run:
+    seat = client.seat_of(experiment, 0)
+    deadline_s, state, arrays = _deadline_s(seat), BoardState(), client.task_of(experiment).initial_arrays(1)
+    reports: list[RoundReport] = []
+    for number in range(1, rounds + 1):
+        goal = Goal(POLICY, seat.steps, deadline_s=deadline_s, rounds_left=rounds - number)
+        ask = Ask("train", number, number * deadline_s, POLICY, state, goal, 1_000_000)
+        answer, _ = client.answer(experiment, 0, ask, arrays)
+        assert answer.report is not None, answer.error
+        assert answer.state is not None
+        reports.append(answer.report)
+        state = answer.state
+    return Run(
+        tuple(_energy_j(report, deadline_s) for report in reports),
+        sum(report.busy_s > LATE * deadline_s for report in reports),
+        float(np.mean([report.busy_s for report in reports])) / deadline_s,
+        str(max(reports[-1].parts, key=lambda part: part.steps).mode),
+        reports[0].prior_time_ape or 0.0,
+        reports[-1].time_ape or 0.0,
+    )
+
+
+def _energy_j(report: RoundReport, deadline_s: float) -> float:
+    return sum(part.work_j for part in report.parts) + report.idle_w * max(0.0, deadline_s - report.work_s)
+
+
+def _least(experiment: Experiment) -> tuple[float, str]:
+    seat = client.seat_of(experiment, 0)
+    surface, deadline_s = seat.truth, _deadline_s(seat)
+    link = seat.link.transfer(1_000_000)
+    work_s = (seat.steps + WARM_UP_STEPS) * surface.step_s
+    idle_w = float(surface.idle_w.min())
+    joules = work_s * surface.power_w + idle_w * np.maximum(0.0, deadline_s - work_s)
+    joules[work_s + link.down_s + link.up_s > deadline_s] = np.inf
+    row = int(np.argmin(joules))
+    return float(joules[row]), str(surface.modes[row])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What to turn next, by what was measured and by the input-pipeline model."""

@@ -1,0 +1,1 @@
+"""Emulated boards as rigs: epochs played by the input-pipeline model."""

@@ -1,0 +1,139 @@
+"""Repeats of a setting become one: their mean, with an interval that knows how much epochs and repeats differ.
+
+Two epochs, or two repeats, say little about their scatter. So the scatter is taken from all settings of a board
+together (a pooled standard deviation), relative to the epoch for parts of its time, to the mean for everything else. A
+setting's variance is the largest of the one among epochs, the one among repeats and that of its own minibatches.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from fedge.characterisation.judging.estimate import Estimate, estimate, exactly, joined, scattered
+from fedge.characterisation.judging.statistics import PARTS, PointStats
+from fedge.characterisation.point import Point
+
+ESTIMATES = tuple(one.name for one in fields(PointStats) if str(one.type).startswith("Estimate"))
+
+
+FIRST_LIKE = {"first_e2e_s": "e2e_s", "first_stall_s": "stall_s"}
+
+
+@dataclass(frozen=True, slots=True)
+class Pooled:
+    """A setting's figures over its repeats; ``stats.point`` is the first one's."""
+
+    stats: PointStats
+    points: tuple[str, ...]
+    """The keys of all of them."""
+
+    @property
+    def point(self) -> Point:
+        """The first repeat's."""
+        return self.stats.point
+
+
+def pooled(stats: Sequence[PointStats]) -> tuple[Pooled, ...]:
+    """One for every setting and board, in the order of their first repeats."""
+    groups: dict[Point, list[PointStats]] = defaultdict(list)
+    for one in sorted(stats, key=lambda s: s.point.repeat):
+        groups[replace(one.point, repeat=0)].append(one)
+    scatters = {
+        (board, name): _scatters([group for point, group in groups.items() if point.board == board], name)
+        for board in {point.board for point in groups}
+        for name in ESTIMATES
+    }
+    return tuple(
+        _pool(group, {name: scatters[point.board, name] for name in ESTIMATES}) for point, group in groups.items()
+    )
+
+
+def by_workload(points: Sequence[Pooled]) -> dict[tuple[str, str, str], list[Pooled]]:
+    """By board, workload and kind."""
+    groups: dict[tuple[str, str, str], list[Pooled]] = defaultdict(list)
+    for one in points:
+        groups[one.point.board, one.point.workload, one.point.kind].append(one)
+    return groups
+
+
+@dataclass(frozen=True, slots=True)
+class _Scatter:
+    """A relative standard deviation and its degrees of freedom; (0, 0) where nothing is known."""
+
+    sd: float
+    freedom: int
+
+
+def _scatters(groups: Sequence[Sequence[PointStats]], name: str) -> tuple[_Scatter, _Scatter]:
+    """Of an epoch, and of a repeat. There is one first epoch a point; it scatters as the later ones do."""
+    like = FIRST_LIKE.get(name, name)
+    epochs = [([e.value for e in _epochs(one, like)], _unit([one], like)) for group in groups for one in group]
+    repeats = [
+        ([f.value for one in group if (f := getattr(one, name)) is not None], _unit(group, name)) for group in groups
+    ]
+    return _scatter(epochs), _scatter(repeats)
+
+
+def _scatter(families: Sequence[tuple[Sequence[float], float]]) -> _Scatter:
+    squares, freedom = 0.0, 0
+    for values, unit in families:
+        if len(values) > 1 and unit > 0:
+            mean = sum(values) / len(values)
+            squares += sum((value - mean) ** 2 for value in values) / unit**2
+            freedom += len(values) - 1
+    return _Scatter(math.sqrt(squares / freedom), freedom) if freedom else _Scatter(0.0, 0)
+
+
+def _unit(group: Sequence[PointStats], name: str) -> float:
+    """What the scatter is relative to."""
+    whole = "first_e2e_s" if name.startswith("first_") else "e2e_s"
+    by = whole if name in {*PARTS, "first_stall_s"} else name
+    known = [found.value for one in group if (found := getattr(one, by)) is not None]
+    return sum(known) / len(known) if known else 0.0
+
+
+def _pool(group: Sequence[PointStats], scatters: dict[str, tuple[_Scatter, _Scatter]]) -> Pooled:
+    first = group[0]
+    figures: dict[str, Any] = {name: _one(group, name, *scatters[name]) for name in ESTIMATES}
+    return Pooled(
+        replace(
+            first,
+            **figures,
+            minibatches=sum(one.minibatches for one in group),
+            outliers=sum(one.outliers for one in group),
+            settled=all(one.settled for one in group),
+            throttled=any(one.throttled for one in group),
+        ),
+        tuple(one.key for one in group),
+    )
+
+
+def _one(group: Sequence[PointStats], name: str, epochs: _Scatter, repeats: _Scatter) -> Estimate | None:
+    known = [found for one in group if (found := getattr(one, name)) is not None]
+    if not known:
+        return None
+    mean, unit = sum(one.value for one in known) / len(known), _unit(group, name)
+    epochs_seen = [found for one in group for found in _epochs(one, name)]
+    among = [
+        (scatter.sd * unit / math.sqrt(many), float(scatter.freedom))
+        for scatter, many in ((epochs, len(epochs_seen)), (repeats, len(known)))
+        if scatter.freedom
+    ]
+    largest = max(among, default=None)
+    if not all(one.bounded for one in epochs_seen):
+        return exactly(mean) if largest is None else estimate(mean, largest[0], int(largest[1]) + 1)
+    within = joined([(one.se / len(epochs_seen), one.n - 1) for one in epochs_seen])
+    se, freedom = within if largest is None else scattered(within, largest)
+    return estimate(mean, se, int(freedom) + 1)
+
+
+def _epochs(one: PointStats, name: str) -> tuple[Estimate, ...]:
+    """What each epoch says by itself; of a figure of the first epoch alone, that one."""
+    if name in one.by_epoch:
+        return one.by_epoch[name]
+    found: Estimate | None = getattr(one, name)
+    return () if found is None else (found,)

@@ -1,0 +1,264 @@
+"""Reads a plan: YAML to boards, workloads, storages and points, with one clear message for whatever is wrong."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fedge.characterisation.plans import boards
+from fedge.characterisation.plans.allowed import ALL, one_value, values_of
+from fedge.characterisation.plans.modes import MAXN, mode_of
+from fedge.characterisation.plans.plan import Course, Images, Plan, StoragePlan, WorkloadPlan
+from fedge.characterisation.plans.schema import (
+    BoardRecord,
+    CourseRecord,
+    PlanRecord,
+    WorkloadRecord,
+    checked,
+    read_yaml,
+    shown,
+    with_count,
+)
+from fedge.characterisation.plans.sweeping import crossed, ordered
+from fedge.characterisation.point import KNOBS, Point
+from fedge.errors import BadInput, UnknownName
+from fedge.types import DeviceSpec, PowerMode
+
+DEFAULT = "default"
+MOST_POINTS = 20_000
+"""More is a slip of the pen; chosen by us."""
+SpecOf = Callable[[str], DeviceSpec | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Understood:
+    """A plan, and what its names of modes became on each board: board -> text -> mode."""
+
+    plan: Plan
+    modes: Mapping[str, Mapping[str, PowerMode | None]]
+
+
+def read_plan(path: Path, spec_of: SpecOf = boards.spec_of) -> Plan:
+    """The plan in a YAML file; raises ``BadInput`` that names the file and the field."""
+    return understand(path, spec_of).plan
+
+
+def understand(path: Path, spec_of: SpecOf = boards.spec_of) -> Understood:
+    """The plan with what its modes became; raises ``BadInput`` as ``read_plan`` does."""
+    return understood(read_yaml(path), path, spec_of)
+
+
+def understood(raw: Mapping[str, Any], path: Path, spec_of: SpecOf) -> Understood:
+    """The plan of a YAML file's content; ``path`` is named in messages, and paths in the plan begin in its folder."""
+    file = checked(PlanRecord, raw, str(path))
+    names = _board_names(file, str(path))
+    storages = _storages(file, path)
+    below_storages = any(storage.path is not None for storage in storages.values())
+    workloads = _workloads(file.workloads, path, below_storages=below_storages)
+    course = _course(file.course, str(path))
+    base, sweeps = _knobs(file, tuple(workloads), tuple(storages), str(path))
+    _check_count(sweeps, len(names) * course.repeats, str(path))
+    became: dict[str, dict[str, PowerMode | None]] = {}
+    points: list[Point] = []
+    for board in names:
+        texts = [base["mode"], *(text for sweep in sweeps for text in sweep.get("mode", ()))]
+        spec = spec_of(board)
+        modes = {text: mode_of(text, file.modes, spec, f"{path}: mode {text!r} on {board}") for text in texts}
+        became[board] = modes
+        points += crossed(board, _resolved(base, modes), [_resolved_sweep(sweep, modes) for sweep in sweeps])
+    plan = Plan(
+        name=file.name,
+        boards=names,
+        workloads=workloads,
+        storages=storages,
+        course=course,
+        points=ordered(points, course.repeats, file.seed),
+        seed=file.seed,
+        base=base,
+        swept=tuple(tuple(knob for knob in KNOBS if knob in sweep) for sweep in sweeps),
+    )
+    return Understood(plan, became)
+
+
+@cache
+def shipped_workloads() -> Mapping[str, Mapping[str, Any]]:
+    """The workloads that a plan may name without saying more, as they stand in their file."""
+    text = (resources.files("fedge.characterisation.plans") / "workloads.yaml").read_text(encoding="utf-8")
+    shipped: Mapping[str, Mapping[str, Any]] = yaml.safe_load(text)
+    return shipped
+
+
+# Boards ---------------------------------------------------------------------------------------------------------------
+
+
+def _board_names(file: PlanRecord, path: str) -> tuple[str, ...]:
+    """``here``, or the catalogue's name of each emulated board, with its number among its kind."""
+    if (file.board is None) == (file.boards is None):
+        got = "nothing" if file.board is None else "both board and boards"
+        raise BadInput(f"{path}: board", got, f"one of them, for example board: here or board: {boards.EMULATED}NAME")
+    given: Sequence[Any] = file.boards if file.boards is not None else [file.board]
+    names: list[str] = []
+    for place, entry in enumerate(given):
+        where = f"{path}: board" if file.boards is None else f"{path}: boards[{place}]"
+        one = checked(BoardRecord, {"device": entry} if isinstance(entry, str) else entry, where)
+        device = _device(one.device, where)
+        if device == boards.HERE and (one.count > 1 or boards.HERE in names):
+            raise BadInput(where, "this machine more than once", "here once")
+        kind = [name for name in names if boards.device_of(name) == device]
+        names += [device] if device == boards.HERE else [f"{device}-{len(kind) + i + 1}" for i in range(one.count)]
+    return tuple(names)
+
+
+def _device(text: str, where: str) -> str:
+    from fedge.devices import catalogue
+
+    if text == boards.HERE:
+        return text
+    known = catalogue.load_catalogue()
+    name = text.removeprefix(boards.EMULATED)
+    name = catalogue.aliases().get(name, name)
+    if name not in known or not text.startswith(boards.EMULATED):
+        raise UnknownName(where, text, (boards.HERE, *(boards.EMULATED + one for one in known)))
+    return name
+
+
+# Workloads and storages -----------------------------------------------------------------------------------------------
+
+
+def _workloads(given: Any, path: Path, *, below_storages: bool) -> dict[str, WorkloadPlan]:
+    """The plan's workloads; image folders lie below the storages' paths, or, where there are none, beside the plan."""
+    where = f"{path}: workloads"
+    if isinstance(given, str):
+        given = [given]
+    if isinstance(given, list) and all(isinstance(name, str) for name in given):
+        given = dict.fromkeys(given)
+    if not isinstance(given, dict) or not given:
+        names = ", ".join(shipped_workloads())
+        raise BadInput(where, shown(given), f"names of shipped workloads ({names}), or a mapping of your own")
+    folder = None if below_storages else path.parent
+    return {name: _workload(name, entry, f"{where}.{name}", folder) for name, entry in given.items()}
+
+
+def _workload(name: Any, entry: Any, where: str, folder: Path | None) -> WorkloadPlan:
+    if not isinstance(name, str) or name == ALL or not name:
+        raise BadInput(where, shown(name), "a name that is text, and not 'all'")
+    entry = {} if entry is None else entry
+    if not isinstance(entry, dict):
+        raise BadInput(where, shown(entry), f"a mapping with some of like, {', '.join(WorkloadRecord.model_fields)}")
+    like = entry.get("like", name)
+    shipped = shipped_workloads()
+    if like not in shipped and ("like" in entry or not entry):
+        raise UnknownName(f"{where}.like" if "like" in entry else where, str(like), tuple(shipped))
+    one = checked(WorkloadRecord, _merged(shipped.get(like, {}), entry), where)
+    images = one.images.model_dump()
+    if images["folder"] is not None and folder is not None:
+        images["folder"] = _absolute(images["folder"], folder)
+    channels, height, width = one.input
+    rest = one.model_dump(exclude={"images", "input"})
+    return WorkloadPlan(name=name, input=(channels, height, width), images=Images(**images), **rest)
+
+
+def _merged(shipped: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:
+    """The shipped workload with what the plan says otherwise; ``count`` stands for ``images.count``."""
+    own = {key: value for key, value in entry.items() if key not in {"like", "count"}}
+    images = with_count(own.get("images", {}))
+    if isinstance(images, dict):
+        images = {**shipped.get("images", {}), **images, **({"count": entry["count"]} if "count" in entry else {})}
+        own |= {"images": images} if images else {}
+    return {**shipped, **own}
+
+
+def _storages(file: PlanRecord, path: Path) -> dict[str, StoragePlan]:
+    if not file.storages:
+        return {DEFAULT: StoragePlan(DEFAULT)}
+    if ALL in file.storages:
+        raise BadInput(f"{path}: storages", "one that is called 'all'", "another name")
+    return {
+        name: StoragePlan(name, None if one.path is None else _absolute(one.path, path.parent), one.model)
+        for name, one in file.storages.items()
+    }
+
+
+def _absolute(text: str, folder: Path) -> str:
+    return str((folder / Path(text).expanduser()).resolve())
+
+
+def _course(course: CourseRecord, path: str) -> Course:
+    if course.discard >= course.epochs:
+        right = f"fewer than course.epochs ({course.epochs}), so that one is left to look at"
+        raise BadInput(f"{path}: course.discard", str(course.discard), right)
+    return Course(**course.model_dump())
+
+
+# Knobs ----------------------------------------------------------------------------------------------------------------
+
+
+def _knobs(
+    file: PlanRecord, workloads: tuple[str, ...], storages: tuple[str, ...], path: str
+) -> tuple[dict[str, Any], list[dict[str, list[Any]]]]:
+    """The base, a value per knob, and the sweeps, values per knob; modes as they were written."""
+    if ALL in file.modes:
+        raise BadInput(f"{path}: modes", "one that is called 'all'", "another name")
+    names = {"workload": workloads, "storage": storages, "mode": tuple(file.modes)}
+    _check_known(file.base, f"{path}: base")
+    everywhere = {
+        knob: values_of(knob, ALL, names, f"{path}: base.{knob}") for knob in file.base if file.base[knob] == ALL
+    }
+    usual = asdict(Point("", ""))
+    base: dict[str, Any] = {knob: usual[knob] for knob in KNOBS}
+    base |= {"mode": MAXN, "workload": workloads[0], "storage": storages[0]}
+    base |= {
+        knob: one_value(knob, file.base[knob], names, f"{path}: base.{knob}")
+        for knob in file.base
+        if knob not in everywhere
+    }
+    base |= {knob: values[0] for knob, values in everywhere.items()}
+    sweeps: list[dict[str, list[Any]]] = []
+    for place, given in enumerate(file.sweeps or [{}]):
+        where = f"{path}: sweeps[{place}]"
+        _check_known(given, where)
+        turned = {knob: values_of(knob, given[knob], names, f"{where}.{knob}") for knob in KNOBS if knob in given}
+        sweeps.append({**{knob: values for knob, values in everywhere.items() if knob not in turned}, **turned})
+        _check_said(base, file.base, sweeps[-1], names, where)
+    return base, sweeps
+
+
+def _check_known(given: Mapping[str, Any], where: str) -> None:
+    for knob in given:
+        if knob not in KNOBS:
+            raise UnknownName(where, str(knob), KNOBS)
+
+
+def _check_said(
+    base: Mapping[str, Any],
+    said: Mapping[str, Any],
+    sweep: Mapping[str, Any],
+    names: Mapping[str, tuple[str, ...]],
+    where: str,
+) -> None:
+    """Where there are several workloads or storages, the plan says which."""
+    for knob in ("workload", "storage"):
+        if len(names[knob]) > 1 and knob not in said and knob not in sweep:
+            right = f"{knob}: all, some of {', '.join(names[knob])}, or base.{knob}"
+            raise BadInput(f"{where}.{knob}", "nothing", f"{right} (it would be {base[knob]})")
+
+
+def _resolved(base: Mapping[str, Any], modes: Mapping[str, PowerMode | None]) -> dict[str, Any]:
+    return {**base, "mode": modes[base["mode"]]}
+
+
+def _resolved_sweep(sweep: Mapping[str, list[Any]], modes: Mapping[str, PowerMode | None]) -> dict[str, list[Any]]:
+    return {knob: [modes[text] for text in values] if knob == "mode" else values for knob, values in sweep.items()}
+
+
+def _check_count(sweeps: Sequence[Mapping[str, Sequence[Any]]], times: int, path: str) -> None:
+    count = times * sum(math.prod(len(values) for values in sweep.values()) for sweep in sweeps)
+    if count > MOST_POINTS:
+        raise BadInput(f"{path}: sweeps", f"{count} points", f"at most {MOST_POINTS}")

@@ -1,0 +1,1 @@
+"""What an epoch would take in modes and with loaders that were not measured."""

@@ -1,0 +1,137 @@
+"""What a sweep saw, as a model learns from it: a point's mean minibatch in the steady state, by state of the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedge.characterisation.plans.plan import WorkloadPlan
+from fedge.characterisation.point import Kind, Point
+from fedge.characterisation.result import Finished, Result
+from fedge.characterisation.seen import Epoch, Minibatches
+from fedge.pipeline.emulation import Fed
+from fedge.pipeline.fitting import Means
+from fedge.types import Label, PowerMode
+
+SETTLING = 2
+"""So many rounds of all workers at an epoch's beginning are not the steady state; chosen by us."""
+MOST_SETTLING = 0.25
+"""But no more than this share of it; chosen by us."""
+WARM = 0.99
+"""From this share of the reads on that the page cache answers, the storage does not count; chosen by us."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Epochs of one point that are alike: their mean minibatch, seconds, and what they took as a whole."""
+
+    point: Point
+    mode: PowerMode
+    means: Means
+    """In the steady state."""
+    e2e_s: float
+    """A mean epoch from end to end."""
+    stall_s: float
+    """The waiting in it."""
+    steps: int
+    first_s: float
+    """What the first minibatch of an epoch waited: for the workers' start and for its own making."""
+    power_w: float | None
+    cached: float
+    """The share of the reads that the page cache answered."""
+    file_mb: float
+    counts: bool
+    """Whether the plan counts these epochs; those it discards tell of loading alone."""
+    label: Label
+
+    @property
+    def energy_j(self) -> float | None:
+        """Of the mean epoch."""
+        return None if self.power_w is None else self.power_w * self.e2e_s
+
+
+def looks_of(result: Result, board: str, workload: str, kind: Kind = "train") -> tuple[Look, ...]:
+    """What was seen of a workload on a board in modes that are known, in the order of the plan."""
+    return tuple(look for one in _points(result, board, workload, kind) for look in _looks(one, result))
+
+
+def _points(result: Result, board: str, workload: str, kind: Kind) -> Iterable[Finished]:
+    wanted = (board, workload, kind)
+    for one in result.points:
+        if (one.point.board, one.point.workload, one.point.kind) == wanted and one.point.mode is not None:
+            yield one
+
+
+def _looks(finished: Finished, result: Result) -> Iterable[Look]:
+    course = result.plan.course
+    file_mb = file_mb_of(finished, result.plan.workloads[finished.point.workload])
+    minibatches = finished.minibatches()
+    counted = [one for one in finished.epochs if one.epoch >= course.discard] or list(finished.epochs)
+    discarded = [one for one in finished.epochs if one not in counted]
+    for epochs, counts in ((discarded, False), (counted, True)):
+        if epochs and (counts or _cached(epochs, finished.point, file_mb) < WARM):
+            yield _look(finished, minibatches, epochs, file_mb, counts)
+
+
+def _look(finished: Finished, minibatches: Minibatches, epochs: Sequence[Epoch], file_mb: float, counts: bool) -> Look:
+    point = finished.point
+    assert point.mode is not None
+    chosen = np.isin(minibatches.epoch, [one.epoch for one in epochs])
+    steps = max(one.steps for one in epochs)
+    settling = min(max(1, SETTLING * max(point.workers, 1)), int(MOST_SETTLING * steps))
+    steady, first = minibatches.of(chosen & (minibatches.step >= settling)), minibatches.step == 0
+    energies = [one.energy_j for one in epochs if one.energy_j is not None]
+    seconds = sum(one.e2e_s for one in epochs if one.energy_j is not None)
+    return Look(
+        point=point,
+        mode=point.mode,
+        means=_means(point, steady),
+        e2e_s=sum(one.e2e_s for one in epochs) / len(epochs),
+        stall_s=sum(one.stall_s for one in epochs) / len(epochs),
+        steps=steps,
+        first_s=float(minibatches.stall_s[chosen & first].mean()),
+        power_w=sum(energies) / seconds if energies else None,
+        cached=_cached(epochs, point, file_mb),
+        file_mb=file_mb,
+        counts=counts,
+        label=finished.label,
+    )
+
+
+def _means(point: Point, steady: Minibatches) -> Means:
+    return Means(
+        workers=point.workers,
+        prefetch=point.prefetch,
+        batch_size=point.batch_size,
+        fetch_s=float(steady.fetch_s.mean()),
+        preprocess_s=float(steady.preprocess_s.mean()),
+        stall_s=float(steady.stall_s.mean()),
+        copy_s=float(steady.copy_s.mean()),
+        # A median: the very first minibatches compile and tune, and others may have run.
+        compute_s=float(np.median(steady.compute_s)),
+        overhead_s=float(steady.overhead_s.mean()),
+    )
+
+
+def file_mb_of(finished: Finished, workload: WorkloadPlan) -> float:
+    """An image file's mean size: as measured, as the plan says, or what JPEG makes of such images."""
+    told = finished.parameters.get("file_mb", finished.parameters.get("sample_file_mb"))
+    images = workload.images
+    fed = Fed(images.mpixel, 0, images.source == "memory", images.kb)
+    return fed.file_mb if told is None else float(told)
+
+
+def _cached(epochs: Sequence[Epoch], point: Point, file_mb: float) -> float:
+    """By what was read from the disks; by what lay in the page cache before where nobody knows."""
+    if file_mb <= 0:
+        return 1.0
+    read = [(one.disk_read_mb, one.steps) for one in epochs if one.disk_read_mb is not None]
+    if read:
+        wanted_mb = sum(steps for _, steps in read) * point.batch_size * file_mb
+        return float(np.clip(1.0 - sum(mb for mb, _ in read) / wanted_mb, 0.0, 1.0))
+    before = [one.resident_before for one in epochs if one.resident_before is not None]
+    if before:
+        return float(np.mean(before))
+    return 0.0 if point.cache == "dropped" and epochs[0].epoch == 0 else 1.0

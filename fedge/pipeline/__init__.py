@@ -1,0 +1,1 @@
+"""The input pipeline of training as a model: loader workers, prefetch queue, storage, cache and cores."""

@@ -1,0 +1,153 @@
+"""Made-up points of a sweep: minibatches that take what a test says, with noise that hangs together as it says."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fedge.characterisation.judging.statistics import PARTS, PointStats, stats_of
+from fedge.characterisation.plans.plan import Course, Images, Plan, StoragePlan, WorkloadPlan
+from fedge.characterisation.point import Point
+from fedge.characterisation.result import Finished, finished_of
+from fedge.characterisation.seen import Epoch, Minibatches, Seen, Strip
+from fedge.types import Floats, Label
+
+COURSE = Course(epochs=3, discard=1)
+NET = WorkloadPlan("net", "mobilenet_v3_small", (3, 224, 224), 10, Images(1600, 320, 240))
+PLAN = Plan("made-up", ("here",), {"net": NET}, {"default": StoragePlan("default", "somewhere")}, COURSE, ())
+
+
+@dataclass(frozen=True)
+class Truth:
+    """Mean seconds per minibatch and watts; ``first_stall_s`` is that of the first epoch."""
+
+    stall_s: float = 0.004
+    compute_s: float = 0.007
+    copy_s: float = 0.0005
+    overhead_s: float = 0.0005
+    fetch_s: float = 0.001
+    preprocess_s: float = 0.003
+    power_w: float = 15.0
+    first_stall_s: float | None = None
+
+    @property
+    def step_s(self) -> float:
+        return self.stall_s + self.compute_s + self.copy_s + self.overhead_s
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Relative standard deviations: of a minibatch's part, of an epoch as a whole, of a sample of watts."""
+
+    step: float = 0.05
+    epoch: float = 0.0
+    power: float = 0.02
+    phi: float = 0.0
+    """Correlation of neighbouring minibatches."""
+    start: int = 0
+    """So many minibatches at an epoch's start take ``start_factor`` times as long."""
+    start_factor: float = 3.0
+
+
+def series(rng: np.random.Generator, n: int, sd: float, phi: float = 0.0) -> Floats:
+    """Relative factors around 1: a first-order autoregressive series in its steady state, shape (n,)."""
+    shocks = rng.normal(size=n)
+    if phi == 0.0:
+        return np.maximum(1.0 + sd * shocks, 0.05)
+    values = np.empty(n)
+    last = rng.normal()
+    for i in range(n):
+        last = phi * last + (1.0 - phi * phi) ** 0.5 * shocks[i]
+        values[i] = last
+    return np.maximum(1.0 + sd * values, 0.05)
+
+
+def finished(
+    point: Point,
+    truth: Truth,
+    noise: Noise | None = None,
+    *,
+    seed: int = 0,
+    steps: int = 100,
+    epochs: int = 3,
+    label: Label = "measured",
+    metered: bool = True,
+) -> Finished:
+    """A point as a rig would have seen it; the same for the same arguments."""
+    noise = noise or Noise()
+    rng = np.random.default_rng([seed, zlib.crc32(point.key.encode())])
+    rows = [_epoch(rng, e, truth, noise, steps) for e in range(epochs)]
+    columns = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
+    step_s = columns["stall_s"] + columns["copy_s"] + columns["compute_s"] + columns["overhead_s"]
+    start_s = np.concatenate([[0.0], np.cumsum(step_s)[:-1]])
+    minibatches = Minibatches(
+        epoch=np.repeat(np.arange(epochs), steps),
+        step=np.tile(np.arange(steps), epochs),
+        start_s=start_s,
+        step_s=step_s,
+        **columns,
+    )
+    count = max(10 * epochs, 2)
+    power_w = truth.power_w * series(rng, count, noise.power)
+    gone = np.full(count, np.nan)
+    at_s = np.linspace(0.0, float(step_s.sum()), count)
+    strip = Strip(at_s, gone, gone, gone, gone, power_w if metered else gone, gone)
+    seen = Seen(
+        point=point,
+        minibatches=minibatches,
+        epochs=tuple(_summed(minibatches, e, strip if metered else None) for e in range(epochs)),
+        strip=strip,
+        label=label,
+        source="made up",
+        seconds=float(step_s.sum()),
+        power_label=label if metered else None,
+    )
+    return finished_of(seen)
+
+
+def _epoch(rng: np.random.Generator, epoch: int, truth: Truth, noise: Noise, steps: int) -> dict[str, Floats]:
+    stall_s = truth.first_stall_s if epoch == 0 and truth.first_stall_s is not None else truth.stall_s
+    whole = 1.0 + noise.epoch * rng.normal()
+    means = {
+        "fetch_s": truth.fetch_s,
+        "preprocess_s": truth.preprocess_s,
+        "stall_s": stall_s,
+        "copy_s": truth.copy_s,
+        "compute_s": truth.compute_s,
+        "overhead_s": truth.overhead_s,
+    }
+    columns = {name: whole * mean * series(rng, steps, noise.step, noise.phi) for name, mean in means.items()}
+    for column in columns.values():
+        column[: noise.start] *= noise.start_factor
+    return columns
+
+
+def _summed(minibatches: Minibatches, epoch: int, strip: Strip | None) -> Epoch:
+    own = minibatches.of(minibatches.epoch == epoch)
+    e2e_s = float(own.step_s.sum())
+    watts = None
+    if strip is not None:
+        inside = (strip.at_s >= own.start_s[0]) & (strip.at_s <= own.start_s[-1] + own.step_s[-1])
+        watts = float(strip.power_w[inside].mean())
+    parts = {name: float(getattr(own, name).sum()) for name in PARTS}
+    return Epoch(epoch, len(own), e2e_s, **parts, energy_j=None if watts is None else watts * e2e_s, power_w=watts)  # type: ignore[arg-type]
+
+
+def stats(point: Point, truth: Truth, noise: Noise | None = None, **given: object) -> PointStats:
+    """The figures of a made-up point."""
+    return stats_of(finished(point, truth, noise, **given), COURSE)  # type: ignore[arg-type]
+
+
+def sweep(
+    points: Iterable[Point], truth: Callable[[Point], Truth], noise: Noise | None = None, **given: object
+) -> tuple[PointStats, ...]:
+    """The figures of a made-up sweep."""
+    return tuple(stats(point, truth(point), noise, **given) for point in points)
+
+
+def varied(point: Point, knob: str, values: Iterable[object]) -> list[Point]:
+    """The point with the knob at each of the values."""
+    return [replace(point, **{knob: value}) for value in values]  # type: ignore[arg-type]
