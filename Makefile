@@ -20,7 +20,7 @@ PYTEST := $(BIN)/python -m pytest
 # What starts Ansible or whole test hosts takes many minutes and, for the hosts, root: it has a command of its own.
 RUN_TESTS := $(PYTEST) -n $(JOBS) --dist loadgroup
 
-.PHONY: help setup quickstart test test-fast test-monitor test-vendor test-fleet check lint types layers format bench clean
+.PHONY: help setup quickstart test test-fast test-long test-monitor test-vendor test-fleet check lint types layers format bench clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -40,11 +40,14 @@ $(STAMP): requirements.lock pyproject.toml
 quickstart: setup ## Emulate a small fleet for a few rounds and write the report
 	@$(BIN)/fedge run experiments/configs/quickstart.yaml
 
-test: setup ## All tests that this machine can run, but for those of test-monitor and test-fleet
-	@$(RUN_TESTS) -m "not fleet and not monitor"
+test: setup ## All tests that this machine can run, but for those of test-long, test-monitor and test-fleet
+	@$(RUN_TESTS) -m "not long and not fleet and not monitor"
+
+test-long: setup ## What judges on whole measured tables, or plays on what `make test` shows in part (minutes)
+	@$(RUN_TESTS) -m "long and not fleet and not monitor"
 
 test-fast: setup ## The tests that need no other process and no long computation
-	@$(RUN_TESTS) -m "not slow and not fleet and not monitor"
+	@$(RUN_TESTS) -m "not slow and not long and not fleet and not monitor"
 
 test-monitor: setup ## The pages in Chromium, a real Prometheus, Ray's dashboard (what is not installed is skipped)
 	@$(PYTEST) -rs -p no:cacheprovider -m monitor $(or $(MONITOR_TESTS),tests)

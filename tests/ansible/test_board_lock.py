@@ -64,7 +64,7 @@ def test_the_client_is_imported_without_anything_that_is_not_in_the_boards_lock(
     assert owners <= set(_pins("ansible/board.lock")) | {"fedge", "setuptools", "pip"}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_oldest_board_can_install_it_from_wheels_alone(tmp_path: Path) -> None:
     """aarch64, glibc 2.27, Python 3.11: every pin has a wheel that such a board takes, and they need nothing else."""
     platforms = [f"--platform=manylinux_2_{minor}_aarch64" for minor in GLIBC] + ["--platform=manylinux2014_aarch64"]

@@ -283,7 +283,7 @@ def _stopped(config: Path, out: Path, by: signal.Signals, *words: str) -> tuple[
     return process.returncode, rest
 
 
-@pytest.mark.parametrize("strategy", ["FedAvg", "FedAdam"])
+@pytest.mark.parametrize("strategy", ["FedAvg", pytest.param("FedAdam", marks=pytest.mark.long)])
 def test_a_killed_run_goes_on_to_the_rows_of_a_whole_one(fedge: Launcher, tmp_path: Path, strategy: str) -> None:
     words = ("--set", f"strategy={strategy}")
     code, _ = _stopped(tmp_path / "exp.yaml", tmp_path / "killed", signal.SIGKILL, *words)

@@ -78,6 +78,7 @@ def test_predictions_come_nearer_to_the_peaks(run: Run) -> None:
         assert row.predicted_memory_mb == pytest.approx(row.memory_mb, rel=0.05)
 
 
+@pytest.mark.long
 def test_it_learns_nearly_as_well_as_a_fleet_with_memory_enough(run: Run, tmp_path: Path, project_root: Path) -> None:
     full = load_run(played(project_root, tmp_path / "full", *SHORT, *ENOUGH))
     assert {row.width for row in full.clients} == {1.0}
@@ -153,7 +154,7 @@ def test_a_killed_run_goes_on_to_the_rows_and_the_model_of_a_whole_one(
     "settings",
     [
         ("strategy.name=FedAsync", "rounds=6"),
-        ("late.action=partial", "policy.name=maxn", "late.grace=0"),
+        pytest.param(("late.action=partial", "policy.name=maxn", "late.grace=0"), marks=pytest.mark.long),
     ],
 )
 def test_narrow_clients_go_with_every_way_of_merging(

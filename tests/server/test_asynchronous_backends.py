@@ -25,7 +25,7 @@ class _Stopped(Exception):
     pass
 
 
-@pytest.mark.parametrize("name", ["FedBuff", "FedAsync"])
+@pytest.mark.parametrize("name", ["FedBuff", pytest.param("FedAsync", marks=pytest.mark.long)])
 def test_a_run_of_emulated_boards_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path: Path, name: str) -> None:
     strategy = StrategySpec(name=name, options={"concurrency": 3} | ({"buffer_size": 2} if name == "FedBuff" else {}))
     experiment = Experiment(

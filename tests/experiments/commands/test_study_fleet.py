@@ -105,7 +105,7 @@ def test_watts_that_no_board_can_keep_are_told_and_give_no_gap(fedge: Launcher, 
     assert "fastest: in 2 of 2 rounds even the oracle cannot keep the limits" in " ".join(outcome.out.split())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_small_fleet_comes_near_the_oracle_and_its_rows_repeat(fedge: Launcher, config: Path, tmp_path: Path) -> None:
     files = [tmp_path / name for name in ("one.json", "two.json")]
     command = ("study", "fleet", config, "--policy", "balanced,maxn", "--rounds", 11, "--steps", 40)

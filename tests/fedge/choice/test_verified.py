@@ -306,7 +306,7 @@ class Lost:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("modes", [10, 50])
+@pytest.mark.parametrize("modes", [10, pytest.param(50, marks=pytest.mark.long)])
 def test_on_measured_tables_no_verified_choice_breaks_its_budget_and_it_loses_less_time_than_a_margin(
     modes: int, profiles_root: Path
 ) -> None:

@@ -211,7 +211,9 @@ def test_what_is_scattered_moves_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v3_small", "squeezenet1_1"])
+@pytest.mark.parametrize(
+    "name", ["resnet18", pytest.param("mobilenet_v3_small", marks=pytest.mark.long), "squeezenet1_1"]
+)
 def test_an_exported_network_costs_what_the_traced_one_does(tmp_path: Path, name: str) -> None:
     import torch
 

@@ -86,7 +86,7 @@ def test_products_agree_exactly_with_torchs_own_counter(name: str) -> None:
     assert products(trace(module, shape, name)) == counted_by_torch(module, shape)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_third_classifier_of_torchvision_is_costed_without_an_unknown_operator() -> None:
     from fedge.layers.source import _built
 

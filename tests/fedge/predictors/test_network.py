@@ -239,7 +239,7 @@ def test_the_same_seed_gives_the_same_networks_and_another_one_others() -> None:
     assert not np.array_equal(said(1), said(2))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_from_scratch_fifty_modes_of_a_measured_board_are_few(profiles_root: Path) -> None:
     time_mape, power_mape = mape(NetworkPredictor, real_table(profiles_root, "agx-orin", "yolov8n-coco"), 50, range(3))
 

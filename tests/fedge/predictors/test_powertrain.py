@@ -251,7 +251,7 @@ def test_a_transfer_from_a_like_workload_beats_networks_from_scratch() -> None:
     assert transferred[1] < 0.8 * scratch[1]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @ONE_WORKER
 @pytest.mark.parametrize(
     ("workload", "time", "power"),
@@ -270,7 +270,7 @@ def test_fifty_modes_give_the_errors_that_powertrain_is_known_for(
     assert power[0] < power_mape < power[1]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("board", "workload", "from_board", "from_workload"), REAL)
 def test_a_transfer_beats_networks_from_scratch_on_measured_boards(
     board: str, workload: str, from_board: str, from_workload: str, profiles_root: Path

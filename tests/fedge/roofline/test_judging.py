@@ -28,7 +28,7 @@ def measured_cases(root: Path) -> tuple[Predicted, ...]:
     return tuple(predictions(read, networks, find("agx-orin"), judged=judged))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_measured_energy_saved_is_most_of_the_oracles_in_eight_cases(profiles_root: Path) -> None:
     verdicts = [verdict(one) for one in measured_cases(profiles_root)]
     assert len(verdicts) == 8

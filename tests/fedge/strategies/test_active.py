@@ -129,7 +129,7 @@ def test_most_of_a_front_is_found_among_few_of_the_modes() -> None:
     [
         ("train", "mobilenetv3l-gld23k", None, 1.0, 0.08),
         ("infer", None, "resnet50-imagenet", 0.97, 0.06),
-        ("concurrent", "yolov8n-coco", "resnet50-imagenet", 0.98, 0.30),
+        pytest.param("concurrent", "yolov8n-coco", "resnet50-imagenet", 0.98, 0.30, marks=pytest.mark.long),
     ],
 )
 def test_it_does_better_than_gmd_on_measured_tables(

@@ -71,7 +71,7 @@ def test_the_first_trials_are_the_same_for_every_problem_with_the_same_batch_siz
         ("yolov8n-coco", None, "train", 1),
         (None, "resnet50-imagenet", "infer", 37),
         ("mobilenetv3l-gld23k", "mobilenetv3l-gld23k", "concurrent", 41),
-        ("resnet18-imagenet", "mobilenetv3l-gld23k", "concurrent", 41),
+        pytest.param("resnet18-imagenet", "mobilenetv3l-gld23k", "concurrent", 41, marks=pytest.mark.long),
     ],
 )
 def test_on_measured_tables_it_solves_all_but_one_in_a_hundred_and_loses_little(

@@ -39,7 +39,7 @@ SHALLOW: dict[str, Callable[[], nn.Module]] = {
 FAMILIES = [
     "alexnet",
     "convnext_tiny",
-    "densenet121",
+    pytest.param("densenet121", marks=pytest.mark.long),
     "efficientnet_b0",
     "googlenet",
     "mobilenet_v3_small",
