@@ -24,8 +24,7 @@ from fedge.costs.layered import Batch, batch_of
 from fedge.costs.rates import PASSES, Observed, fit_rates
 from fedge.costs.record import CostProfile, Kind, load_calibrated
 from fedge.errors import BadInput
-from fedge.modes import modes_of
-from fedge.physics.model import TIME_NAMES, Coefficients, step_s
+from fedge.physics.model import TIME_NAMES, Coefficients
 from fedge.types import Counted, DeviceSpec, Floats, Loading, Workload
 
 LAUNCH_S = 1e-4
@@ -51,11 +50,14 @@ def network_cost(
     work: Workload,
     specs: Mapping[str, DeviceSpec],
     calibrated: Sequence[CostProfile] | None = None,
+    *,
+    without: str | None = None,
 ) -> CostProfile:
     """What a minibatch of ``work`` costs on ``device`` by its layers, labelled estimated.
 
-    ``calibrated`` (training and inference), by default what ships, is all that is learnt from. Raises ``BadInput`` when
-    ``work`` has no layers or computes nothing, or when there is no profile of its kind to begin with.
+    ``calibrated`` (training and inference), by default what ships, is all that is learnt from, beside the timings over
+    batch sizes; of these none of the network ``without``. Raises ``BadInput`` when ``work`` has no layers or computes
+    nothing, or when there is no profile of its kind to begin with.
     """
     if work.layers is None:
         raise BadInput("workload.network", f"{work.name}, whose layers are not known", "a network to count")
@@ -68,7 +70,7 @@ def network_cost(
     if not alike:
         raise BadInput("workload.network", repr(work.name), f"a calibrated profile of kind {batch.kind} beside it")
     bases = _bases(alike, batch.layers.loading, device, specs)
-    time = _time(device, batch, _parts(device, batch, profiles, alike, specs), bases)
+    time = _time(device, batch, _parts(device, batch, observations(profiles, without), alike, specs), bases)
     power = min(bases.own, key=lambda profile: _unlike(profile, batch)).coefficients.power
     time_off, power_off = OFF_OWN[batch.kind] if any(p.device == device.name for p in alike) else OFF_CARRIED
     tables = len({(profile.device, profile.workload) for profile in alike})
@@ -109,24 +111,17 @@ def rescaled(profile: CostProfile, work: Workload, device: DeviceSpec, specs: Ma
     )
 
 
-def batch_ratio(device: DeviceSpec, work: Workload, batch_size: int, specs: Mapping[str, DeviceSpec]) -> float:
-    """How many times as long a minibatch takes at ``work``'s batch size as at ``batch_size``, at the top clocks."""
-    top = modes_of([device.maxn])
-    there, here = (
-        network_cost(device, dataclasses.replace(work, batch_size=size), specs).coefficients
-        for size in (work.batch_size, batch_size)
-    )
-    return float(step_s(there, device.maxn, top)[0] / step_s(here, device.maxn, top)[0])
+def observations(profiles: Sequence[CostProfile], without: str | None = None) -> tuple[Observed, ...]:
+    """What calibrated profiles tell of their GPUs, and the networks whose steps were timed over batch sizes.
 
-
-def observations(profiles: Sequence[CostProfile]) -> tuple[Observed, ...]:
-    """What calibrated profiles tell of their GPUs, and the networks whose steps were timed over batch sizes."""
+    Of the latter none of the network ``without``.
+    """
     seen = []
     for profile in profiles:
         batch = batch_of(profile)
         if batch is not None and (batch.kind == "train" or batch.size >= SMALLEST_OBSERVED_BATCH):
             seen.append(_observed(profile.device, batch, _gpu_s(profile.coefficients.time)))
-    return (*seen, *_slopes())
+    return (*seen, *(one for one in _slopes() if one.network != without))
 
 
 def _observed(device: str, batch: Batch, seconds: float) -> Observed:
@@ -170,12 +165,12 @@ def _apart(profile: CostProfile, batch_size: int) -> float:
 def _parts(
     device: DeviceSpec,
     batch: Batch,
-    profiles: Sequence[CostProfile],
+    seen: Sequence[Observed],
     alike: Sequence[CostProfile],
     specs: Mapping[str, DeviceSpec],
 ) -> _Parts:
     asked = _observed(device.name, batch, math.nan)
-    gpu_s = fit_rates(observations(profiles), specs).seconds(asked, device)
+    gpu_s = fit_rates(seen, specs).seconds(asked, device)
     operator_s = _believed(_operator_logs(alike, specs), device.name, math.log(LAUNCH_S), LAUNCH_SD, LAUNCH_OWN_SD)
     launch_s = PASSES[batch.kind] * batch.layers.counted.operators * math.exp(operator_s) / device.cpu_score.value
     shares = [(p.device, _log(p, "mem_s") - _log(p, "gpu_s")) for p in alike]

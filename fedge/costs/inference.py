@@ -15,9 +15,8 @@ import numpy as np
 
 from fedge.costs.estimate import board_distance, for_board, nearest
 from fedge.costs.forward import load_forward, of_batch
-from fedge.costs.profiles import SIZE_EXPONENT
 from fedge.costs.record import CostProfile, load_calibrated, read_profiles
-from fedge.costs.workloads import WorkloadSize, size_distance, size_ratio
+from fedge.costs.workloads import SIZE_EXPONENT, WorkloadSize, size_distance, size_ratio
 from fedge.errors import BadInput, UnknownName
 from fedge.physics.model import TIME_NAMES, Coefficients
 from fedge.physics.series import DRIFT

@@ -43,6 +43,12 @@ def batch_of(profile: CostProfile) -> Batch | None:
     return None if layers is None else Batch(layers, profile.batch_size, profile.kind)
 
 
+def network_of(profile: CostProfile) -> str | None:
+    """The network that a profile is of, where it is known."""
+    batch = batch_of(profile)
+    return None if batch is None else batch.layers.network
+
+
 def work_of(entry: FleetEntry, workload: WorkloadSpec) -> Workload:
     """What a minibatch is on an entry's boards: of the entry's own ``cost``, at that workload's batch size, if given.
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedge.costs.inference import load_inference
+from fedge.costs.layered import known_layers, network_of
 from fedge.costs.profiles import CostProfile, load_calibrated, priors_for
 from fedge.devices.catalogue import aliases, load_catalogue
 from fedge.physics.knowledge import Knowledge
@@ -42,17 +44,19 @@ def background_of(
 
     Left out are all calibrated profiles and references of its workload, by name on any board, and by the SHA-256 of the
     table; a table that was calibrated under another name takes that name's profiles along. ``without`` names workloads
-    or boards whose profiles are left out too; ``calibrated`` defaults to the shipped profiles.
+    or boards whose profiles are left out too; ``calibrated`` (of training) defaults to the shipped profiles.
     """
     specs = load_catalogue()
     profiles = [p for p in (load_calibrated() if calibrated is None else calibrated) if p.device in specs]
     own, excluded = _names_of(table, profiles), {aliases().get(name, name) for name in without}
     usable = [p for p in profiles if p.workload not in own and not {p.workload, p.device} & excluded]
-    kept = [r for r in references if not own & _names_of(r, profiles) and r.sha256 != table.sha256]
     spec = board_of(table.device)
+    if spec is not None and usable:
+        usable += [p for p in _gpus_at_work(table, own) if not {p.workload, p.device} & excluded]
+    kept = [r for r in references if not own & _names_of(r, profiles) and r.sha256 != table.sha256]
     return Background(
         Knowledge(maxn_of(table, spec), _priors(table, spec, usable), _trusted(kept, table)),
-        tuple(_seen(profile) for profile in usable),
+        tuple(dict.fromkeys(_seen(profile) for profile in usable)),
         tuple(f"{Path(r.path).name} {r.sha256[:12]}" for r in _trusted(kept, table)),
         (*_dropped(table, references, kept), *_unknown(profiles, without, excluded), *_strange(table, spec)),
     )
@@ -78,6 +82,14 @@ def _names_of(table: ProfileTable, profiles: Sequence[CostProfile]) -> set[str]:
     return {table.workload, *known}
 
 
+def _gpus_at_work(table: ProfileTable, own: set[str]) -> list[CostProfile]:
+    """Inference of other networks, which tells the layers' estimate how fast GPUs are; none where there is none."""
+    layers = known_layers(table.workload)
+    if layers is None:
+        return []
+    return [p for p in load_inference() if p.workload not in own and network_of(p) != layers.network]
+
+
 def _priors(table: ProfileTable, spec: DeviceSpec | None, usable: Sequence[CostProfile]) -> tuple[Coefficients, ...]:
     """The most credible first; for a board that the catalogue does not know as they are, nearest top clocks first."""
     if not usable:
@@ -86,7 +98,7 @@ def _priors(table: ProfileTable, spec: DeviceSpec | None, usable: Sequence[CostP
     if spec is None:
         ranked = sorted(usable, key=lambda profile: _clock_distance(specs[profile.device].maxn, table.maxn))
         return tuple(profile.coefficients for profile in ranked)
-    found = priors_for(spec, table.workload, specs, usable, unseen=table.sha256)
+    found = priors_for(spec, table.workload, specs, usable, batch_size=table.batch_size, unseen=table.sha256)
     return tuple(profile.coefficients for profile in found)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -10,8 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from fedge import modes as mode_tables
-from fedge.costs.estimate import for_workload
-from fedge.costs.from_layers import batch_ratio, network_cost, rescaled
+from fedge.costs.from_layers import network_cost, rescaled
 from fedge.costs.layered import work_of
 from fedge.costs.profiles import cost_of, priors_for
 from fedge.costs.record import CostProfile, load_calibrated
@@ -128,28 +126,16 @@ def _cost_of(spec: DeviceSpec, work: Workload) -> CostProfile:
 
 
 def priors_of(spec: DeviceSpec, work: Workload) -> tuple[CostProfile, ...]:
-    """What a predictor may believe of ``work`` beforehand: of an unmeasured network its layers' estimate first of all.
-
-    What is believed of a known workload at another batch size is longer or shorter as its layers say.
-    """
+    """What a predictor may believe of ``work`` beforehand: of an unmeasured network its layers' estimate first."""
     specs = catalogue.load_catalogue()
-    others = priors_for(spec, work.name, specs)
-    if work.layers is None:
+    others = priors_for(spec, work.name, specs, batch_size=work.batch_size)
+    if work.layers is None or work.name in load_workloads():
         return others
-    if work.name not in load_workloads():
-        return (network_cost(spec, work, specs), *others)
-    ratio = batch_ratio(spec, work, load_workloads()[work.name].batch_size, specs)
-    return tuple(
-        dataclasses.replace(
-            for_workload(prior, work.name, work.batch_size, ratio),
-            source=f"{prior.source}, carried to batch {work.batch_size}",
-        )
-        for prior in others
-    )
+    return (network_cost(spec, work, specs), *others)
 
 
 def _kind_from_table(spec: DeviceSpec, table: ProfileTable, workload: str) -> Kind:
-    priors = priors_for(spec, workload, catalogue.load_catalogue(), unseen=table.sha256)
+    priors = priors_for(spec, workload, catalogue.load_catalogue(), batch_size=table.batch_size, unseen=table.sha256)
     idle_w = _idle_w(spec, priors[0].coefficients, table.modes, table.power_w)
     average = Surface(table.modes, table.step_s, table.power_w, idle_w)
     source = f"{Path(table.path).name} ({len(table.modes)} rows)"

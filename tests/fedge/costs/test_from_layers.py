@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedge.costs.from_layers import batch_ratio, network_cost, observations, rescaled
+from fedge.costs.from_layers import network_cost, observations, rescaled
 from fedge.costs.inference import load_inference
 from fedge.costs.layered import known_layers, layers_of_spec, network_of_spec, work_of
 from fedge.costs.profiles import cost_of, load_calibrated
@@ -96,7 +96,8 @@ def test_more_samples_never_take_less_time(small: int, more: int) -> None:
 
 
 def test_a_batch_twice_as_large_takes_less_than_twice_the_time() -> None:
-    assert 1.0 < batch_ratio(ORIN, _work("mobilenetv3l-gld23k", 32), 16, SPECS) < 2.0
+    large, small = (_top_s(network_cost(ORIN, _work("mobilenetv3l-gld23k", size), SPECS)) for size in (32, 16))
+    assert 1.0 < large / small < 2.0
 
 
 def test_a_profile_at_its_own_batch_size_stays_as_it_is() -> None:
@@ -109,7 +110,8 @@ def test_a_profile_at_another_batch_size_is_an_estimate_and_moves_with_the_size(
     moved = rescaled(profile, _work("resnet18-imagenet", 4), ORIN, SPECS)
     assert (moved.label, moved.batch_size, moved.evidence) == ("estimated", 4, None)
     ratio = _top_s(moved) / _top_s(profile)
-    expected = batch_ratio(ORIN, _work("resnet18-imagenet", 4), profile.batch_size, SPECS)
+    small, own = (network_cost(ORIN, _work("resnet18-imagenet", n), SPECS) for n in (4, profile.batch_size))
+    expected = _top_s(small) / _top_s(own)
     assert 0.25 < ratio < 1.0
     assert ratio == pytest.approx(expected, rel=0.15)
 
