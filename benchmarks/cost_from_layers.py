@@ -21,10 +21,10 @@ from rich.console import Console
 from rich.table import Table
 
 from fedge.costs.from_layers import network_cost
-from fedge.costs.inference import inference_priors, load_inference
+from fedge.costs.inference import inference_priors
 from fedge.costs.layered import batch_of, known_layers
 from fedge.costs.profiles import priors_for
-from fedge.costs.record import CostProfile, Kind, load_calibrated
+from fedge.costs.record import CostProfile, Kind, load_calibrated, load_inference
 from fedge.devices.catalogue import find, load_catalogue
 from fedge.physics.model import power_w, step_s
 from fedge.profiles.table import batch_sizes_of, read_table

@@ -173,8 +173,7 @@ def _costs(spec: DeviceSpec) -> list[tuple[str, str, str]]:
 
 
 def _batch_sizes(spec: DeviceSpec, kind: str) -> dict[str, list[int]]:
-    from fedge.costs.inference import load_inference
-    from fedge.costs.record import load_calibrated
+    from fedge.costs.record import load_calibrated, load_inference
 
     found: dict[str, list[int]] = {}
     for profile in load_inference() if kind == "infer" else load_calibrated():

@@ -10,8 +10,7 @@ import numpy as np
 
 from experiments.commands.concurrent_jobs import modes_of
 from fedge.costs.estimate import for_board, nearest
-from fedge.costs.inference import load_inference
-from fedge.costs.record import CostProfile
+from fedge.costs.record import CostProfile, load_inference
 from fedge.devices.catalogue import load_catalogue
 from fedge.errors import BadInput
 from fedge.layers.known import known_network, known_workloads

@@ -19,10 +19,9 @@ import numpy as np
 import yaml
 
 from fedge.costs.estimate import board_distance, for_board
-from fedge.costs.inference import load_inference
 from fedge.costs.layered import Batch, batch_of
 from fedge.costs.rates import PASSES, Observed, fit_rates
-from fedge.costs.record import CostProfile, Kind, load_calibrated
+from fedge.costs.record import CostProfile, Kind, load_calibrated, load_inference
 from fedge.errors import BadInput
 from fedge.physics.model import TIME_NAMES, Coefficients
 from fedge.types import Counted, DeviceSpec, Floats, Loading, Workload

@@ -8,14 +8,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
-from importlib import resources
 
 import numpy as np
 
 from fedge.costs.estimate import board_distance, for_board, nearest
 from fedge.costs.forward import load_forward, of_batch
-from fedge.costs.record import CostProfile, load_calibrated, read_profiles
+from fedge.costs.record import CostProfile, load_calibrated, load_inference
 from fedge.costs.workloads import SIZE_EXPONENT, WorkloadSize, size_distance, size_ratio
 from fedge.errors import BadInput, UnknownName
 from fedge.physics.model import TIME_NAMES, Coefficients
@@ -27,12 +25,6 @@ REACH = 2.0
 us."""
 PASSES = {"train": 3.0, "infer": 1.0}
 """A training step is three forward passes (``workloads.yaml``)."""
-
-
-@lru_cache(maxsize=1)
-def load_inference() -> tuple[CostProfile, ...]:
-    """The calibrated profiles of inference that ship with fedge, sorted by board, workload and batch size."""
-    return tuple(sorted(read_profiles(resources.files("fedge.costs") / "calibrated" / "infer"), key=_order))
 
 
 def inference_cost(

@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from fedge.costs.estimate import board_distance, for_board, for_workload, nearest
 from fedge.costs.from_layers import network_cost
-from fedge.costs.inference import load_inference
 from fedge.costs.layered import known_layers, network_of
-from fedge.costs.record import CostProfile, Evidence, load_calibrated, read_profile, write_profile
+from fedge.costs.record import CostProfile, Evidence, load_calibrated, load_inference, read_profile, write_profile
 from fedge.costs.workloads import SIZE_EXPONENT, load_workloads, size_distance, size_ratio
 from fedge.errors import BadInput, UnknownName
 from fedge.modes import modes_of

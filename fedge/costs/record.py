@@ -186,6 +186,13 @@ def load_calibrated() -> tuple[CostProfile, ...]:
     return read_profiles(resources.files("fedge.costs") / "calibrated")
 
 
+@lru_cache(maxsize=1)
+def load_inference() -> tuple[CostProfile, ...]:
+    """The calibrated profiles of inference that ship with fedge, sorted by board, workload and batch size."""
+    found = read_profiles(resources.files("fedge.costs") / "calibrated" / "infer")
+    return tuple(sorted(found, key=lambda profile: (profile.device, profile.workload, profile.batch_size)))
+
+
 def read_profiles(folder: Traversable) -> tuple[CostProfile, ...]:
     """Every profile that lies in ``folder`` itself, sorted by file name."""
     files = sorted((f for f in folder.iterdir() if f.name.endswith(".yaml")), key=lambda f: f.name)

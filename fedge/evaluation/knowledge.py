@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedge.costs.inference import load_inference
 from fedge.costs.layered import known_layers, network_of
 from fedge.costs.profiles import CostProfile, load_calibrated, priors_for
+from fedge.costs.record import load_inference
 from fedge.devices.catalogue import aliases, load_catalogue
 from fedge.physics.knowledge import Knowledge
 from fedge.physics.model import Coefficients
@@ -40,19 +40,19 @@ def background_of(
     without: Sequence[str] = (),
     calibrated: Sequence[CostProfile] | None = None,
 ) -> Background:
-    """What may be known of ``table`` beforehand.
+    """What may be known of ``table``, of training, beforehand.
 
     Left out are all calibrated profiles and references of its workload, by name on any board, and by the SHA-256 of the
     table; a table that was calibrated under another name takes that name's profiles along. ``without`` names workloads
-    or boards whose profiles are left out too; ``calibrated`` (of training) defaults to the shipped profiles.
+    or boards whose profiles are left out too; ``calibrated``, by default what ships, may hold inference too.
     """
     specs = load_catalogue()
-    profiles = [p for p in (load_calibrated() if calibrated is None else calibrated) if p.device in specs]
+    shipped = (*load_calibrated(), *load_inference())
+    profiles = [p for p in (shipped if calibrated is None else calibrated) if p.device in specs]
     own, excluded = _names_of(table, profiles), {aliases().get(name, name) for name in without}
-    usable = [p for p in profiles if p.workload not in own and not {p.workload, p.device} & excluded]
     spec = board_of(table.device)
-    if spec is not None and usable:
-        usable += [p for p in _gpus_at_work(table, own) if not {p.workload, p.device} & excluded]
+    free = [p for p in profiles if p.workload not in own and not {p.workload, p.device} & excluded]
+    usable = _telling(table, spec, free)
     kept = [r for r in references if not own & _names_of(r, profiles) and r.sha256 != table.sha256]
     return Background(
         Knowledge(maxn_of(table, spec), _priors(table, spec, usable), _trusted(kept, table)),
@@ -82,12 +82,13 @@ def _names_of(table: ProfileTable, profiles: Sequence[CostProfile]) -> set[str]:
     return {table.workload, *known}
 
 
-def _gpus_at_work(table: ProfileTable, own: set[str]) -> list[CostProfile]:
-    """Inference of other networks, which tells the layers' estimate how fast GPUs are; none where there is none."""
+def _telling(table: ProfileTable, spec: DeviceSpec | None, free: Sequence[CostProfile]) -> list[CostProfile]:
+    """What a prior of the table learns from: training and, where layers are priced, other networks' inference."""
+    trained = [profile for profile in free if profile.kind == "train"]
     layers = known_layers(table.workload)
-    if layers is None:
-        return []
-    return [p for p in load_inference() if p.workload not in own and network_of(p) != layers.network]
+    if spec is None or layers is None or not trained:
+        return trained
+    return [*trained, *(p for p in free if p.kind == "infer" and network_of(p) != layers.network)]
 
 
 def _priors(table: ProfileTable, spec: DeviceSpec | None, usable: Sequence[CostProfile]) -> tuple[Coefficients, ...]:

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedge.costs.from_layers import network_cost, rescaled
-from fedge.costs.inference import inference_cost, load_inference
+from fedge.costs.inference import inference_cost
 from fedge.costs.profiles import cost_of
-from fedge.costs.record import CostProfile
+from fedge.costs.record import CostProfile, load_inference
 from fedge.costs.workloads import load_workloads
 from fedge.errors import BadInput
 from fedge.layers.network import NetworkCost

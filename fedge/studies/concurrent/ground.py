@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from fedge.concurrency.pair import Pair
-from fedge.costs.inference import inference_priors, load_inference
+from fedge.costs.inference import inference_priors
 from fedge.costs.profiles import CostProfile, load_calibrated
+from fedge.costs.record import load_inference
 from fedge.devices.catalogue import load_catalogue
 from fedge.errors import BadInput
 from fedge.evaluation.knowledge import Background, background_of, board_of, maxn_of
@@ -58,7 +59,7 @@ def unseen(tables: Iterable[ProfileTable], profiles: Sequence[CostProfile]) -> t
 
 
 def _training(table: ProfileTable, usable: Sequence[CostProfile]) -> Background:
-    return background_of(table, calibrated=[profile for profile in usable if profile.kind == "train"])
+    return background_of(table, calibrated=usable)
 
 
 def _inference(table: ProfileTable, usable: Sequence[CostProfile]) -> Knowledge:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedge.costs.forward import load_forward, of_batch
-from fedge.costs.inference import load_inference
+from fedge.costs.record import load_inference
 from fedge.costs.workloads import load_workloads
 
 

@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedge.costs.from_layers import network_cost, observations, rescaled
-from fedge.costs.inference import load_inference
 from fedge.costs.layered import known_layers, layers_of_spec, network_of_spec, work_of
 from fedge.costs.profiles import cost_of, load_calibrated
 from fedge.costs.rates import Observed, Rates, fit_rates
-from fedge.costs.record import CostProfile
+from fedge.costs.record import CostProfile, load_inference
 from fedge.costs.workloads import load_workloads
 from fedge.devices.catalogue import find, load_catalogue
 from fedge.errors import BadInput, UnknownName

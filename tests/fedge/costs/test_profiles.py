@@ -7,9 +7,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from fedge.costs.inference import load_inference
 from fedge.costs.layered import known_layers, network_of
 from fedge.costs.profiles import CostProfile, cost_of, load_calibrated, priors_for
+from fedge.costs.record import load_inference
 from fedge.costs.workloads import load_workloads
 from fedge.devices.catalogue import load_catalogue
 from fedge.errors import BadInput, UnknownName

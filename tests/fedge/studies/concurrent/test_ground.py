@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from contracts.jobs import modes, pair, seconds, watts
 
-from fedge.costs.inference import load_inference
 from fedge.costs.profiles import CostProfile, load_calibrated
+from fedge.costs.record import load_inference
 from fedge.studies.concurrent.ground import known_of, unseen
 from fedge.types import ProfileTable
 
