@@ -27,6 +27,10 @@ KNOBS = (
 """What a sweep may turn, in the order in which it is shown; the board and the repeat are beside them."""
 
 
+PREFETCH = 2
+"""Batches that a loader worker makes ahead, unless a plan says otherwise: PyTorch's own."""
+
+
 @dataclass(frozen=True, slots=True)
 class Point:
     """One setting. ``board`` is ``here``, or an emulated board's own name such as ``agx-xavier-1``."""
@@ -39,7 +43,7 @@ class Point:
     kind: Kind = "train"
     batch_size: int = 16
     workers: int = 0
-    prefetch: int = 2
+    prefetch: int = PREFETCH
     pinned: bool = False
     storage: str = "default"
     """The name of one of the plan's storages."""

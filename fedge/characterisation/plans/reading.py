@@ -227,6 +227,7 @@ def _knobs(
         turned = {knob: values_of(knob, given[knob], names, f"{where}.{knob}") for knob in KNOBS if knob in given}
         sweeps.append({**{knob: values for knob, values in everywhere.items() if knob not in turned}, **turned})
         _check_said(base, file.base, sweeps[-1], names, where)
+        _check_ahead(base, sweeps[-1], where)
     return base, sweeps
 
 
@@ -248,6 +249,13 @@ def _check_said(
         if len(names[knob]) > 1 and knob not in said and knob not in sweep:
             right = f"{knob}: all, some of {', '.join(names[knob])}, or base.{knob}"
             raise BadInput(f"{where}.{knob}", "nothing", f"{right} (it would be {base[knob]})")
+
+
+def _check_ahead(base: Mapping[str, Any], sweep: Mapping[str, Sequence[Any]], where: str) -> None:
+    """Without workers nothing is fetched ahead: a prefetch that is turned there alone turns nothing."""
+    if len(sweep.get("prefetch", ())) > 1 and not any(sweep.get("workers", (base["workers"],))):
+        right = "workers of 1 or more in the sweep or in base, since without workers nothing is fetched ahead"
+        raise BadInput(f"{where}.prefetch", shown(sweep["prefetch"]), right)
 
 
 def _resolved(base: Mapping[str, Any], modes: Mapping[str, PowerMode | None]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from fedge.characterisation.point import Point
+from fedge.characterisation.point import PREFETCH, Point
 
 Sweep = Mapping[str, Sequence[Any]]
 """Knob -> the values that it takes, crossed with those of the sweep's other knobs."""
@@ -22,13 +22,19 @@ def crossed(board: str, base: Mapping[str, Any], sweeps: Iterable[Sweep]) -> tup
     """The points of one board, each once, in the order of the sweeps.
 
     ``base`` holds a value per knob that is not a ``Point``'s own default. A sweep of nothing is the base itself.
+    Settings of a loader without workers do not differ in their prefetch.
     """
     found: dict[Point, None] = {}
     for sweep in sweeps:
         for values in product(*sweep.values()):
             turned = dict(zip(sweep, values, strict=True))
-            found[Point(**{"board": board, **base, **turned})] = None
+            found[_once(Point(**{"board": board, **base, **turned}))] = None
     return tuple(found)
+
+
+def _once(point: Point) -> Point:
+    """Without workers nothing is fetched ahead: such settings are one point, whatever their prefetch."""
+    return point if point.workers else replace(point, prefetch=PREFETCH)
 
 
 def ordered(points: Iterable[Point], repeats: int, seed: int) -> tuple[Point, ...]:

@@ -205,6 +205,7 @@ WRONG = [
     ({"sweeps": [{"board": ["here"]}]}, "sweeps[0]", "'board'; known: mode"),
     ({"sweeps": {"workers": [1]}}, "sweeps", "got {'workers': [1]}"),
     ({"sweeps": [{"batch_size": list(range(1, 1000)), "workers": list(range(64))}]}, "sweeps", "at most 20000"),
+    ({"sweeps": [{"prefetch": [1, 4], "workers": [0]}]}, "sweeps[0].prefetch", "got [1, 4]; workers of 1 or more"),
     ({"modes": {"a": 4}}, "modes.a", "got 4"),
     ({"modes": {"all": "maxn"}}, "modes", "another name"),
     ({"name": "my board"}, "name", "got 'my board'; a name of letters, digits, "),

@@ -17,6 +17,7 @@ VALUES = {
     "batch_size": st.sampled_from([1, 8, 16]),
     "workers": st.sampled_from([0, 1, 2]),
     "pinned": st.booleans(),
+    "prefetch": st.sampled_from([1, 2]),
 }
 sweeps = st.lists(
     st.fixed_dictionaries({}, optional={k: st.lists(v, min_size=1, max_size=3) for k, v in VALUES.items()}), max_size=3
@@ -25,15 +26,17 @@ BASE = {"workload": "a", "workers": 1}
 
 
 def brute(sweeps) -> set[Point]:
-    """Every setting there is, kept where some sweep has all of its values."""
-    every = product(["a", "b"], ["train", "infer"], [1, 8, 16], [0, 1, 2], [False, True])
+    """Every setting there is, kept where some sweep has all of its values; without workers one prefetch."""
+    every = product(["a", "b"], ["train", "infer"], [1, 8, 16], [0, 1, 2], [False, True], [1, 2])
     found = set()
     for values in every:
         setting = dict(zip(VALUES, values, strict=True))
-        base = {"kind": "train", "batch_size": 16, "pinned": False, **BASE}
+        base = {"kind": "train", "batch_size": 16, "pinned": False, "prefetch": 2, **BASE}
         for sweep in sweeps:
             if all(setting[knob] in sweep.get(knob, [base[knob]]) for knob in VALUES):
-                found.add(Point(board="here", **setting))
+                found.add(
+                    Point(board="here", **{**setting, "prefetch": setting["prefetch"] if setting["workers"] else 2})
+                )
     return found
 
 
