@@ -23,7 +23,7 @@ from rich.table import Table
 from fedge.costs.from_layers import network_cost
 from fedge.costs.inference import inference_priors
 from fedge.costs.layered import batch_of, known_layers
-from fedge.costs.profiles import priors_for
+from fedge.costs.priors import carried_priors
 from fedge.costs.record import CostProfile, Kind, load_calibrated, load_inference
 from fedge.devices.catalogue import find, load_catalogue
 from fedge.physics.model import power_w, step_s
@@ -94,7 +94,7 @@ def _is_left_out(profile: CostProfile, table: ProfileTable, kind: Kind, network:
 def _before(table: ProfileTable, kind: Kind) -> CostProfile:
     spec, specs = find(table.device), load_catalogue()
     if kind == "train":
-        return next(one for one in priors_for(spec, table.workload, specs) if not one.source.startswith("layers of"))
+        return carried_priors(spec, table.workload, specs)[0]
     return inference_priors(spec, table.workload, table.batch_size, specs)[0]
 
 

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedge.costs.inference import inference_priors
-from fedge.costs.profiles import priors_for
+from fedge.costs.priors import priors_for
 from fedge.costs.record import CostProfile
 from fedge.devices.catalogue import find, load_catalogue
 from fedge.explorers.active import ActiveExplorer

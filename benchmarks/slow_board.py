@@ -24,7 +24,7 @@ import json, resource, sys, time
 began = time.monotonic()
 from clients import app as client_app
 from fedge import modes, rounds
-from fedge.costs.profiles import priors_for
+from fedge.costs.priors import priors_for
 from fedge.devices.catalogue import load_catalogue
 from fedge.experiment import Experiment
 from fedge.physics.knowledge import Knowledge

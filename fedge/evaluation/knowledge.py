@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedge.costs.layered import known_layers, network_of
-from fedge.costs.profiles import CostProfile, load_calibrated, priors_for
+from fedge.costs.priors import priors_for
+from fedge.costs.profiles import CostProfile, load_calibrated
 from fedge.costs.record import load_inference
 from fedge.devices.catalogue import aliases, load_catalogue
 from fedge.physics.knowledge import Knowledge

@@ -11,7 +11,8 @@ import numpy as np
 from fedge import modes as mode_tables
 from fedge.costs.from_layers import network_cost, rescaled
 from fedge.costs.layered import work_of
-from fedge.costs.profiles import cost_of, priors_for
+from fedge.costs.priors import priors_for
+from fedge.costs.profiles import cost_of
 from fedge.costs.record import CostProfile, load_calibrated
 from fedge.costs.workloads import load_workloads
 from fedge.devices import catalogue

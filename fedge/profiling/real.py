@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from fedge import __version__
 from fedge.clock import RealClock
-from fedge.costs.profiles import priors_for
+from fedge.costs.priors import priors_for
 from fedge.costs.workloads import load_workloads
 from fedge.devices.catalogue import load_catalogue
 from fedge.errors import BadInput

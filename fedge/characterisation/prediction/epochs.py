@@ -23,7 +23,7 @@ from fedge.characterisation.plans.plan import StoragePlan
 from fedge.characterisation.prediction.feeding import Feeding, compute_alone_s, feeding_of
 from fedge.characterisation.prediction.looks import Look
 from fedge.choice.measured import with_measured
-from fedge.costs.profiles import priors_for
+from fedge.costs.priors import carried_priors
 from fedge.devices.catalogue import load_catalogue
 from fedge.errors import BadInput
 from fedge.modes import modes_of
@@ -229,7 +229,8 @@ def _priors(spec: DeviceSpec, workload: str, looks: Sequence[Look]) -> tuple[Pri
         return _scaled(prior, float(np.exp(np.mean(np.log(seen_s / step_s(prior, spec.maxn, modes))))))
 
     known = [
-        as_long(_told(one.coefficients, prep_s=NO_LOADING_LOG)) for one in priors_for(spec, workload, load_catalogue())
+        as_long(_told(one.coefficients, prep_s=NO_LOADING_LOG))
+        for one in carried_priors(spec, workload, load_catalogue())
     ]
     small = [_waits_for_host(prior) for prior in known[:SMALL]]
     return tuple(known), tuple(as_long(prior) for prior in small)

@@ -39,8 +39,8 @@ def known_of(
     was calibrated. ``calibrated`` defaults to what ships and may hold both kinds.
     """
     profiles = (*load_calibrated(), *load_inference()) if calibrated is None else tuple(calibrated)
-    training = None if train is None else _training(train, unseen((train,), profiles))
     usable = unseen(infer, profiles)
+    training = None if train is None else _training(train, unseen((train,), profiles), usable)
     inference = tuple(_inference(table, usable) for table in sorted(infer, key=lambda table: table.batch_size))
     ground = Ground(
         pair.modes, pair.batch_sizes, None if training is None else training.knowledge, inference if pair.infers else ()
@@ -58,8 +58,9 @@ def unseen(tables: Iterable[ProfileTable], profiles: Sequence[CostProfile]) -> t
     return tuple(profile for profile in profiles if profile.workload not in names)
 
 
-def _training(table: ProfileTable, usable: Sequence[CostProfile]) -> Background:
-    return background_of(table, calibrated=usable)
+def _training(table: ProfileTable, own: Sequence[CostProfile], beside: Sequence[CostProfile]) -> Background:
+    """What is known of training: nothing of it, and of inference nothing of the job beside it either."""
+    return background_of(table, calibrated=[profile for profile in own if profile.kind == "train" or profile in beside])
 
 
 def _inference(table: ProfileTable, usable: Sequence[CostProfile]) -> Knowledge:

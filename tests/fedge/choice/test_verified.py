@@ -21,7 +21,7 @@ from fedge.choice.verified import (
     verified_within_deadline,
     verified_within_power,
 )
-from fedge.costs.profiles import priors_for
+from fedge.costs.priors import priors_for
 from fedge.devices.catalogue import load_catalogue
 from fedge.evaluation.implausible import plausible_rows
 from fedge.physics.knowledge import Knowledge

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedge.costs.inference import at_batch_size, inference_cost, inference_priors
-from fedge.costs.profiles import CostProfile, load_calibrated, priors_for
+from fedge.costs.priors import priors_for
+from fedge.costs.profiles import CostProfile, load_calibrated
 from fedge.costs.record import load_inference
 from fedge.devices.catalogue import load_catalogue
 from fedge.errors import BadInput, UnknownName

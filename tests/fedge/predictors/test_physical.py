@@ -11,7 +11,7 @@ from contracts.predictor import PredictorContract, measured
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedge.costs.profiles import priors_for
+from fedge.costs.priors import priors_for
 from fedge.devices.catalogue import load_catalogue
 from fedge.errors import BadInput
 from fedge.interfaces import Predictor

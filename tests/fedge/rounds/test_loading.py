@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedge.costs.profiles import priors_for
+from fedge.costs.priors import priors_for
 from fedge.devices.catalogue import find, load_catalogue
 from fedge.modes import grid, modes_of
 from fedge.physics.model import power_w, step_s
