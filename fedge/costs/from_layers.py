@@ -49,13 +49,12 @@ def network_cost(
     work: Workload,
     specs: Mapping[str, DeviceSpec],
     calibrated: Sequence[CostProfile] | None = None,
-    *,
-    without: str | None = None,
+    timed: Sequence[Observed] | None = None,
 ) -> CostProfile:
     """What a minibatch of ``work`` costs on ``device`` by its layers, labelled estimated.
 
-    ``calibrated`` (training and inference), by default what ships, is all that is learnt from, beside the timings over
-    batch sizes; of these none of the network ``without``. Raises ``BadInput`` when ``work`` has no layers or computes
+    ``calibrated`` (training and inference) and ``timed`` (``timed_steps``), by default what ships, are all that is
+    learnt from. Raises ``BadInput`` when ``work`` has no layers or computes
     nothing, or when there is no profile of its kind to begin with.
     """
     if work.layers is None:
@@ -69,7 +68,7 @@ def network_cost(
     if not alike:
         raise BadInput("workload.network", repr(work.name), f"a calibrated profile of kind {batch.kind} beside it")
     bases = _bases(alike, batch.layers.loading, device, specs)
-    time = _time(device, batch, _parts(device, batch, observations(profiles, without), alike, specs), bases)
+    time = _time(device, batch, _parts(device, batch, observations(profiles, timed), alike, specs), bases)
     power = min(bases.own, key=lambda profile: _unlike(profile, batch)).coefficients.power
     time_off, power_off = OFF_OWN[batch.kind] if any(p.device == device.name for p in alike) else OFF_CARRIED
     tables = len({(profile.device, profile.workload) for profile in alike})
@@ -110,17 +109,22 @@ def rescaled(profile: CostProfile, work: Workload, device: DeviceSpec, specs: Ma
     )
 
 
-def observations(profiles: Sequence[CostProfile], without: str | None = None) -> tuple[Observed, ...]:
-    """What calibrated profiles tell of their GPUs, and the networks whose steps were timed over batch sizes.
+def observations(profiles: Sequence[CostProfile], timed: Sequence[Observed] | None = None) -> tuple[Observed, ...]:
+    """What calibrated profiles tell of their GPUs, and what ``timed`` steps do, by default all that ship."""
+    seen = [one for one in map(_observation, profiles) if one is not None]
+    return (*seen, *(timed_steps() if timed is None else timed))
 
-    Of the latter none of the network ``without``.
-    """
-    seen = []
-    for profile in profiles:
-        batch = batch_of(profile)
-        if batch is not None and (batch.kind == "train" or batch.size >= SMALLEST_OBSERVED_BATCH):
-            seen.append(_observed(profile.device, batch, _gpu_s(profile.coefficients.time)))
-    return (*seen, *(one for one in _slopes() if one.network != without))
+
+def tells_of_gpu(profile: CostProfile) -> bool:
+    """Whether ``profile`` is among what the rates are fitted to."""
+    return _observation(profile) is not None
+
+
+def _observation(profile: CostProfile) -> Observed | None:
+    batch = batch_of(profile)
+    if batch is None or (batch.kind == "infer" and batch.size < SMALLEST_OBSERVED_BATCH):
+        return None
+    return _observed(profile.device, batch, _gpu_s(profile.coefficients.time))
 
 
 def _observed(device: str, batch: Batch, seconds: float) -> Observed:
@@ -130,7 +134,8 @@ def _observed(device: str, batch: Batch, seconds: float) -> Observed:
 
 
 @lru_cache(maxsize=1)
-def _slopes() -> tuple[Observed, ...]:
+def timed_steps() -> tuple[Observed, ...]:
+    """The networks whose training steps were timed over batch sizes: what one more sample takes."""
     text = (resources.files("fedge.costs") / "step_slopes.yaml").read_text(encoding="utf-8")
     return tuple(
         Observed(entry["device"], name, Counted(**entry["counted"]), 1, True, entry["seconds_per_sample"], slope=True)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedge.costs.layered import known_layers, network_of
-from fedge.costs.priors import priors_for
+from fedge.costs.priors import Sources, priors_from, sources_of
 from fedge.costs.profiles import CostProfile, load_calibrated
+from fedge.costs.rates import Observed
 from fedge.costs.record import load_inference
 from fedge.devices.catalogue import aliases, load_catalogue
 from fedge.physics.knowledge import Knowledge
@@ -25,8 +25,9 @@ Chosen by us."""
 class Background:
     """The knowledge for one table, and what it came from.
 
-    ``prior_tables`` are the calibrated tables that the priors saw, as ``device/workload sha256[:12]``; ``references``
-    those given, as ``file sha256[:12]``; ``notes`` say in words what was left out, or could not be found.
+    ``prior_tables`` are the calibrated tables that the priors saw, as ``device/workload sha256[:12]``, of inference as
+    ``device/workload infer b16 sha256[:12]``, and ``device/network timed steps``; ``references`` those given, as
+    ``file sha256[:12]``; ``notes`` say in words what was left out, or could not be found.
     """
 
     knowledge: Knowledge
@@ -52,12 +53,13 @@ def background_of(
     profiles = [p for p in (shipped if calibrated is None else calibrated) if p.device in specs]
     own, excluded = _names_of(table, profiles), {aliases().get(name, name) for name in without}
     spec = board_of(table.device)
-    free = [p for p in profiles if p.workload not in own and not {p.workload, p.device} & excluded]
-    usable = _telling(table, spec, free)
+    sources = sources_of(table.workload, specs, profiles, unseen=table.sha256, without=excluded)
+    if spec is None:  # no data sheet to price layers by
+        sources = Sources(sources.trained)
     kept = [r for r in references if not own & _names_of(r, profiles) and r.sha256 != table.sha256]
     return Background(
-        Knowledge(maxn_of(table, spec), _priors(table, spec, usable), _trusted(kept, table)),
-        tuple(dict.fromkeys(_seen(profile) for profile in usable)),
+        Knowledge(maxn_of(table, spec), _priors(table, spec, sources, specs), _trusted(kept, table)),
+        told_of(sources.profiles, sources.timed),
         tuple(f"{Path(r.path).name} {r.sha256[:12]}" for r in _trusted(kept, table)),
         (*_dropped(table, references, kept), *_unknown(profiles, without, excluded), *_strange(table, spec)),
     )
@@ -83,29 +85,33 @@ def _names_of(table: ProfileTable, profiles: Sequence[CostProfile]) -> set[str]:
     return {table.workload, *known}
 
 
-def _telling(table: ProfileTable, spec: DeviceSpec | None, free: Sequence[CostProfile]) -> list[CostProfile]:
-    """What a prior of the table learns from: training and, where layers are priced, other networks' inference."""
-    trained = [profile for profile in free if profile.kind == "train"]
-    layers = known_layers(table.workload)
-    if spec is None or layers is None or not trained:
-        return trained
-    return [*trained, *(p for p in free if p.kind == "infer" and network_of(p) != layers.network)]
-
-
-def _priors(table: ProfileTable, spec: DeviceSpec | None, usable: Sequence[CostProfile]) -> tuple[Coefficients, ...]:
+def _priors(
+    table: ProfileTable, spec: DeviceSpec | None, sources: Sources, specs: Mapping[str, DeviceSpec]
+) -> tuple[Coefficients, ...]:
     """The most credible first; for a board that the catalogue does not know as they are, nearest top clocks first."""
-    if not usable:
+    if not sources.trained:
         return ()
-    specs = load_catalogue()
     if spec is None:
-        ranked = sorted(usable, key=lambda profile: _clock_distance(specs[profile.device].maxn, table.maxn))
+        ranked = sorted(sources.trained, key=lambda profile: _clock_distance(specs[profile.device].maxn, table.maxn))
         return tuple(profile.coefficients for profile in ranked)
-    found = priors_for(spec, table.workload, specs, usable, batch_size=table.batch_size, unseen=table.sha256)
+    found = priors_from(sources, spec, table.workload, specs, table.batch_size)
     return tuple(profile.coefficients for profile in found)
 
 
 def _clock_distance(a: PowerMode, b: PowerMode) -> float:
     return math.hypot(*(math.log(x / y) for x, y in zip(_knobs(a), _knobs(b), strict=True)))
+
+
+def told_of(profiles: Iterable[CostProfile], timed: Iterable[Observed] = ()) -> tuple[str, ...]:
+    """The tables behind ``profiles`` and the ``timed`` steps, as ``Background`` names them, each once."""
+    steps = (f"{one.device}/{one.network} timed steps" for one in timed)
+    return tuple(dict.fromkeys([*map(_table_of, profiles), *steps]))
+
+
+def _table_of(profile: CostProfile) -> str:
+    kind = "" if profile.kind == "train" else f"infer b{profile.batch_size} "
+    sha256 = profile.evidence.sha256[:12] if profile.evidence else "unknown"
+    return f"{profile.device}/{profile.workload} {kind}{sha256}"
 
 
 def _knobs(mode: PowerMode) -> tuple[float, ...]:
@@ -116,11 +122,6 @@ def _trusted(references: Sequence[ProfileTable], table: ProfileTable) -> tuple[P
     """Those of the same kind of board first, else in the order given."""
     own = aliases().get(table.device, table.device)
     return tuple(sorted(references, key=lambda reference: aliases().get(reference.device, reference.device) != own))
-
-
-def _seen(profile: CostProfile) -> str:
-    sha256 = profile.evidence.sha256[:12] if profile.evidence else "unknown"
-    return f"{profile.device}/{profile.workload} {sha256}"
 
 
 def _dropped(table: ProfileTable, references: Sequence[ProfileTable], kept: Sequence[ProfileTable]) -> tuple[str, ...]:
