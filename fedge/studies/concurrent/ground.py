@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedge.concurrency.pair import Pair
@@ -12,7 +12,7 @@ from fedge.costs.profiles import CostProfile, load_calibrated
 from fedge.costs.record import load_inference
 from fedge.devices.catalogue import load_catalogue
 from fedge.errors import BadInput
-from fedge.evaluation.knowledge import Background, background_of, board_of, maxn_of
+from fedge.evaluation.knowledge import background_of, board_of, maxn_of, told_of
 from fedge.physics.knowledge import Knowledge
 from fedge.strategies import Ground
 from fedge.types import DeviceSpec, PowerMode, ProfileTable
@@ -20,7 +20,7 @@ from fedge.types import DeviceSpec, PowerMode, ProfileTable
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Known:
-    """A strategy's ground, and the calibrated tables that its priors saw: ``device/workload [batch] sha256[:12]``."""
+    """A strategy's ground, and the tables that its priors saw, named as ``Background`` does."""
 
     ground: Ground
     priors: tuple[str, ...]
@@ -34,33 +34,32 @@ def known_of(
 ) -> Known:
     """What may be known of the pair of these tables.
 
-    Left out for each job are all calibrated profiles, of training and of inference and on any board, that bear the name
-    of its workload, or were fitted to one of its tables (by SHA-256), and then all of the name under which that table
-    was calibrated. ``calibrated`` defaults to what ships and may hold both kinds.
+    Left out for both jobs are all calibrated profiles, of training and of inference and on any board, that bear the
+    name of one job's workload, or were fitted to one of its tables (by SHA-256), and then all of the name under which
+    that table was calibrated. ``calibrated`` defaults to what ships and may hold both kinds.
     """
     profiles = (*load_calibrated(), *load_inference()) if calibrated is None else tuple(calibrated)
-    usable = unseen(infer, profiles)
-    training = None if train is None else _training(train, unseen((train,), profiles), usable)
+    jobs = (*([] if train is None else [train]), *infer)
+    usable = unseen(jobs, profiles)
+    training = None if train is None else background_of(train, without=_names(jobs, profiles), calibrated=profiles)
     inference = tuple(_inference(table, usable) for table in sorted(infer, key=lambda table: table.batch_size))
     ground = Ground(
         pair.modes, pair.batch_sizes, None if training is None else training.knowledge, inference if pair.infers else ()
     )
     of_training = () if training is None else training.prior_tables
-    return Known(ground, (*of_training, *_named(p for p in usable if p.kind == "infer" and infer)))
+    return Known(ground, tuple(dict.fromkeys([*of_training, *told_of(usable if ground.infer else ())])))
 
 
-def unseen(tables: Iterable[ProfileTable], profiles: Sequence[CostProfile]) -> tuple[CostProfile, ...]:
+def unseen(tables: Sequence[ProfileTable], profiles: Sequence[CostProfile]) -> tuple[CostProfile, ...]:
     """Those of the profiles that neither bear the name of a table's workload nor ever saw one of the tables."""
-    tables = list(tables)
-    sums = {table.sha256 for table in tables}
-    saw = {profile.workload for profile in profiles if profile.evidence and profile.evidence.sha256 in sums}
-    names = saw | {table.workload for table in tables}
+    names = _names(tables, profiles)
     return tuple(profile for profile in profiles if profile.workload not in names)
 
 
-def _training(table: ProfileTable, own: Sequence[CostProfile], beside: Sequence[CostProfile]) -> Background:
-    """What is known of training: nothing of it, and of inference nothing of the job beside it either."""
-    return background_of(table, calibrated=[profile for profile in own if profile.kind == "train" or profile in beside])
+def _names(tables: Sequence[ProfileTable], profiles: Sequence[CostProfile]) -> tuple[str, ...]:
+    """The tables' workloads, also under the names by which they were calibrated."""
+    sums, names = {table.sha256 for table in tables}, {table.workload for table in tables}
+    return tuple({*names, *(p.workload for p in profiles if p.evidence and p.evidence.sha256 in sums)})
 
 
 def _inference(table: ProfileTable, usable: Sequence[CostProfile]) -> Knowledge:
@@ -87,10 +86,3 @@ def _like(maxn: PowerMode) -> DeviceSpec:
 
 def _knobs(mode: PowerMode) -> tuple[float, ...]:
     return (mode.cores, mode.cpu_mhz, mode.gpu_mhz, mode.mem_mhz)
-
-
-def _named(profiles: Iterable[CostProfile]) -> tuple[str, ...]:
-    return tuple(
-        f"{p.device}/{p.workload} infer b{p.batch_size} {p.evidence.sha256[:12] if p.evidence else 'unknown'}"
-        for p in profiles
-    )

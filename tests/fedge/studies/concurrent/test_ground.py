@@ -55,6 +55,38 @@ def test_a_profile_of_the_jobs_changes_nothing_that_is_believed(name: str) -> No
         assert all(np.array_equal(x.time, y.time) for x, y in zip(a.priors, b.priors, strict=True))
 
 
+def _worse(profile: CostProfile) -> CostProfile:
+    return replace(profile, coefficients=replace(profile.coefficients, time=profile.coefficients.time + 1.0))
+
+
+def test_what_is_believed_of_training_saw_nothing_of_the_inference_beside_it() -> None:
+    jobs = pair(), table("vit-b16-cifar10", 32), [table("mobilenetv3l-gld23k", 16)]
+    spoilt = [_worse(p) if (p.kind, p.workload) == ("infer", "mobilenetv3l-gld23k") else p for p in EVERY]
+    honest, other = (known_of(*jobs, profiles).ground.train for profiles in (EVERY, spoilt))
+    assert honest is not None
+    assert other is not None
+    for x, y in zip(honest.priors, other.priors, strict=True):
+        assert np.array_equal(x.time, y.time)
+
+
+@pytest.mark.parametrize(("train", "infer"), [(None, "resnet50-imagenet"), ("vit-b16-cifar10", "mobilenetv3l-gld23k")])
+def test_a_table_that_moves_what_is_believed_is_named_once(train: str | None, infer: str) -> None:
+    served = [table(infer, size) for size in (1, 4, 16, 32, 64)]
+    trained = None if train is None else table(train)
+    honest = known_of(pair(), trained, served, EVERY)
+    believed = [*([] if honest.ground.train is None else [honest.ground.train]), *honest.ground.infer]
+    for profile in EVERY:
+        found = known_of(pair(), trained, served, [_worse(p) if p is profile else p for p in EVERY]).ground
+        again = [*([] if found.train is None else [found.train]), *found.infer]
+        moved = any(
+            not np.array_equal(x.time, y.time)
+            for a, b in zip(believed, again, strict=True)
+            for x, y in zip(a.priors, b.priors, strict=True)
+        )
+        assert moved == any(profile.evidence and profile.evidence.sha256[:12] in name for name in honest.priors)
+    assert len(set(honest.priors)) == len(honest.priors)
+
+
 def test_what_the_priors_saw_is_named() -> None:
     seen = known_of(pair(), table("yolov8n-coco"), [table("resnet50-imagenet", 4)], EVERY).priors
     assert any("resnet18-imagenet" in name for name in seen)
