@@ -110,7 +110,7 @@ def as_data(facts: Facts) -> dict[str, Any]:
         "label": facts.predictions_label,
         "held_out": about["held_out"],
         "spread": {"time": asdict(facts.time_spread), "power": asdict(facts.power_spread)},
-        "prior": {"workloads": facts.priors, "tables": about["prior_tables"], "used": meaning is not None},
+        "prior": {"beliefs": facts.priors, "tables": about["prior_tables"], "used": meaning is not None},
         "references": [asdict(reference) for reference in facts.references],
         "idle_w": about["idle"],
         "candidates": {"modes": facts.candidates, "from": about["candidates"]},

@@ -169,10 +169,14 @@ def facts_lines(facts: Facts) -> Iterator[tuple[str, str]]:
 
 
 def _prior(about: About) -> str:
-    tables = about.prior_tables
-    if not tables:
+    seen = about.prior_tables
+    if not seen:
         return "none"
-    return f"{len(tables)} table{'s' * (len(tables) > 1)} of other workloads (calibrated): {', '.join(tables)}"
+    timed = sum(name.endswith(" timed steps") for name in seen)
+    tables = len(seen) - timed
+    counted = f"{tables} table{'s' * (tables != 1)} of other workloads (calibrated)"
+    besides = f" and the timed steps of {timed} network{'s' * (timed != 1)}" if timed else ""
+    return f"from {counted}{besides}: {', '.join(seen)}"
 
 
 def _spread(spread: Spread) -> str:

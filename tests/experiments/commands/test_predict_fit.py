@@ -65,7 +65,7 @@ def test_json_holds_the_same_and_nothing_else_is_printed(table, out, capsys):
     assert told["held_out"]["modes"] == 116
     assert 0 < told["held_out"]["time_mape"] < 0.3
     assert len(told["measured"]) == 10
-    assert len(told["prior"]["tables"]) == told["prior"]["workloads"] > 0
+    assert len(told["prior"]["tables"]) == told["prior"]["beliefs"] > 0
 
 
 def test_without_a_number_all_rows_are_learnt_from(table, out, capsys):

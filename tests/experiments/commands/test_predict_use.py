@@ -42,7 +42,7 @@ def model(label: str = "measured", rows: tuple[int, ...] = ROWS) -> Model:
         origin=origin,
         candidates="the table's modes",
         idle=Figure(5.0, "estimated", "a guess"),
-        prior_tables=("other/net2 0123456789ab",),
+        prior_tables=("other/net2 0123456789ab", "tx2/net3 timed steps"),
         held_out=HeldOut(624, 0.04, 0.02, 0.9, 0.93),
     )
     seen = tuple(Measurement(modes[i], 40, float(seconds[i]), float(watts[i])) for i in rows)
@@ -71,7 +71,7 @@ def test_show_tells_where_each_thing_comes_from(path, capsys):
 
     said = " ".join(capsys.readouterr().out.split())
     assert "6 of 630 modes of net.csv (measured), picked by random" in said
-    assert "1 table of other workloads (calibrated): other/net2 0123456789ab" in said
+    assert "from 1 table of other workloads (calibrated) and the timed steps of 1 network: other/net2 0123" in said
     assert "idle 5.00 W at MAXN (estimated)" in said
     assert "630: the table's modes" in said
     assert "time 4.0 %, power 2.0 %, mean over the 624 modes not profiled; 90 % intervals hold 90 % and 93 %" in said
