@@ -15,6 +15,7 @@ from experiments.commands import characterise_output as output
 from experiments.commands.characterise_summary import count, tell
 from fedge.characterisation.plans import boards
 from fedge.characterisation.plans.lasting import left_s, roughly_s
+from fedge.characterisation.plans.modes import MAXN
 from fedge.characterisation.plans.naming import described
 from fedge.characterisation.plans.plan import Plan
 from fedge.characterisation.plans.reading import Understood, understand
@@ -48,6 +49,8 @@ def characterise(path: Path, out: Path | None, as_json: bool, again: bool = Fals
             journal.past.tries.clear()
         before = len(journal.past.done)
         output.write_plan(out, asked)
+        if assumed := _assumed(asked):
+            _say(assumed)
         _measure(asked.plan, rigs, journal, out)
         result = read_result(out)
         written = _follow(result)
@@ -82,6 +85,15 @@ def list_points(path: Path, out: Path | None, as_json: bool) -> None:
     done, skipped = (sum(row["state"] == state for row in rows) for state in ("done", "skipped"))
     known_of = f"{f', {done} of them done in {out}' if done else ''}{f', {skipped} skipped' if skipped else ''}"
     typer.echo(f"{count(len(rows), 'point')}{known_of}{about}{spread}")
+    if assumed := _assumed(asked):
+        typer.echo(assumed)
+
+
+def _assumed(asked: Understood) -> str:
+    """Which mode a plan that says none is measured in; empty where it says one, or nothing can be set."""
+    modes = {boards.device_of(name) or name: own.get(MAXN) for name, own in asked.modes.items()}
+    shown = ", ".join(f"{mode} on {name}" for name, mode in modes.items() if mode is not None)
+    return f"the plan names no mode: every point is at MAXN ({shown})" if shown and not asked.mode_said else ""
 
 
 def rigs_of(plan: Plan, folder: Path, path: Path) -> dict[str, Rig]:

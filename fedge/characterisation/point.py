@@ -29,6 +29,8 @@ KNOBS = (
 
 PREFETCH = 2
 """Batches that a loader worker makes ahead, unless a plan says otherwise: PyTorch's own."""
+STORAGE = "default"
+"""What the storage is called of a plan that names none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,7 @@ class Point:
     workers: int = 0
     prefetch: int = PREFETCH
     pinned: bool = False
-    storage: str = "default"
+    storage: str = STORAGE
     """The name of one of the plan's storages."""
     cache: Cache = "dropped"
     """``dropped``: before the first epoch, later epochs find what it left; ``warm``: every file was read before."""

@@ -86,7 +86,8 @@ def _section(settings: Sequence[Setting], knob: str, metered: bool) -> Section:
         some = _Some(drawn, basis, str(place or ""), drawn[0].settings[0].point.workload if len(apart) > 1 else "")
         charts += [chart for one in quantities if (chart := _chart(some, one)) is not None]
     shown = [family for drawn in apart for family in drawn]
-    words = [f"With 95 % intervals. The first line's other knobs: {escape(held(shown[0]))}."]
+    whose = "The first line's other" if len(every) > 1 else "The other"
+    words = [f"With 95 % intervals. {whose} knobs: {escape(held(shown[0], settings))}."]
     if len(shown) < len(every):
         words.append(f"{len(shown)} of {len(every):,} lines are drawn: those nearest to the plan's base.")
     if not metered:

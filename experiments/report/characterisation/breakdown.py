@@ -90,7 +90,7 @@ def legend(settings: Sequence[Setting]) -> str:
 def _chart(settings: Sequence[Setting], knob: str) -> Chart:
     families = families_of(settings, knob)
     views, shown = _views(families)
-    words = [f"First group: {escape(held(families[0]))}."]
+    words = [f"{'First group' if len(families) > 1 else 'All'}: {escape(held(families[0], settings))}."]
     if knob in {"storage", "cache"} and first_apart(settings):
         words.append("The first epoch, which fills the page cache, is drawn further below.")
     if shown < len(families):

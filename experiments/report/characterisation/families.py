@@ -19,6 +19,7 @@ from experiments.report.characterisation.names import (
     value_word,
 )
 from experiments.report.characterisation.settings import Setting
+from fedge.characterisation.point import Point
 from fedge.types import PowerMode
 
 AXES = (
@@ -41,6 +42,8 @@ COMPARED = frozenset({"board", "workload", "kind"})
 """What families may differ in without being further from the reference: it is what one compares."""
 FIRST = ("dropped", "train", "bare", False)
 """Values from which one compares."""
+QUIET = ("pinned", "storage", "runtime", "dvfs")
+"""Knobs that are told of only where a sweep has them at another value than the usual one."""
 SAME = "all else the same"
 """The name of a family that is nowhere away from the reference, where only what is away is named."""
 MOST_NAMED = 2
@@ -138,21 +141,6 @@ def _rank(family: Family) -> tuple[int, int, bool, str]:
     return family.distance, -len(family.settings), not usual, family.name
 
 
-def _family(group: Sequence[Setting], axis: str, varied: set[str]) -> Family:
-    """Named by what is compared, where there are several, and by what is not at the reference."""
-    first = group[0]
-    knobs = {name: value for name, value in knobs_of(first.point).items() if name not in _own(axis)}
-    away = [name for name, value in knobs.items() if name not in COMPARED and value != first.reference[name]]
-    words = [
-        value_word(name, knobs[name]) for name in ("workload", "board", "kind") if name in knobs and name in varied
-    ]
-    phrases = [value_phrase(name, knobs[name]) for name in away]
-    preset = value_name(first, "mode")
-    if "/" not in preset and any(name in MODE_PARTS for name in away):
-        phrases = [preset, *(value_phrase(name, knobs[name]) for name in away if name not in MODE_PARTS)]
-    return Family(axis, ", ".join([*words, *phrases]) or SAME, _ordered(group, axis), len(away))
-
-
 def similar(families: Sequence[Family]) -> tuple[tuple[Family, ...], ...]:
     """The families, apart by workload where their epochs are so unlike that one axis would hide some of them."""
     if len({family.settings[0].point.workload for family in families}) < 2 or families[0].axis == "workload":
@@ -187,12 +175,20 @@ def _ordered(group: Sequence[Setting], axis: str) -> tuple[Setting, ...]:
     return tuple(sorted(group, key=lambda one: (along(one, axis) not in FIRST, str(along(one, axis)))))
 
 
-def held(family: Family) -> str:
-    """What every knob that is not compared is at in the family, in one line."""
-    point = family.settings[0].point
+def held(family: Family, settings: Sequence[Setting]) -> str:
+    """What the knobs that are not compared are at in the family, in one line, among all ``settings``.
+
+    What nobody turned away from its usual value is no setting that anybody chose, and is left out.
+    """
+    first = family.settings[0]
     skipped = {family.axis, *COMPARED, *(MODE_PARTS if family.axis == "mode" else ())}
-    shown = [(name, value) for name, value in knobs_of(point).items() if name not in skipped and value is not None]
-    return ", ".join(value_phrase(name, value) for name, value in shown)
+    usual = knobs_of(Point("", ""))
+    every = [knobs_of(one.point) for one in settings]
+    silent = {name for name in QUIET if all(knobs[name] == usual[name] for knobs in every)}
+    if family.axis != "workers" and not first.point.workers:
+        silent.add("prefetch")
+    known = {name: value for name, value in knobs_of(first.point).items() if value is not None}
+    return ", ".join(value_phrase(name, value) for name, value in known.items() if name not in skipped | silent)
 
 
 def short_names(settings: Sequence[Setting]) -> dict[str, str]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from fedge.characterisation.point import Point
+from fedge.characterisation.point import STORAGE, Point
 from fedge.errors import BadInput
 from fedge.types import PowerMode
 
@@ -103,7 +103,8 @@ def knobs_of(point: Point) -> dict[str, Any]:
 def whole_word(point: Point) -> str:
     """The whole setting in one line."""
     mode = [] if point.mode is None else [str(point.mode)]
-    plain = ("batch_size", "workers", "prefetch", "storage", "cache")
+    ahead, named = point.workers > 0, point.storage != STORAGE
+    plain = ("batch_size", "workers", *(("prefetch",) if ahead else ()), *(("storage",) if named else ()), "cache")
     switches = [TITLES[name] for name in ("pinned", "dvfs") if getattr(point, name)]
     runtime = [] if point.runtime == "bare" else [point.runtime]
     words = [point.board, point.workload, KINDS[point.kind], *mode]

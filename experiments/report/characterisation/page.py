@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 
@@ -24,6 +26,7 @@ from experiments.report.chart import Section
 from experiments.report.page import html_page
 from fedge.telemetry import run_folder
 
+PERCENT = re.compile(r"(?<=\d) %")
 WITHOUT_WORKERS = (
     "Seconds per epoch. Stall is how long training waits for its batch; without workers that is the making of the "
     "batch itself. The table below has every point."
@@ -46,11 +49,22 @@ def sections(told: Told) -> list[Section]:
     spoken = [findings.section(told.findings, names, points), advice.section(told.advice, names, points)]
     shown = _pictures(told) if told.settings else []
     missing = rows.left_out(told)
-    return [*spoken, *shown, rows.section(told), *([missing] if missing else [])]
+    return [*map(_unbroken, [*spoken, *shown]), rows.section(told), *([missing] if missing else [])]
+
+
+def _unbroken(section: Section) -> Section:
+    """No line of its sentences and titles begins with a percent sign; tables are left as they are, to be copied."""
+    charts = tuple(replace(chart, title=_joined(chart.title)) for chart in section.charts)
+    return replace(section, charts=charts, html=section.html if charts else _joined(section.html))
+
+
+def _joined(words: str) -> str:
+    return PERCENT.sub("\N{NO-BREAK SPACE}%", words)
 
 
 def _pictures(told: Told) -> list[Section]:
     finished = told.finished
+    energy = plane.section(told.settings)
     return [
         Section(
             "Where the time goes",
@@ -58,7 +72,7 @@ def _pictures(told: Told) -> list[Section]:
             breakdown.breakdowns(told.settings),
         ),
         *against.sections(told.settings, told.metered),
-        plane.section(told.settings),
+        *([energy] if energy else []),
         timeline.section(told.settings, finished, told.result.plan.course.discard),
         strips.section(told.settings, finished),
         scatter.section(told.variability),

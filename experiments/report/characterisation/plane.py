@@ -36,12 +36,12 @@ class _Style:
     joules: Scale
 
 
-def section(settings: Sequence[Setting]) -> Section:
-    """The plane with a menu of what was run where; a sentence where nobody metered power."""
+def section(settings: Sequence[Setting]) -> Section | None:
+    """The plane with a menu of what was run where; None where nobody metered power, as the page's head says."""
     title = "Time and energy"
     both = [one for one in settings if one.value("energy_j") is not None]
     if not both:
-        return Section(title, "Nobody metered power, so there is no energy to hold against time.", ())
+        return None
     groups: dict[Group, list[Setting]] = {}
     for one in both:
         groups.setdefault((one.point.workload, one.point.board, one.point.kind), []).append(one)

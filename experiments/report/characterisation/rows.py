@@ -85,7 +85,7 @@ def _row(one: PointStats, shown: Sequence[str], *, repeats: bool, metered: bool)
         Cell(f'<code id="{anchor(point.key)}">{point.key}</code>'),
         text(point.board),
         *(_knob(name, point) for name in shown),
-        *((measured(str(point.repeat), point.repeat),) if repeats else ()),
+        *((measured(str(point.repeat + 1), point.repeat + 1),) if repeats else ()),
         _mean(one.e2e_s, "s"),
         _half(one.e2e_s),
         _mean(one.stall_s, "s"),
@@ -157,6 +157,6 @@ def names_by_key(told: Told, short: Mapping[str, str]) -> dict[str, str]:
     names = {}
     for setting in told.settings:
         for one in setting.repeats:
-            repeat = f", repeat {one.point.repeat}" if len(setting.repeats) > 1 else ""
+            repeat = f", repeat {one.point.repeat + 1}" if len(setting.repeats) > 1 else ""
             names[one.key] = f"{short[setting.key]}{repeat}"
     return names

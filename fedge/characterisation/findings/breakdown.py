@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedge.characterisation.findings.draft import Clause, Draft
-from fedge.characterisation.findings.words import change, counted, seconds
+from fedge.characterisation.findings.words import counted, seconds, share
 from fedge.characterisation.judging.estimate import Estimate
 from fedge.characterisation.judging.pooling import Pooled, by_workload
+from fedge.characterisation.judging.ratios import ratio
 from fedge.characterisation.judging.setting import in_words, telling
 from fedge.characterisation.judging.statistics import PointStats
 from fedge.characterisation.point import Point
@@ -29,25 +30,35 @@ def where_time_goes(points: Sequence[Pooled]) -> list[Draft]:
         among = [one.point for one in group]
         fastest = min(group, key=lambda one: one.stats.e2e_s.value / one.stats.samples)
         waiting = max(group, key=lambda one: one.stats.stall_s.value / one.stats.e2e_s.value)
-        found.append(_goes(fastest, "At the fastest setting{aside} an" if len(group) > 1 else "An", among, 1.0))
+        rivals = _rivals(fastest, [one for one in group if one is not fastest])
+        which = "At the fastest setting{aside} an" if len(group) > 1 else "An"
+        found.append(_goes(fastest, which, among, 1.0, rivals))
         if waiting is not fastest and _share(waiting.stats, "stall_s").value >= MUCH_STALL:
             found.append(_goes(waiting, "At the setting that waits most{aside} an", among, DESCRIBED))
     return found
 
 
-def _goes(one: Pooled, which: str, among: Sequence[Point], weight: float) -> Draft:
+def _rivals(fastest: Pooled, others: Sequence[Pooled]) -> str:
+    """How many others are not certainly slower, in words; empty where all are."""
+    own = fastest.stats
+    compared = [ratio(one.stats.e2e_s.times(own.samples / one.stats.samples), own.e2e_s) for one in others]
+    alike = sum(one is None or one.low <= 1.0 for one in compared)
+    return f"{counted(alike, 'other')} may be as fast" if alike else ""
+
+
+def _goes(one: Pooled, which: str, among: Sequence[Point], weight: float, rivals: str = "") -> Draft:
     stats = one.stats
     shares = {name: _share(stats, name) for name in _PARTS}
     order = sorted(shares, key=lambda name: -shares[name].value)
     largest = order[0]
     bound = f"is {_BOUND[largest]}-bound:" if shares[largest].low > 0.5 else "has"
-    apart = telling(stats.point, among)
-    figures = tuple(change(max(shares[name].value, 0.0), _PARTS[name]) for name in order[:SHOWN])
+    aside = "; ".join(words for words in (telling(stats.point, among), rivals) if words)
+    figures = tuple(share(shares[name], _PARTS[name]) for name in order[:SHOWN])
     of = f"{counted(len(one.points), 'point')} of {counted(len(stats.epochs), 'epoch')}"
     return Draft(
-        clauses=(Clause(f"{which} epoch {bound}", figures, aside=f" ({apart})" if apart else "", form="share"),),
+        clauses=(Clause(f"{which} epoch {bound}", figures, aside=f" ({aside})" if aside else "", form="share"),),
         evidence=(
-            *(_evidence(stats, name, share) for name, share in shares.items()),
+            *(_evidence(stats, name, part) for name, part in shares.items()),
             f"{counted(stats.minibatches, 'minibatch')}, {of}: {in_words(stats.point)}.",
         ),
         strength=weight * shares["stall_s"].value if largest == "stall_s" else COMPUTES * shares[largest].value,
@@ -60,9 +71,9 @@ def _goes(one: Pooled, which: str, among: Sequence[Point], weight: float) -> Dra
     )
 
 
-def _evidence(stats: PointStats, name: str, share: Estimate) -> str:
+def _evidence(stats: PointStats, name: str, of_epoch: Estimate) -> str:
     part, whole = seconds(getattr(stats, name).value), seconds(stats.e2e_s.value)
-    return f"{_PARTS[name].capitalize()}: {part} of {whole} per epoch, {_range(share)} (95 %), {stats.label}."
+    return f"{_PARTS[name].capitalize()}: {part} of {whole} per epoch, {_range(of_epoch)} (95 %), {stats.label}."
 
 
 def _share(stats: PointStats, name: str) -> Estimate:
@@ -70,7 +81,7 @@ def _share(stats: PointStats, name: str) -> Estimate:
     return getattr(stats, name).times(1.0 / stats.e2e_s.value)  # type: ignore[no-any-return]
 
 
-def _range(share: Estimate) -> str:
-    if not share.bounded:
+def _range(of_epoch: Estimate) -> str:
+    if not of_epoch.bounded:
         return "of unknown scatter"
-    return f"{100 * max(share.low, 0):.1f} to {100 * min(share.high, 1):.1f} %"
+    return f"{100 * max(of_epoch.low, 0):.1f} to {100 * min(of_epoch.high, 1):.1f} %"

@@ -12,8 +12,8 @@ from fedge.characterisation.judging.effects import worst
 
 ALIKE = 3.0
 """Findings are joined where the strongest is at most so many times as strong as the weakest; chosen by us."""
-EVIDENCE = 4
-"""So much of the evidence of each finding that is joined is kept; chosen by us."""
+EVIDENCE = 8
+"""So much of the evidence of each finding that is joined is kept: as many figures as a title may have; by us."""
 
 
 def joined(drafts: Sequence[Draft], everything: Everything) -> list[Draft]:

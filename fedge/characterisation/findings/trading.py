@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fedge.characterisation.findings.draft import Clause, Draft
-from fedge.characterisation.findings.words import change, figure_in_words, interval, seconds, turning
+from fedge.characterisation.findings.words import certain_change, counted, figure_in_words, interval, seconds, turning
 from fedge.characterisation.judging.effects import LEAST_CHANGE, label_of, worst
 from fedge.characterisation.judging.estimate import Estimate
-from fedge.characterisation.judging.plane import Plane, plane_of
+from fedge.characterisation.judging.plane import Plane, apart, plane_of
 from fedge.characterisation.judging.pooling import Pooled, by_workload
 from fedge.characterisation.judging.ratios import ratio
 from fedge.characterisation.judging.setting import MODE_KNOBS, held, telling
@@ -80,7 +80,7 @@ def _figure(one: Pooled, name: str) -> str:
 
 def _cheaper(top: Pooled, cheapest: Pooled, joules: Estimate, times: Estimate) -> Draft:
     sure = (times.low > 1.0 or times.high < 1.0) and abs(times.value - 1.0) >= LEAST_CHANGE
-    figures = [change(joules.value, "energy_j"), *([change(times.value, "e2e_s")] if sure else [])]
+    figures = [certain_change(joules, "energy_j"), *([certain_change(times, "e2e_s")] if sure else [])]
     unsure = Clause("The epoch's time", said="changes by {aside}", aside=interval(times))
     return _draft(
         "energy",
@@ -151,11 +151,16 @@ def _plane(plane: Plane) -> Draft:
     )
     none = f"Of {count} settings none", "certainly takes more time and more energy than another"
     subject, said = one if beaten else none
+    alike = sum(not apart(each, knee) for each in plane.settings if each is not knee)
     return _draft(
         "plane",
         [knee, *(plane.settings[i] for i in plane.front if i != plane.knee)],
         clauses=(
-            Clause("The best compromise of time and energy (the knee of the front)", said=f"is {name[plane.knee]}"),
+            Clause(
+                "The best compromise of time and energy (the knee of the front)",
+                said=f"is {name[plane.knee]}{{aside}}",
+                aside=f" ({counted(alike, 'other')} cannot be told from it)" if alike else "",
+            ),
             Clause(subject, said=said),
         ),
         evidence=(
@@ -207,7 +212,7 @@ def _pipelined(alone: Pooled, best: Pooled, joules: Estimate) -> Draft:
         "pipelining",
         (alone, best),
         clauses=(
-            Clause(f"Loading beside the {work}{{aside}}", (change(joules.value, "energy_j"),), aside=f" ({workers})"),
+            Clause(f"Loading beside the {work}{{aside}}", (certain_change(joules, "energy_j"),), aside=f" ({workers})"),
         ),
         evidence=(
             f"The energy: {figures}, so {interval(joules)} (95 %).",

@@ -18,7 +18,7 @@ from fedge.characterisation.findings.draft import Clause, Draft, uncapital
 from fedge.characterisation.findings.words import (
     QUANTITIES,
     WHOLE,
-    change,
+    certain_change,
     changes,
     evidence,
     interval,
@@ -90,10 +90,12 @@ def _about(knob: str, settings: dict[str, Chain], spans: dict[str, Chain]) -> Dr
     whole = span.get((next(iter(chain))[0], list(chain)[-1][1]), {}) if knob in ORDERED else {}
     shown = [e for step in steps for e in step.values() if e.quantity in (*_spoken(knob), "e2e_s")]
     far = [e for step in span.values() for e in step.values() if e.quantity in _spoken(knob)]
+    in_title = [e for step in ([whole] if _is_of_whole(knob, whole) else steps[:SHOWN]) for e in told(step, knob)]
+    told_first = sorted([*far, *shown], key=lambda e: e not in in_title)
     weight = CLOCKS_COUNT if knob in MODE_KNOBS else 1.0
     return Draft(
         clauses=tuple(_clauses(knob, chain, steps, whole)),
-        evidence=(*map(evidence, (*far, *shown)), *_elsewhere(knob, steps[0], [own for _, own in chains[1:]])),
+        evidence=(*map(evidence, told_first), *_elsewhere(knob, steps[0], [own for _, own in chains[1:]])),
         strength=weight * max(map(_strength, [*steps, *([whole] if whole else [])])),
         kind=KIND_OF.get(knob, knob),
         points=tuple(dict.fromkeys(key for effect in shown for key in effect.points)),
@@ -117,9 +119,14 @@ def told(step: Step, knob: str) -> list[Effect]:
     return [one for one in certain if one.quantity != "e2e_s" or one.before_value not in firsts]
 
 
+def _is_of_whole(knob: str, whole: Step) -> bool:
+    """Whether the title is of the knob's first value against its last; of workers it is of every step."""
+    return knob != "workers" and bool(whole) and bool(told(whole, knob))
+
+
 def _clauses(knob: str, chain: Chain, steps: Sequence[Step], whole: Step) -> list[Clause]:
     """What a title says; one clause at least."""
-    if knob != "workers" and whole and told(whole, knob):
+    if _is_of_whole(knob, whole):
         (span,) = _clause(knob, whole, first=True)
         return [replace(span, general=GENERAL.get(knob, "")), *_least_energy(knob, list(chain.values()))]
     if knob in GENERAL and len(chain) == 1 and told(steps[0], knob):
@@ -136,7 +143,7 @@ def _clause(knob: str, step: Step, *, first: bool) -> list[Clause]:
     subject = turning(knob, effect.before, effect.after)
     certain = told(step, knob)
     if certain:
-        own = Clause(subject, tuple(change(one.ratio.value, one.quantity) for one in certain))
+        own = Clause(subject, tuple(certain_change(one.ratio, one.quantity) for one in certain))
         later = knob == "storage" and "e2e_s" in step and step["e2e_s"].nothing and step["e2e_s"] not in certain
         return [own, *([Clause("Later epochs", said="take the same time")] if later else [])]
     if does_nothing(step):
@@ -203,7 +210,7 @@ def _elsewhere(knob: str, step: Step, others: Sequence[Chain]) -> tuple[str, ...
 def _briefly(step: Step, knob: str) -> str:
     certain = told(step, knob)
     if certain:
-        return f"it {changes([change(one.ratio.value, one.quantity) for one in certain])}"
+        return f"it {changes([certain_change(one.ratio, one.quantity) for one in certain])}"
     if does_nothing(step):
         return "it changes nothing"
     _, said, aside = _unclear(step)

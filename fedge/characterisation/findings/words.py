@@ -29,12 +29,16 @@ WHOLE = ("e2e_s", "sample_s", "energy_j", "sample_j")
 _ORDINALS = ("zeroth", "first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
 MANY_TIMES = 2.0
 """From this factor on it is said as "2.3 times", not in percent."""
+VAGUE = 3.0
+"""A change that may be so many times as large at one end of its interval as at the other is told as the interval."""
+VAGUE_SHARE = 0.2
+"""So is a part of an epoch whose interval is wider than this; both chosen by us."""
 
 
 def percent(part: float) -> str:
     """Of a part of 1: "67 %"; below 1 % one decimal."""
     value = 100.0 * abs(part)
-    return f"{value:.1f} %" if value < 0.95 else f"{value:.0f} %"
+    return f"{value:.1f} %" if 0 < value < 0.95 else f"{value:.0f} %"
 
 
 def figure_in_words(value: float, quantity: str) -> str:
@@ -72,6 +76,20 @@ class Change:
 def change(ratio: float, quantity: str) -> Change:
     """A single one."""
     return Change(quantity, ratio, ratio)
+
+
+def certain_change(ratio: Estimate, quantity: str) -> Change:
+    """One figure, or, where the interval says hardly more than the direction, the interval."""
+    nearest, farthest = sorted((abs(ratio.low - 1.0), abs(ratio.high - 1.0)))
+    if not ratio.bounded or farthest <= VAGUE * nearest:
+        return change(ratio.value, quantity)
+    return Change(quantity, max(ratio.low, 0.0), ratio.high)
+
+
+def share(part: Estimate, what: str) -> Change:
+    """A part of a whole: one figure, or, where that is not known within ``VAGUE_SHARE``, the interval."""
+    value, low, high = (min(max(one, 0.0), 1.0) for one in (part.value, part.low, part.high))
+    return Change(what, low, high) if part.bounded and high - low > VAGUE_SHARE else change(value, what)
 
 
 def changes(found: Sequence[Change]) -> str:

@@ -44,16 +44,26 @@ def plane_of(points: Sequence[Pooled]) -> Plane | None:
     return Plane(settings, tuple(front.tolist()), beaten, knee)
 
 
+def apart(one: Pooled, other: Pooled) -> bool:
+    """Whether their times per sample, or their energies, certainly differ."""
+    return any(
+        found is not None and (found.low > 1.0 or found.high < 1.0) for found in _compared(one.stats, other.stats)
+    )
+
+
 def _beater(settings: Sequence[Pooled], front: Sequence[int], row: int) -> int | None:
     """Of the front, the first that certainly beats it in both."""
     own = settings[row].stats
     for other in front:
-        stats = settings[other].stats
-        per = own.samples / stats.samples
-        compared = (ratio(stats.e2e_s.times(per), own.e2e_s), ratio(_joules(stats), _joules(own)))
-        if all(one is not None and one.high < 1.0 for one in compared):
+        if all(one is not None and one.high < 1.0 for one in _compared(settings[other].stats, own)):
             return other
     return None
+
+
+def _compared(stats: PointStats, own: PointStats) -> tuple[Estimate | None, Estimate | None]:
+    """Time and energy per sample, by those of ``own``."""
+    per = own.samples / stats.samples
+    return ratio(stats.e2e_s.times(per), own.e2e_s), ratio(_joules(stats), _joules(own))
 
 
 def _joules(stats: PointStats) -> Estimate:

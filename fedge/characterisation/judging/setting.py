@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from fedge.characterisation.point import KNOBS, Point
+from fedge.characterisation.point import KNOBS, STORAGE, Point
 from fedge.types import PowerMode
 
 Value = str | int | float | bool
@@ -82,7 +82,7 @@ def _words(point: Point) -> dict[str, str]:
         "workers": "1 worker" if point.workers == 1 else f"{point.workers or 'no'} workers",
         "prefetch": f"prefetch {point.prefetch}" if point.workers and point.prefetch != 2 else "",
         "pinned": "pinned memory" if point.pinned else "",
-        "storage": point.storage if point.storage != "default" else "",
+        "storage": point.storage if point.storage != STORAGE else "",
         "cache": f"{point.cache} cache",
         "runtime": point.runtime if point.runtime != "bare" else "",
         "dvfs": "DVFS on" if point.dvfs else "",

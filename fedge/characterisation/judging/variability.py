@@ -33,7 +33,7 @@ class Variability:
     """``e2e_s`` or ``energy_j``."""
     values: tuple[float, ...]
     names: tuple[str, ...]
-    """Of each value: the repeat, or the board."""
+    """Of each value: the repeat, from 1 on, or the board."""
     cv: float
     """Standard deviation by mean (coefficient of variation)."""
     spread: float
@@ -52,7 +52,7 @@ def variability(stats: Sequence[PointStats]) -> tuple[Variability, ...]:
     for point, boards in settings.items():
         for quantity in QUANTITIES:
             for board, own in boards.items():
-                found += _spread("within", board, point, quantity, {str(one.point.repeat): [one] for one in own})
+                found += _spread("within", board, point, quantity, {str(one.point.repeat + 1): [one] for one in own})
             found += _spread("between", point.board, point, quantity, boards)
     return tuple(found)
 

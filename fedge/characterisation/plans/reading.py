@@ -27,11 +27,10 @@ from fedge.characterisation.plans.schema import (
     with_count,
 )
 from fedge.characterisation.plans.sweeping import crossed, ordered
-from fedge.characterisation.point import KNOBS, Point
+from fedge.characterisation.point import KNOBS, STORAGE, Point
 from fedge.errors import BadInput, UnknownName
 from fedge.types import DeviceSpec, PowerMode
 
-DEFAULT = "default"
 MOST_POINTS = 20_000
 """More is a slip of the pen; chosen by us."""
 SpecOf = Callable[[str], DeviceSpec | None]
@@ -43,6 +42,8 @@ class Understood:
 
     plan: Plan
     modes: Mapping[str, Mapping[str, PowerMode | None]]
+    mode_said: bool = True
+    """Whether the plan says anything of power modes; else every point is at MAXN, where a board has modes."""
 
 
 def read_plan(path: Path, spec_of: SpecOf = boards.spec_of) -> Plan:
@@ -84,7 +85,7 @@ def understood(raw: Mapping[str, Any], path: Path, spec_of: SpecOf) -> Understoo
         base=base,
         swept=tuple(tuple(knob for knob in KNOBS if knob in sweep) for sweep in sweeps),
     )
-    return Understood(plan, became)
+    return Understood(plan, became, mode_said="mode" in file.base or any("mode" in sweep for sweep in sweeps))
 
 
 @cache
@@ -177,7 +178,7 @@ def _merged(shipped: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, A
 
 def _storages(file: PlanRecord, path: Path) -> dict[str, StoragePlan]:
     if not file.storages:
-        return {DEFAULT: StoragePlan(DEFAULT)}
+        return {STORAGE: StoragePlan(STORAGE)}
     if ALL in file.storages:
         raise BadInput(f"{path}: storages", "one that is called 'all'", "another name")
     return {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ def _differences(found: Plan, asked: Plan) -> Iterator[tuple[str, str, str]]:
         for name, there in getattr(found, kind).items():
             wanted = getattr(asked, kind).get(name)
             if there != wanted:
-                yield f"{kind}.{name}", *_changed(there, wanted)
+                yield _changed(f"{kind}.{name}", there, wanted)
     asked_keys = {point.key for point in asked.points}
     for point in found.points:
         if point.key not in asked_keys:
@@ -55,12 +55,13 @@ def _course(found: Plan, asked: Plan) -> Iterator[tuple[str, str, str]]:
             yield f"course.{one.name}", repr(there), repr(wanted)
 
 
-def _changed(there: Any, wanted: Any) -> tuple[str, str]:
-    """The first field that differs, of two records."""
+def _changed(where: str, there: Any, wanted: Any) -> tuple[str, str, str]:
+    """The first field that differs of two records, or of the records in them."""
     if wanted is None:
-        return "one that the plan no longer has", "none of that name"
+        return where, "one that the plan no longer has", "none of that name"
     for one in fields(there):
         before, now = getattr(there, one.name), getattr(wanted, one.name)
         if before != now:
-            return f"{one.name} {before!r}", f"{one.name} {now!r}"
+            place = f"{where}.{one.name}"
+            return _changed(place, before, now) if is_dataclass(before) else (place, repr(before), repr(now))
     raise AssertionError(there)

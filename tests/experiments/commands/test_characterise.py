@@ -108,7 +108,7 @@ def test_a_plan_that_gained_points_goes_on_and_another_is_refused(plan, out, rig
     assert len(rig.measured) == 4
 
     plan.write_text(yaml.safe_dump({**PLAN, "workloads": {"lenet5-mnist": {"count": 640}}}))
-    with pytest.raises(BadInput, match=r"journal: workloads.lenet5-mnist: got images .*count=320"):
+    with pytest.raises(BadInput, match=r"journal: workloads.lenet5-mnist.images.count: got 320; 640 was asked"):
         command.characterise(plan, out, as_json=False)
 
 
@@ -279,6 +279,26 @@ def test_the_list_says_about_as_much_time_as_it_then_takes(plan, out, capsys, mo
     for point in read_result(out).points:
         took_s = sum(epoch.e2e_s for epoch in point.epochs)
         assert rows[point.point.key]["seconds"] == pytest.approx(took_s, rel=0.25)
+
+
+def test_a_plan_without_a_mode_is_told_at_which_it_is_measured(plan, out, rig, capsys):
+    command.characterise(plan, out, as_json=False)
+    assert "MAXN" not in capsys.readouterr().err
+
+    plan.write_text(yaml.safe_dump({**PLAN, "sweeps": [{"workers": [0, 1]}]}))
+    said = "the plan names no mode: every point is at MAXN (4c/1479/921.6/1600 MHz on nano)"
+    command.characterise(plan, out.with_name("other"), as_json=True)
+    told = capsys.readouterr()
+    assert f"fedge: {said}" in told.err
+    assert json.loads(told.out)["done"] == 2
+    command.list_points(plan, out.with_name("other"), as_json=False)
+    assert capsys.readouterr().out.splitlines()[-1] == said
+
+
+def test_on_a_machine_without_modes_nothing_is_said_of_them(plan, rig, capsys):
+    plan.write_text(yaml.safe_dump({**PLAN, "board": "here", "sweeps": [{"workers": [0, 1]}]}))
+    command.list_points(plan, None, as_json=False)
+    assert "MAXN" not in capsys.readouterr().out
 
 
 def test_the_list_knows_what_is_done(plan, out, rig, capsys):

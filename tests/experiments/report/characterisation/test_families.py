@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from experiments.report.characterisation.families import axes_of, families_of, similar, value_name
+from experiments.report.characterisation.families import axes_of, families_of, held, similar, value_name
+from experiments.report.characterisation.names import whole_word
 from experiments.report.characterisation.settings import Setting, settings_of
 from fedge.characterisation.judging.statistics import stats_of
 from fedge.characterisation.point import Point
@@ -94,3 +95,18 @@ def test_a_power_mode_is_called_by_its_preset(settings: tuple[Setting, ...]) -> 
 def test_what_is_compared_from_stands_first(made: Made, base: Point) -> None:
     points = [replace(base, cache=cache) for cache in ("warm", "dropped")]
     assert families_of(made(points), "cache")[0].values == ("dropped", "warm")
+
+
+def test_what_nobody_set_is_not_called_a_setting(made: Made, base: Point) -> None:
+    plain = replace(base, mode=None, storage="default", workers=0, cache="warm", dvfs=False)
+    settings = made([plain, replace(plain, workers=2)])
+    assert held(families_of(settings, "workers")[0], settings) == "batch 16, prefetch 2, cache warm"
+
+    settings = made([plain, replace(plain, batch_size=4), replace(plain, dvfs=True)])
+    assert held(families_of(settings, "batch_size")[0], settings) == "0 workers, cache warm, DVFS off"
+
+
+def test_a_setting_in_one_line_names_what_was_chosen_alone(base: Point) -> None:
+    plain = replace(base, mode=None, storage="default", workers=0, cache="warm", dvfs=False)
+    assert whole_word(plain) == f"{base.board}, {base.workload}, training, batch 16, 0 workers, cache warm"
+    assert "prefetch 2, sd, cache" in whole_word(replace(plain, workers=1, storage="sd"))

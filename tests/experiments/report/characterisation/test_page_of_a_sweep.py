@@ -55,6 +55,12 @@ def test_the_page_goes_from_words_to_figures(page: str) -> None:
     ]
 
 
+def test_no_percent_sign_begins_a_line_of_what_is_said(told: Told) -> None:
+    found, _, time, *_ = sections(told)
+    assert re.search(r"\d\N{NO-BREAK SPACE}%", found.html)
+    assert not re.search(r"\d %", found.html + "".join(chart.title for chart in time.charts))
+
+
 def test_the_page_asks_nothing_of_the_network(page: str) -> None:
     assert not re.findall(r"<(?:script|link|img)[^>]+(?:src|href)=\"(?!data:)", page)
 
@@ -73,9 +79,10 @@ def test_keys_of_charts_are_unique(told: Told) -> None:
 def test_one_unmetered_point_makes_sense(sweep: Callable[..., Result], base: Point) -> None:
     page = page_of(sweep([base], metered=False, gpu=False))
     assert "Nobody metered power: there are no joules on this page." in page
+    assert "Time and energy" not in headings(page)
     assert "energy (J)" not in page
     assert "1 of 1" in page
-    assert headings(page)[2:4] == ["Where the time goes", "Time and energy"]
+    assert headings(page)[2:4] == ["Where the time goes", "Minibatch by minibatch"]
 
 
 def test_a_machine_without_power_modes_makes_sense(sweep: Callable[..., Result], base: Point) -> None:

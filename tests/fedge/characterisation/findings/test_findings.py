@@ -155,6 +155,34 @@ def test_where_the_time_goes_is_called_bound_only_above_half() -> None:
     assert "-bound" not in _of(mixed, "bound")[0].title
 
 
+def test_the_fastest_setting_says_how_many_others_may_be_as_fast() -> None:
+    alike = sweep(varied(POINT, "workers", [1, 2, 3]), lambda p: Truth(stall_s=0.009 if p.workers == 1 else 0.001))
+    title = next(one.title for one in _of(findings_of(alike, PLAN), "bound") if "fastest" in one.title)
+    assert re.match(r"At the fastest setting \([23] workers; 1 other may be as fast\) an epoch is compute-bound", title)
+
+    apart = sweep(varied(POINT, "workers", [1, 2]), _stalls, QUIET)
+    title = next(one.title for one in _of(findings_of(apart, PLAN), "bound") if "fastest" in one.title)
+    assert title.startswith("At the fastest setting (2 workers) an epoch")
+
+
+def test_the_knee_says_how_many_others_cannot_be_told_from_it() -> None:
+    stats = sweep(varied(POINT, "workers", [0, 2, 3]), lambda p: Truth(stall_s=0.001 if p.workers else 0.009), QUIET)
+    (found,) = _of(findings_of(stats, PLAN), "plane")
+    assert re.search(
+        r"\(the knee of the front\) is [23] workers \(1 other cannot be told from it\); 1 of 3", found.title
+    )
+
+
+def test_every_figure_of_a_title_about_workers_stands_first_in_the_evidence() -> None:
+    stats = sweep(varied(POINT, "workers", [0, 1, 2]), _stalls, QUIET)
+    (found,) = _of(findings_of(stats, PLAN), "workers")
+    said = _claims(found.title)
+    assert len(said) >= 4
+    assert all(" workers, so" in line or " worker, so" in line for line in found.evidence[: len(said)])
+    steps = [re.findall(r"with (no|1|2) workers?", line) for line in found.evidence[: len(said)]]
+    assert all(step in (["no", "1"], ["1", "2"]) for step in steps)
+
+
 def test_a_storage_that_the_cache_evens_out() -> None:
     def truth(point: Point) -> Truth:
         return Truth(first_stall_s=0.02 if point.storage == "sd" else 0.01)

@@ -117,9 +117,13 @@ NET = WorkloadPlan("net", "lenet5", (1, 28, 28), 10, Images(32, 28, 28, 1, "memo
         ({"seed": 1}, "seed", ["0", "1"]),
         ({"course": Course(epochs=3, repeats=2)}, "course.epochs", ["2", "3"]),
         ({"course": Course(epochs=2, repeats=1)}, "course.repeats", ["2", "1"]),
-        ({"workloads": {"net": NET}}, "workloads.net", ["count=64", "count=32"]),
+        ({"workloads": {"net": NET}}, "workloads.net.images.count", ["got 64", "32 was asked"]),
         ({"workloads": {}}, "workloads.net", ["no longer has"]),
-        ({"storages": {"default": StoragePlan("default", path="/x")}}, "storages.default", ["path None", "path '/x'"]),
+        (
+            {"storages": {"default": StoragePlan("default", path="/x")}},
+            "storages.default.path",
+            ["got None", "'/x' was asked"],
+        ),
         ({"points": fake_plan().points[1:]}, "points", ["no longer has", "fake-1"]),
     ],
 )
