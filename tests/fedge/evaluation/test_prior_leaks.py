@@ -229,3 +229,19 @@ def test_what_is_learnt_from_is_found_without_fitting_anything(monkeypatch: pyte
     assert found.trained
     assert found.rating
     assert {one.network for one in found.timed} == {one.network for one in timed_steps()} - {"resnet18"}
+
+
+@pytest.mark.parametrize("batch_size", [4, 16, 64])
+def test_an_emulated_board_a_replayed_table_and_an_evaluation_believe_the_same(
+    table: ProfileTable, batch_size: int
+) -> None:
+    spec, name = SPECS["agx-orin-64gb"], "resnet18-imagenet"
+    target = named(table, spec.name, name, batch_size)
+    wanted = [prior.coefficients for prior in priors_for(spec, name, SPECS, batch_size=batch_size)]
+
+    replayed = [prior.coefficients for prior in boards._kind_from_table(spec, target, name).priors]
+    played = [prior.coefficients for prior in boards.priors_of(spec, Workload(name, batch_size))]
+
+    assert same(wanted, replayed)
+    assert same(wanted, played)
+    assert same(wanted, background_of(target).knowledge.priors)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fedge.clock import VirtualClock
+from fedge.costs.priors import priors_for
+from fedge.devices.catalogue import load_catalogue
 from fedge.errors import BadInput
 from fedge.profiling.campaign import Campaign, Wanted, header_of
 from fedge.profiling.journal import open_journal
@@ -58,6 +60,15 @@ def test_its_modes_keep_it_reachable_unless_others_are_given(bench, fake):
     )
     assert len(narrow.candidates) == 5
     assert narrow.total_power == board.spec.total_power
+
+
+@pytest.mark.parametrize("batch_size", [16, 64])
+def test_what_is_believed_beforehand_is_of_the_batch_size_that_is_measured(fake, batch_size):
+    board, _ = fake()
+    work = workload_of("resnet18-imagenet", batch_size)
+    known = board_bench(board, work, board.done.append, lambda: None, clock=VirtualClock()).knowledge
+    wanted = priors_for(board.spec, work.name, load_catalogue(), batch_size=batch_size)
+    assert [p.time.tolist() for p in known.priors] == [p.coefficients.time.tolist() for p in wanted]
 
 
 def test_a_workload_has_its_own_batch_size_or_must_be_given_one():

@@ -49,6 +49,11 @@ def test_sweeps_are_crossed_within_and_united_without_repeats():
     assert found.swept == (("batch_size", "workers"), ("workers",))
 
 
+def test_a_prefetch_that_only_some_settings_have_is_no_mistake():
+    assert len(plan(sweeps=[{"prefetch": [4], "workers": [0]}]).points) == 1
+    assert len(plan(sweeps=[{"prefetch": [1, 4], "workers": [0, 1]}]).points) == 3
+
+
 def test_a_workload_sweep_is_one_word():
     both = {"workloads": ["lenet5-mnist", "resnet18-cifar10"]}
     for how in (
