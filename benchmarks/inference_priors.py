@@ -54,7 +54,7 @@ def _errors(table: ProfileTable) -> dict[str, Floats]:
     """By priors: time and power errors per number of measured modes, shape (4, 2)."""
     spec, specs = find(table.device, where="FEDGE_PROFILES"), load_catalogue()
     priors = {
-        "training": priors_for(spec, table.workload, specs, unseen=table.sha256),
+        "training": priors_for(spec, table.workload, specs, unseen=table.sha256, layered=False),
         "inference": inference_priors(spec, table.workload, table.batch_size, specs, unseen=table.sha256),
     }
     return {

@@ -1,10 +1,11 @@
 """How well every mode is predicted from few measured ones, beside what a user would otherwise use.
 
-    FEDGE_PROFILES=folder/of/tables python benchmarks/predictors.py [accuracy|baselines|choice|sharing|speed]...
+    FEDGE_PROFILES=folder/of/tables python benchmarks/predictors.py [accuracy|few|baselines|choice|sharing|speed]...
         [--seeds 10]
 
 accuracy   the default predictor with its own choice of modes, on every training table, from a reference of the same
            board or from none, beside an exploratory recipe's figures (median of five seeds, one decimal)
+few        hardly anything measured: with the network's layers priced beforehand, and with other workloads alone
 baselines  PowerTrain, its network from scratch, and others on the same random modes
 choice     the fastest mode within 17, 18 ... 50 W on the three AGX Orin tables: verified, with a margin, and PowerTrain
 sharing    ten boards of a kind, each up to 10 % off in time and power, measuring three modes each
@@ -72,6 +73,15 @@ CASES = (
     Case("TX2 ViT", TX2, None, ("tx2",), ((2.8, 5.8), (1.7, 4.5), (1.1, 3.8), (0.8, 2.8))),
     Case("Orin Nano ResNet", NANO, None, ("orin-nano",), ((4.8, 4.7), (3.6, 4.3), (3.2, 3.2), (2.0, 2.2))),
 )
+KNOWN_BOARDS = (
+    Case("Orin ResNet, its board known", RESNET, None, (), ()),
+    Case("Orin MobileNet, its board known", MOBILENET, None, (), ()),
+    Case("Orin YOLO, its board known", YOLO, None, (), ()),
+    Case("Xavier ViT, its board known", VIT, None, (), ()),
+    Case("Xavier ResNet-50, its board known", RESNET50, None, (), ()),
+)
+"""No reference is at hand, but calibrated profiles of other workloads on such a board."""
+FEW = (2, 5, 10)
 TRANSFERS = (
     ("Orin MobileNet from ResNet", MOBILENET, RESNET),
     ("Orin YOLO from ResNet", YOLO, RESNET),
@@ -86,7 +96,14 @@ BOARDS, EACH, OFFSET_SD = 10, 3, 0.05
 
 def main() -> None:
     """Print what was asked for; everything by default."""
-    parts = {"accuracy": accuracy, "baselines": baselines, "choice": choice, "sharing": sharing, "speed": speed}
+    parts = {
+        "accuracy": accuracy,
+        "few": few,
+        "baselines": baselines,
+        "choice": choice,
+        "sharing": sharing,
+        "speed": speed,
+    }
     parser = argparse.ArgumentParser()
     parser.add_argument("parts", nargs="*", metavar="part", help=f"{', '.join(parts)}; all of them by default")
     parser.add_argument("--seeds", type=int, default=10)
@@ -159,6 +176,42 @@ def accuracy(seeds: int) -> None:
         CONSOLE.print(f"{count} modes: error relative to the recipe, geometric mean: {mean[0]:.2f}/{mean[1]:.2f}")
     worse = [(CASES[i].title, COUNTS[j], q) for i, j, q in np.argwhere(ratios > 1.05).tolist()]
     CONSOLE.print(f"cells more than 5 % above the recipe: {len(worse)} of {ratios.size}")
+
+
+def few(seeds: int) -> None:
+    """What the estimate by layers is worth to the default predictor, from nothing measured on."""
+    table = Table(title=f"fedge, time / power, mean of {seeds} seeds: with layers | with other workloads alone")
+    for heading in ("table", "0 modes", *(f"{count} modes" for count in FEW)):
+        table.add_column(heading, justify="left" if heading == "table" else "right")
+    targets = [target_of(case.target, case.reference, case.without) for case in (*CASES, *KNOWN_BOARDS)]
+    both = [targets, [_without_layers(target) for target in targets]]
+    outcomes = play([target for some in both for target in some], ["fedge"], FEW, seeds)
+    errors = np.empty((2, len(targets), 1 + len(FEW), 2))
+    for way, some in enumerate(both):
+        for i, target in enumerate(some):
+            errors[way, i, 0] = _untaught(target)
+            for j, count in enumerate(FEW):
+                found = figures(outcomes, way * len(targets) + i, "fedge", count, "time_mape", "power_mape")
+                errors[way, i, j + 1] = found.mean(axis=0)
+    for i, case in enumerate((*CASES, *KNOWN_BOARDS)):
+        cells = (" | ".join(f"{t:.1f}/{p:.1f}" for t, p in errors[:, i, j]) for j in range(1 + len(FEW)))
+        table.add_row(case.title, *cells)
+    CONSOLE.print(table)
+    ratios = np.exp(np.log(errors[0] / errors[1]).mean(axis=0))
+    for count, (time_ratio, power_ratio) in zip((0, *FEW), ratios, strict=True):
+        CONSOLE.print(f"{count} modes: error with layers beside that without, {time_ratio:.2f}/{power_ratio:.2f}")
+
+
+def _without_layers(target: Target) -> Target:
+    knowledge = target.background.knowledge
+    told = replace(target.background, knowledge=replace(knowledge, priors=knowledge.priors[1:]))
+    return replace(target, background=told)
+
+
+def _untaught(target: Target) -> tuple[float, float]:
+    """Errors over all modes before anything is measured."""
+    said = predictor_for("fedge", target.background.knowledge).fit([]).predict(target.table.modes)
+    return _mape(said.step_s, target.table.step_s), _mape(said.power_w, target.table.power_w)
 
 
 def baselines(seeds: int) -> None:

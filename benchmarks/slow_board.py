@@ -42,7 +42,7 @@ class Board:
 ask = from_json(Ask, sys.stdin.readline())
 experiment = Experiment.model_validate_json(sys.argv[1])
 board, specs = Board(), load_catalogue()
-priors = priors_for(board.spec, experiment.workload.cost, specs)
+priors = priors_for(board.spec, experiment.workload.cost, specs, layered=False)
 knowledge = Knowledge(board.spec.maxn, tuple(p.coefficients for p in priors), idle_w=board.idle_w(None))
 every = modes.grid(board.spec)
 candidates = Modes(every.knobs[rounds.choosable(every)])

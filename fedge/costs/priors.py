@@ -47,19 +47,27 @@ def priors_for(
     *,
     batch_size: int | None = None,
     unseen: str | None = None,
+    layered: bool = True,
 ) -> tuple[CostProfile, ...]:
     """``priors_from`` what may be learnt from; the arguments are those of ``sources_of`` and ``priors_from``."""
     sources = sources_of(workload, specs, calibrated, unseen=unseen)
-    return priors_from(sources, device, workload, specs, batch_size)
+    return priors_from(sources, device, workload, specs, batch_size, layered=layered)
 
 
 def priors_from(
-    sources: Sources, device: DeviceSpec, workload: str, specs: Mapping[str, DeviceSpec], batch_size: int | None = None
+    sources: Sources,
+    device: DeviceSpec,
+    workload: str,
+    specs: Mapping[str, DeviceSpec],
+    batch_size: int | None = None,
+    *,
+    layered: bool = True,
 ) -> tuple[CostProfile, ...]:
     """What is believed of training ``workload`` on ``device``, the most credible first.
 
     Where the workload's layers are known the estimate by them, then other workloads (``carried_priors``), at
-    ``batch_size`` as much longer or shorter as that estimate is; by default it is the workload's own. Raises
+    ``batch_size`` as much longer or shorter as that estimate is; by default it is the workload's own. Without
+    ``layered`` other workloads alone: what boards in rounds begin with (docs/prediction.md says why). Raises
     ``BadInput`` when no other workload is known.
     """
     carried = _carried(device, workload, specs, sources.trained)
@@ -70,7 +78,7 @@ def priors_from(
         own = _by_layers(device, workload, usual, specs, sources)
         longer = _top_s(here, device) / _top_s(own, device) if here is not None and own is not None else 1.0
         carried = tuple(_at_batch_size(prior, batch_size, longer) for prior in carried)
-    return carried if here is None else (here, *carried)
+    return (here, *carried) if layered and here is not None else carried
 
 
 def carried_priors(

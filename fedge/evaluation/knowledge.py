@@ -41,12 +41,15 @@ def background_of(
     references: Sequence[ProfileTable] = (),
     without: Sequence[str] = (),
     calibrated: Sequence[CostProfile] | None = None,
+    *,
+    layered: bool = True,
 ) -> Background:
     """What may be known of ``table``, of training, beforehand.
 
     Left out are all calibrated profiles and references of its workload, by name on any board, and by the SHA-256 of the
     table; a table that was calibrated under another name takes that name's profiles along. ``without`` names workloads
-    or boards whose profiles are left out too; ``calibrated``, by default what ships, may hold inference too.
+    or boards whose profiles are left out too; ``calibrated``, by default what ships, may hold inference too. Without
+    ``layered`` nothing is believed by the layers of the table's network, as on a board in rounds.
     """
     specs = load_catalogue()
     shipped = (*load_calibrated(), *load_inference())
@@ -54,7 +57,7 @@ def background_of(
     own, excluded = _names_of(table, profiles), {aliases().get(name, name) for name in without}
     spec = board_of(table.device)
     sources = sources_of(table.workload, specs, profiles, unseen=table.sha256, without=excluded)
-    if spec is None:  # no data sheet to price layers by
+    if spec is None or not layered:  # no data sheet to price layers by, or nobody asks
         sources = Sources(sources.trained)
     kept = [r for r in references if not own & _names_of(r, profiles) and r.sha256 != table.sha256]
     return Background(

@@ -129,14 +129,16 @@ def _cost_of(spec: DeviceSpec, work: Workload) -> CostProfile:
 def priors_of(spec: DeviceSpec, work: Workload) -> tuple[CostProfile, ...]:
     """What a predictor may believe of ``work`` beforehand: of an unmeasured network its layers' estimate first."""
     specs = catalogue.load_catalogue()
-    others = priors_for(spec, work.name, specs, batch_size=work.batch_size)
+    others = priors_for(spec, work.name, specs, batch_size=work.batch_size, layered=False)
     if work.layers is None or work.name in load_workloads():
         return others
     return (network_cost(spec, work, specs), *others)
 
 
 def _kind_from_table(spec: DeviceSpec, table: ProfileTable, workload: str) -> Kind:
-    priors = priors_for(spec, workload, catalogue.load_catalogue(), batch_size=table.batch_size, unseen=table.sha256)
+    priors = priors_for(
+        spec, workload, catalogue.load_catalogue(), batch_size=table.batch_size, unseen=table.sha256, layered=False
+    )
     idle_w = _idle_w(spec, priors[0].coefficients, table.modes, table.power_w)
     average = Surface(table.modes, table.step_s, table.power_w, idle_w)
     source = f"{Path(table.path).name} ({len(table.modes)} rows)"

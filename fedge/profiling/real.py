@@ -41,7 +41,7 @@ def board_bench(
         every = grid(device.spec)
         chosen = Modes(every.knobs[above_floor(every)])
     pause = clock or RealClock()
-    priors = priors_for(device.spec, workload.name, load_catalogue(), batch_size=workload.batch_size)
+    priors = priors_for(device.spec, workload.name, load_catalogue(), batch_size=workload.batch_size, layered=False)
     return Bench(
         board=device.spec.name,
         device=device,

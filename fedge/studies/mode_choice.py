@@ -241,7 +241,7 @@ class _Board:
     def __init__(
         self, table: ProfileTable, truth: _Truth, exploration: ExplorationSpec, predictor: str, seed: int
     ) -> None:
-        knowledge = replace(background_of(table).knowledge, seed=seed)
+        knowledge = replace(background_of(table, layered=False).knowledge, seed=seed)
         maxn = table.modes[truth.maxn]
         self._measurements: Parts = ()
         self._player = Player(

@@ -41,7 +41,7 @@ def known_of(
     profiles = (*load_calibrated(), *load_inference()) if calibrated is None else tuple(calibrated)
     jobs = (*([] if train is None else [train]), *infer)
     usable = unseen(jobs, profiles)
-    training = None if train is None else background_of(train, without=_names(jobs, profiles), calibrated=profiles)
+    training = None if train is None else background_of(train, (), _names(jobs, profiles), profiles, layered=False)
     inference = tuple(_inference(table, usable) for table in sorted(infer, key=lambda table: table.batch_size))
     ground = Ground(
         pair.modes, pair.batch_sizes, None if training is None else training.knowledge, inference if pair.infers else ()

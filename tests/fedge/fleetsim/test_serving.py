@@ -119,10 +119,11 @@ def test_the_modes_that_are_chosen_hold_the_latency_budget() -> None:
     parts = [part for answer in five_rounds() for part in answer.report.parts]  # type: ignore[union-attr]
 
     assert len({part.mode for part in parts}) > 1
-    uses = [part.service for part in parts]
-    requests, late = (sum(getattr(use, name) for use in uses) for name in ("requests", "late"))
-    assert requests > 300
-    assert late <= 0.01 * requests, "the budget is one of the 99th percentile"
+    for part in parts:
+        assert part.service is not None
+        worst_s = percentile(part.service, 99.0)
+        assert worst_s is None or worst_s <= SERVICE["latency_s"]
+    assert sum(part.service.requests for part in parts if part.service) > 300
 
 
 def test_every_mode_that_truly_holds_the_service_holds_it_when_it_is_played() -> None:
@@ -176,7 +177,7 @@ def test_a_front_beside_a_service_is_one_that_the_board_keeps() -> None:
 @pytest.mark.slow
 def test_a_service_changes_what_is_chosen_for_a_deadline_and_the_deadline_is_kept() -> None:
     """Five measured modes of which only the fastest keeps the deadline beside the service."""
-    heavy = experiment({"cost": "resnet50-imagenet", "rate_hz": 200, "latency_s": 1.2})
+    heavy = experiment({"cost": "resnet50-imagenet", "rate_hz": 150, "latency_s": 1.2})
     policy, goal = "least-energy-within-deadline", Goal("least-energy-within-deadline", 10, limits={"deadline_s": 8.0})
     alone, beside = (rounds_of(what, 4, goal, policy)[-1].report for what in (PLAIN, heavy))
 

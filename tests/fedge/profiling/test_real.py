@@ -67,7 +67,7 @@ def test_what_is_believed_beforehand_is_of_the_batch_size_that_is_measured(fake,
     board, _ = fake()
     work = workload_of("resnet18-imagenet", batch_size)
     known = board_bench(board, work, board.done.append, lambda: None, clock=VirtualClock()).knowledge
-    wanted = priors_for(board.spec, work.name, load_catalogue(), batch_size=batch_size)
+    wanted = priors_for(board.spec, work.name, load_catalogue(), batch_size=batch_size, layered=False)
     assert [p.time.tolist() for p in known.priors] == [p.coefficients.time.tolist() for p in wanted]
 
 

@@ -21,7 +21,7 @@ from fedge.rounds.loading import Loading, LoadingExplorer, LoadingPredictor, see
 from fedge.types import Floats, Measurement, Modes, PowerMode, Predictions
 
 SPEC = find("agx-xavier")
-COSTS = priors_for(SPEC, "resnet18-imagenet", load_catalogue())[0].coefficients
+COSTS = priors_for(SPEC, "resnet18-imagenet", load_catalogue(), layered=False)[0].coefficients
 MODES = grid(SPEC, (2, 4, 8), SPEC.cpu_mhz[4::8], SPEC.gpu_mhz[2::4], SPEC.mem_mhz[-3:])
 X, P = step_s(COSTS, SPEC.maxn, MODES), power_w(COSTS, SPEC.maxn, MODES)
 
