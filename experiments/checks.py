@@ -434,6 +434,8 @@ def _reference_source(table: ProfileTable) -> str:
 
 def _prior_source(priors: Sequence[CostProfile]) -> str:
     """What the predictor believes beforehand, e.g. ``yolov8n-coco and 4 other workloads, carried by ...``."""
-    names = tuple(dict.fromkeys(prior.source.partition(" on ")[0] for prior in priors))
+    layers = [prior.source.partition(",")[0] for prior in priors if prior.source.startswith("layers of ")]
+    carried = [prior for prior in priors if not prior.source.startswith("layers of ")]
+    names = tuple(dict.fromkeys(prior.source.partition(" on ")[0] for prior in carried))
     others = f" and {len(names) - 1} other workloads" if len(names) > 1 else ""
-    return f"{names[0]}{others}, carried by data-sheet ratios"
+    return "; ".join([*layers, f"{names[0]}{others}, carried by data-sheet ratios"])
