@@ -60,7 +60,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Thousands of tests and their libraries stay to the end: a full collection need not look at them again.
 
-    Flower's strategies ask for one after every round, which takes a second each where all tests are loaded.
+    Some strategies of Flower ask for one with every model that they take; that is a second each with all tests loaded.
     """
     gc.collect()
     gc.freeze()
