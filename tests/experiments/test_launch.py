@@ -309,7 +309,7 @@ def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(fedge: Launcher,
     assert _rows(tmp_path / "run") == whole
 
 
-@pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("by", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_a_stopped_run_says_how_to_go_on(tmp_path: Path, by: signal.Signals) -> None:
     (tmp_path / "exp.yaml").write_text(SMALL, encoding="utf-8")
     code, said = _stopped(tmp_path / "exp.yaml", tmp_path / "run", by)

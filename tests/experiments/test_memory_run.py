@@ -125,6 +125,7 @@ def test_the_terminal_tells_of_it(run: Run) -> None:
     assert "batch 8 -> 4" in console.export_text()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("settings", [("strategy=FedAvgM", "late.action=discount", "late.grace=0")])
 def test_a_killed_run_goes_on_to_the_rows_and_the_model_of_a_whole_one(
     tmp_path: Path, project_root: Path, settings: tuple[str, ...]

@@ -323,7 +323,7 @@ def test_a_real_run_that_is_interrupted_takes_ray_with_it(at_once: tuple[Watched
     assert not _survivors(interrupted.run)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.xdist_group("simulations")
 def test_a_real_server_app_that_raises_fails_the_run_with_its_message(tmp_path: Path) -> None:
     run = tmp_path / "run"

@@ -186,7 +186,7 @@ def test_ctrl_c_gives_the_result_so_far_and_leaves_no_process(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.long)])
 def test_no_process_is_left_when_it_is_ended(tmp_path, number):
     process = begun(tmp_path)
     assert workers_of(tmp_path)

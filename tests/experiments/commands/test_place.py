@@ -186,7 +186,7 @@ def test_a_dla_that_is_not_here_is_refused_before_anything_runs() -> None:
         place_run.run(place_run.Asked("digits-cnn", ("dla-0:4:fp16",)), None)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_was_run_can_be_fed_back(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     out = tmp_path / "rows.csv"

@@ -169,7 +169,7 @@ def test_a_training_whose_loss_does_not_fall_fails(monkeypatch: pytest.MonkeyPat
         find(ASKED, None, None, None, check_training=True)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_largest_variant_is_really_trained(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     find(ASKED, None, tmp_path / "t.json", None, check_training=True)
     assert "measured on this machine" in capsys.readouterr().out

@@ -145,7 +145,7 @@ def test_a_service_that_was_killed_sends_what_it_had_kept(
     assert ordered_once(rows_in(server))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_message_whose_answer_was_lost_is_taken_once(
     tmp_path: Path, keys: Path, server: LiveServer, proxy: Proxy
 ) -> None:
