@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Mapping
 
@@ -40,6 +41,12 @@ OPTIONS: dict[str, dict[str, float]] = {
     "DifferentialPrivacyServerSideAdaptiveClipping": {**PRIVATE, "initial_clipping_norm": 10.0},
 }
 SYNCHRONOUS = sorted(set(STRATEGIES) - set(UNFIT) - {"FedAsync", "FedBuff"})
+
+
+@pytest.fixture(autouse=True)
+def _short_collections() -> None:
+    """QFedAvg and Bulyan ask for a full collection with every model: none looks at what other tests have loaded."""
+    gc.freeze()
 
 
 class Task:

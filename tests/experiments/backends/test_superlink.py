@@ -291,7 +291,7 @@ def at_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Watched,
         yield runs
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.xdist_group("simulations")
 def test_a_real_run_completes_from_a_folder_with_foreign_clients_whatever_becomes_of_another_one(
     at_once: tuple[Watched, Watched],
@@ -306,7 +306,7 @@ def test_a_real_run_completes_from_a_folder_with_foreign_clients_whatever_become
     assert not _survivors(whole.run)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.xdist_group("simulations")
 def test_a_real_run_that_loses_its_port_takes_another_one(at_once: tuple[Watched, Watched]) -> None:
     logs = [(watched.run / "logs" / "superlink.log").read_text().lower() for watched in at_once]
@@ -314,7 +314,7 @@ def test_a_real_run_that_loses_its_port_takes_another_one(at_once: tuple[Watched
     assert all("uvicorn running" in log for log in logs)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.xdist_group("simulations")
 def test_a_real_run_that_is_interrupted_takes_ray_with_it(at_once: tuple[Watched, Watched]) -> None:
     _, interrupted = at_once
