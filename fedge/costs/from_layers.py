@@ -54,8 +54,8 @@ def network_cost(
     """What a minibatch of ``work`` costs on ``device`` by its layers, labelled estimated.
 
     ``calibrated`` (training and inference) and ``timed`` (``timed_steps``), by default what ships, are all that is
-    learnt from. Raises ``BadInput`` when ``work`` has no layers or computes
-    nothing, or when there is no profile of its kind to begin with.
+    learnt from. Raises ``BadInput`` when ``work`` has no layers or computes nothing, or when there is no profile of its
+    kind to begin with.
     """
     if work.layers is None:
         raise BadInput("workload.network", f"{work.name}, whose layers are not known", "a network to count")
