@@ -125,19 +125,21 @@ def dashboard(uid: str, title: str, panels: Sequence[Panel], variables: Mapping[
         "editable": False,
         "refresh": "10s",
         "time": {"from": "now-1h", "to": "now"},
-        "templating": {"list": [_source(), *(_variable(name, query) for name, query in variables.items())]},
+        "templating": {
+            "list": [_source_variable(), *(_make_variable(name, query) for name, query in variables.items())]
+        },
         "annotations": {"list": []},
-        "panels": [_panel(i, panel, at) for i, (panel, at) in enumerate(_placed(panels), start=1)],
+        "panels": [_make_panel(i, panel, at) for i, (panel, at) in enumerate(_place_panels(panels), start=1)],
     }
 
 
-def _source() -> Json:
+def _source_variable() -> Json:
     """The data source is chosen on the page; the role's own, called fedge, by default."""
     current = {"text": "fedge", "value": "fedge"}
     return {"name": "source", "label": "Prometheus", "type": "datasource", "query": "prometheus", "current": current}
 
 
-def _variable(name: str, query: str) -> Json:
+def _make_variable(name: str, query: str) -> Json:
     return {
         "name": name,
         "label": name.capitalize(),
@@ -154,7 +156,7 @@ def _variable(name: str, query: str) -> Json:
     }
 
 
-def _placed(panels: Sequence[Panel]) -> list[tuple[Panel, Json]]:
+def _place_panels(panels: Sequence[Panel]) -> list[tuple[Panel, Json]]:
     """Each panel with its place: from left to right, a new row where one is full."""
     placed, x, y, row = [], 0, 0, 0
     for panel in panels:
@@ -166,9 +168,9 @@ def _placed(panels: Sequence[Panel]) -> list[tuple[Panel, Json]]:
     return placed
 
 
-def _panel(number: int, panel: Panel, at: Json) -> Json:
+def _make_panel(number: int, panel: Panel, at: Json) -> Json:
     table = panel.kind == "table"
-    targets = [_target(i, legend, query, panel.kind) for i, (legend, query) in enumerate(panel.queries)]
+    targets = [_make_target(i, legend, query, panel.kind) for i, (legend, query) in enumerate(panel.queries)]
     custom = {"stacking": {"mode": "normal" if panel.stacked else "none"}, "fillOpacity": 10} if not table else {}
     made: Json = {
         "id": number,
@@ -181,7 +183,7 @@ def _panel(number: int, panel: Panel, at: Json) -> Json:
         # Colours that colour-blind people can tell apart.
         "fieldConfig": {
             "defaults": {"unit": panel.unit, "custom": custom, "color": {"mode": "palette-classic-by-name"}},
-            "overrides": _columns(panel) if table else [],
+            "overrides": _column_overrides(panel) if table else [],
         },
         "options": {"legend": {"displayMode": "list", "placement": "bottom"}} if panel.kind == "timeseries" else {},
     }
@@ -190,7 +192,7 @@ def _panel(number: int, panel: Panel, at: Json) -> Json:
     return made
 
 
-def _columns(panel: Panel) -> list[Json]:
+def _column_overrides(panel: Panel) -> list[Json]:
     """The names of a table's columns."""
     return [
         {
@@ -201,7 +203,7 @@ def _columns(panel: Panel) -> list[Json]:
     ]
 
 
-def _target(i: int, legend: str, query: str, kind: str) -> Json:
+def _make_target(i: int, legend: str, query: str, kind: str) -> Json:
     ways = {"timeseries": {"range": True}, "stat": {"instant": True}, "table": {"instant": True, "format": "table"}}
     return {"refId": chr(ord("A") + i), "datasource": SOURCE, "expr": query, "legendFormat": legend, **ways[kind]}
 

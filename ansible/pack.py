@@ -18,8 +18,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
-from experiments.fleet.loopback import rules  # noqa: E402 - the project of this very folder, installed or not
-from experiments.fleet.proxy import CONTROL_PORT, EVERYWHERE, FLEET_PORT, SUPERLINK_PORT, Proxy, configuration  # noqa: E402
+from experiments.fleet.firewall import build_firewall_rules  # noqa: E402 - the project of this very folder, installed or not
+from experiments.fleet.nginx_proxy import (  # noqa: E402
+    ALL_ADDRESSES,
+    CONTROL_PORT,
+    FLEET_PORT,
+    SUPERLINK_PORT,
+    NginxProxy,
+    build_configuration,
+)
 from fedge.errors import BadInput  # noqa: E402
 
 TEXTS = ("proxy", "firewall", "certificate")
@@ -35,28 +42,28 @@ def main() -> int:
     """Print the path of what was packed, or a configuration; exit code 2 with a sentence for what makes none."""
     asked = _parser().parse_args()
     try:
-        print(_made(asked), end="" if asked.what in TEXTS else "\n")  # noqa: T201 - its answer to Ansible
+        print(_make_answer(asked), end="" if asked.what in TEXTS else "\n")  # noqa: T201 - its answer to Ansible
     except BadInput as error:
         print(error, file=sys.stderr)  # noqa: T201
         return 2
     return 0
 
 
-def _made(asked: argparse.Namespace) -> object:
+def _make_answer(asked: argparse.Namespace) -> object:
     if asked.what == "proxy":
-        addresses, networks = tuple(asked.listen) or EVERYWHERE, tuple(asked.management)
+        addresses, networks = tuple(asked.listen) or ALL_ADDRESSES, tuple(asked.management)
         ports = {
             "superlink_port": asked.superlink_port,
             "fleet_port": asked.port,
             "control_port": asked.management_port,
         }
-        return configuration(
-            Proxy(asked.keys, addresses=addresses, management=networks, telemetry=asked.telemetry, **ports)
+        return build_configuration(
+            NginxProxy(asked.keys, addresses=addresses, management=networks, telemetry=asked.telemetry, **ports)
         )
     if asked.what == "certificate":
         return certificate(asked, sys.stdin.read()).decode()
     if asked.what == "firewall":
-        return rules(asked.account, asked.superlink_port)
+        return build_firewall_rules(asked.account, asked.superlink_port)
     asked.out.mkdir(parents=True, exist_ok=True)
     if asked.what == "wheels":
         return wheels(asked.folder, asked.out)
@@ -65,19 +72,19 @@ def _made(asked: argparse.Namespace) -> object:
 
 def certificate(asked: argparse.Namespace, request: str) -> bytes:
     """A board's certificate as PEM, for the request that the board made; raises ``BadInput``."""
-    from experiments.fleet.certificates import BOARD_DAYS, certificate_text, make_board, parse_request
-    from experiments.fleet.keys import read_signer
+    from experiments.fleet.certificates import BOARD_DAYS, encode_certificate, make_board, parse_request
+    from experiments.fleet.key_folder import read_signer
 
     ca = read_signer(asked.ca, asked.ca_key)
     made = make_board(ca, parse_request(request), asked.board, datetime.now(UTC), asked.days or BOARD_DAYS)
-    return certificate_text(made)
+    return encode_certificate(made)
 
 
 def client(out: Path) -> Path:
     """The client's files in an archive whose name changes exactly when a file does."""
     files = [(path.relative_to(ROOT).as_posix(), path.read_bytes(), 0o644) for path in _client_files()]
     path = out / f"client-{_digest((name, content) for name, content, _ in files)}.tar.gz"
-    return _kept(path) or _write(path, b"", _tar(files))
+    return _find_packed(path) or _write(path, b"", _make_tar(files))
 
 
 def _digest(named: Iterable[tuple[str, bytes]]) -> str:
@@ -88,7 +95,7 @@ def _digest(named: Iterable[tuple[str, bytes]]) -> str:
     return digest.hexdigest()[:16]
 
 
-def _kept(path: Path) -> Path | None:
+def _find_packed(path: Path) -> Path | None:
     """What was packed before out of the same; its name says so, and it appeared complete."""
     return path.resolve() if path.is_file() else None
 
@@ -108,7 +115,7 @@ def bootstrap(asked: argparse.Namespace) -> Path:
     sources = [wheel, asked.python] if asked.python else [wheel]
     digest = _digest([("header", HEADER.encode()), *((path.name, path.read_bytes()) for path in sources)])
     path = asked.out / f"bootstrap-{asked.machine}-{digest}.sh"
-    return _kept(path) or _write(path, HEADER.encode(), _started(wheel, asked.python))
+    return _find_packed(path) or _write(path, HEADER.encode(), _make_bootstrap_archive(wheel, asked.python))
 
 
 def wheels(folder: Path, out: Path) -> Path:
@@ -119,7 +126,7 @@ def wheels(folder: Path, out: Path) -> Path:
     told = ((path.name, f"{path.stat().st_size} {path.stat().st_mtime_ns}".encode()) for path in found)
     made = out / f"wheels-{_digest(told)}.tar"
     if not made.is_file():
-        unfinished = _unfinished(made)
+        unfinished = _temporary_path(made)
         with tarfile.open(unfinished, "w") as target:
             for wheel in found:
                 target.add(wheel, wheel.name)
@@ -127,18 +134,18 @@ def wheels(folder: Path, out: Path) -> Path:
     return made.resolve()
 
 
-def _started(wheel: Path, python: Path | None) -> bytes:
-    files = [("bin/uv", _program(wheel, "uv"), 0o755)]
+def _make_bootstrap_archive(wheel: Path, python: Path | None) -> bytes:
+    files = [("bin/uv", _read_program(wheel, "uv"), 0o755)]
     if python is None:
-        return _tar(files)
+        return _make_tar(files)
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as target, tarfile.open(python) as source:
-        _add(target, files)
-        _copy(source, target)
+        _add_files(target, files)
+        _copy_python(source, target)
     return packed.getvalue()
 
 
-def _copy(source: tarfile.TarFile, target: tarfile.TarFile) -> None:
+def _copy_python(source: tarfile.TarFile, target: tarfile.TarFile) -> None:
     """A self-contained Python's files, moved from ``python/`` to ``versions/archive/``, owned by root."""
     for member in source:
         head, _, rest = member.name.partition("/")
@@ -168,20 +175,20 @@ def _uv_wheel(lock: Path, machine: str, wheels: Path | None, out: Path) -> Path:
     return found[0]
 
 
-def _program(wheel: Path, name: str) -> bytes:
+def _read_program(wheel: Path, name: str) -> bytes:
     with zipfile.ZipFile(wheel) as archive:
         inside = next(entry for entry in archive.namelist() if entry.endswith(f".data/scripts/{name}"))
         return archive.read(inside)
 
 
-def _tar(files: list[tuple[str, bytes, int]]) -> bytes:
+def _make_tar(files: list[tuple[str, bytes, int]]) -> bytes:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as target:
-        _add(target, files)
+        _add_files(target, files)
     return packed.getvalue()
 
 
-def _add(target: tarfile.TarFile, files: list[tuple[str, bytes, int]]) -> None:
+def _add_files(target: tarfile.TarFile, files: list[tuple[str, bytes, int]]) -> None:
     """Plain files without a time or an owner, so that equal files give equal archives."""
     for name, content, mode in files:
         entry = tarfile.TarInfo(name)
@@ -189,12 +196,12 @@ def _add(target: tarfile.TarFile, files: list[tuple[str, bytes, int]]) -> None:
         target.addfile(entry, io.BytesIO(content))
 
 
-def _unfinished(path: Path) -> Path:
+def _temporary_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.{os.getpid()}.part")
 
 
 def _write(path: Path, header: bytes, tar: bytes) -> Path:
-    unfinished = _unfinished(path)
+    unfinished = _temporary_path(path)
     unfinished.write_bytes(header + gzip.compress(tar, compresslevel=6, mtime=0))
     unfinished.replace(path)
     return path.resolve()

@@ -34,7 +34,7 @@ BOARD_PAGE = "etc/fedge/board.yaml"
 APP_USER = "fedge-app"
 POWERD_SOCKET = "/run/fedge/powerd.sock"
 WORKER_SOCKET = "/run/fedge-worker/worker.sock"
-STATE = "/var/lib/fedge/node"
+STATE = "/var/lib/fedge/client"
 
 # Bounds, chosen by us.
 COMMAND_S = 10.0
@@ -66,19 +66,19 @@ def run(argv: Sequence[str], limit_s: float) -> str:
         raise TimeoutError(f"{argv[0]}: no answer within {limit_s:g} s") from error
     if done.returncode != 0:
         said = (done.stderr or done.stdout).decode("utf-8", "replace").strip().splitlines() or ["no reason given"]
-        raise OSError(f"{argv[0]} ended with {done.returncode}: {cut(said[-1])}")
+        raise OSError(f"{argv[0]} ended with {done.returncode}: {clean_line(said[-1])}")
     return done.stdout.decode("utf-8", "replace")
 
 
-def part(read: Callable[[], Any]) -> Any:
+def try_read(read: Callable[[], Any]) -> Any:
     """What ``read`` finds, or {"error": kind, "text": what happened}."""
     try:
         return read()
     except Exception as error:  # noqa: BLE001 - whatever cannot be read is reported, and the rest goes on
-        return failed(error)
+        return describe_error(error)
 
 
-def failed(error: BaseException) -> Fields:
+def describe_error(error: BaseException) -> Fields:
     """An error as the report names it."""
     kinds = (
         (PermissionError, "denied"),
@@ -90,10 +90,10 @@ def failed(error: BaseException) -> Fields:
         (ValueError, "malformed"),
     )
     kind = next((name for kinds_of, name in kinds if isinstance(error, kinds_of)), "failed")
-    return {"error": kind, "text": cut(f"{error}" or type(error).__name__)}
+    return {"error": kind, "text": clean_line(f"{error}" or type(error).__name__)}
 
 
-def cut(line: str) -> str:
+def clean_line(line: str) -> str:
     """A line for the report: no colours, no secrets, bounded."""
     plain = "".join(letter if letter.isprintable() else " " for letter in COLOUR.sub("", line)).strip()
     if "PRIVATE KEY" in plain:
@@ -104,34 +104,34 @@ def cut(line: str) -> str:
 # Files
 
 
-def text_of(path: Path) -> str:
+def read_small_file(path: Path) -> str:
     """A small file; a link or a pipe that stands in its place is not followed, since others than root write some."""
     handle = os.open(str(path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(handle, "rb") as file:
         return file.read(LONGEST_FILE).decode("utf-8", "replace")
 
 
-def setting(root: Path, name: str, file: str = "etc/fedge/node.yaml") -> Optional[str]:
+def setting(root: Path, name: str, file: str = "etc/fedge/client.yaml") -> Optional[str]:
     """A plain ``name: value`` of the host's settings; no YAML, which Python does not bring."""
     try:
-        found = re.search(rf"(?m)^['\"]?{name}['\"]?\s*:\s*(.+?)\s*$", text_of(root / file))
+        found = re.search(rf"(?m)^['\"]?{name}['\"]?\s*:\s*(.+?)\s*$", read_small_file(root / file))
     except OSError:
         return None
     value = found.group(1).strip("'\"") if found else ""
     return value if value and value != "null" else None
 
 
-def number_in(path: Path) -> int:
+def read_protocol(path: Path) -> int:
     """``PROTOCOL`` of a package's first file."""
-    return int(re.findall(r"(?m)^PROTOCOL\s*=\s*(\d+)", text_of(path))[0])
+    return int(re.findall(r"(?m)^PROTOCOL\s*=\s*(\d+)", read_small_file(path))[0])
 
 
-def version_in(path: Path) -> str:
+def read_version(path: Path) -> str:
     """``__version__`` of a package's first file."""
-    return str(re.findall(r"(?m)^__version__\s*=\s*[\"']([^\"']{1,40})", text_of(path))[0])
+    return str(re.findall(r"(?m)^__version__\s*=\s*[\"']([^\"']{1,40})", read_small_file(path))[0])
 
 
-def installed(environment: Path, package: str) -> str:
+def installed_version(environment: Path, package: str) -> str:
     """The version of a package in an environment, from the name of its metadata's folder."""
     pattern = f"lib/python3*/site-packages/{package}-*.dist-info"
     found = sorted(path.name for path in environment.glob(pattern))
@@ -144,25 +144,25 @@ def client(root: Path) -> Fields:
     """What the client on the board speaks; from its files, not by running it."""
     source = root / "usr/lib/fedge-node/client/fedge"
     return {
-        "powerd_protocol": number_in(source / "powerd/__init__.py"),
-        "worker_protocol": number_in(source / "worker/__init__.py"),
-        "flwr": installed(root / "usr/lib/fedge-node/venv", "flwr"),
+        "powerd_protocol": read_protocol(source / "powerd/__init__.py"),
+        "worker_protocol": read_protocol(source / "worker/__init__.py"),
+        "flwr": installed_version(root / "usr/lib/fedge-node/venv", "flwr"),
     }
 
 
 def claim(root: Path, state: str, now_s: float) -> Optional[Fields]:
     """The run that the board works for, while its claim holds."""
     try:
-        found = json.loads(text_of(root / state.lstrip("/") / "claim.json"))
+        found = json.loads(read_small_file(root / state.lstrip("/") / "claim.json"))
     except FileNotFoundError:
         return None
     left_s = float(found["until_s"]) - now_s
-    return {"run": cut(str(found["run"])), "left_s": round(left_s, 1)} if left_s > 0 else None
+    return {"run": clean_line(str(found["run"])), "left_s": round(left_s, 1)} if left_s > 0 else None
 
 
 def public_key(path: Path) -> str:
     """The public half; anything else in its place stays there."""
-    line = text_of(path).strip()
+    line = read_small_file(path).strip()
     if not re.match(r"(ecdsa|ssh)-\S+ \S+( [^\n]*)?$", line):
         raise ValueError("no public key in OpenSSH's form")
     return line
@@ -192,7 +192,7 @@ def service(name: str, runs: Run) -> Fields:
     absent = has.get("LoadState") in {"not-found", "masked"} and has.get("ActiveState") != "active"
     found: Fields = {"state": "absent" if absent else has.get("ActiveState", "unknown")}
     found["restarts"] = int(has.get("NRestarts") or 0)
-    log = [] if absent else part(lambda: log_of(name, runs))
+    log = [] if absent else try_read(lambda: log_of(name, runs))
     found["log"] = log if isinstance(log, list) else [f"(no log: {log['text']})"]
     return found
 
@@ -206,14 +206,14 @@ def log_of(name: str, runs: Run) -> List[str]:
     """The last lines of this boot, without colours and empty ones."""
     wanted = ["--boot", "--no-pager", "--all", "--output=cat", f"--lines={LOG_LINES}"]
     said = runs(["journalctl", "--unit", f"{name}.service", *wanted], COMMAND_S)
-    return [line for line in map(cut, said.splitlines()) if line][-LOG_LINES:]
+    return [line for line in map(clean_line, said.splitlines()) if line][-LOG_LINES:]
 
 
 def services(names: Sequence[str], runs: Run) -> Fields:
     """Every unit, each for itself."""
     found = {}
     for name in names:
-        one = part(functools.partial(service, name, runs))
+        one = try_read(functools.partial(service, name, runs))
         found[name] = one if "error" not in one else {**one, "state": "unknown", "restarts": 0, "log": []}
     return found
 
@@ -232,12 +232,12 @@ def as_user(user: Optional[str], ask: Callable[[], Any], limit_s: float) -> Any:
     if child == 0:
         try:
             os.close(receive)
-            os.write(send, json.dumps(part(functools.partial(_dropped, account, ask))).encode()[:LONGEST_REPLY])
+            os.write(send, json.dumps(try_read(functools.partial(_ask_as_user, account, ask))).encode()[:LONGEST_REPLY])
         finally:
             os._exit(0)
     os.close(send)
     try:
-        return json.loads(_received(receive, limit_s))
+        return json.loads(_read_pipe(receive, limit_s))
     finally:
         os.close(receive)
         with contextlib.suppress(ProcessLookupError):
@@ -245,7 +245,7 @@ def as_user(user: Optional[str], ask: Callable[[], Any], limit_s: float) -> Any:
         os.waitpid(child, 0)
 
 
-def _dropped(account: Optional[pwd.struct_passwd], ask: Callable[[], Any]) -> Any:
+def _ask_as_user(account: Optional[pwd.struct_passwd], ask: Callable[[], Any]) -> Any:
     if account is not None:
         os.setgroups(os.getgrouplist(account.pw_name, account.pw_gid))
         os.setgid(account.pw_gid)
@@ -253,7 +253,7 @@ def _dropped(account: Optional[pwd.struct_passwd], ask: Callable[[], Any]) -> An
     return ask()
 
 
-def _received(pipe: int, limit_s: float) -> bytes:
+def _read_pipe(pipe: int, limit_s: float) -> bytes:
     said, ends_s = bytearray(), time.monotonic() + limit_s
     while True:
         ready = select.select([pipe], [], [], max(0.0, ends_s - time.monotonic()))[0]
@@ -292,13 +292,13 @@ def owner_of(path: str) -> str:
             has = place.stat()
         except OSError:
             continue
-        names = [_name(lambda: pwd.getpwuid(has.st_uid).pw_name, has.st_uid)]  # noqa: B023 - called at once
-        names.append(_name(lambda: grp.getgrgid(has.st_gid).gr_name, has.st_gid))  # noqa: B023 - called at once
+        names = [_name_or_number(lambda: pwd.getpwuid(has.st_uid).pw_name, has.st_uid)]  # noqa: B023 - called at once
+        names.append(_name_or_number(lambda: grp.getgrgid(has.st_gid).gr_name, has.st_gid))  # noqa: B023 - called at once
         return f"{':'.join(names)} {has.st_mode & 0o7777:04o}{'' if str(place) == path else f' at {place}'}"
     return "hidden by a folder above it"
 
 
-def _name(look: Callable[[], str], number: int) -> str:
+def _name_or_number(look: Callable[[], str], number: int) -> str:
     try:
         return look()
     except KeyError:
@@ -325,7 +325,7 @@ def ask_worker(path: str, verb: str, protocol: int) -> Fields:
     return dict(json.loads(said[prefix.size : prefix.size + prefix.unpack_from(said)[1]]))
 
 
-def in_its_protocol(ask: Callable[[str, int], Fields], verb: str, protocol: int) -> Fields:
+def ask_in_own_protocol(ask: Callable[[str, int], Fields], verb: str, protocol: int) -> Fields:
     """The reply to a verb; one that speaks another protocol says which, and is asked again in its own."""
     reply = ask(verb, protocol)
     refused = reply.get("error")
@@ -334,17 +334,20 @@ def in_its_protocol(ask: Callable[[str, int], Fields], verb: str, protocol: int)
         reply = ask(verb, int(told.group(1) or told.group(2)))
     if reply.get("ok") is not True:
         error = reply.get("error") or {}
-        return {"error": str(error.get("kind", "failed")), "text": cut(str(error.get("text", "no reason given")))}
+        return {
+            "error": str(error.get("kind", "failed")),
+            "text": clean_line(str(error.get("text", "no reason given"))),
+        }
     return reply
 
 
 def powerd(path: str, protocol: int) -> Fields:
     """The daemon's version, and what is set now."""
     ask = functools.partial(ask_powerd, path)
-    about = in_its_protocol(ask, "describe", protocol)
+    about = ask_in_own_protocol(ask, "describe", protocol)
     if "error" in about:
         return about
-    now = in_its_protocol(ask, "get", int(about["protocol"]))
+    now = ask_in_own_protocol(ask, "get", int(about["protocol"]))
     lease, preset = now.get("lease") or {}, now.get("preset") or {}
     found = {name: about.get(name) for name in ("protocol", "version")}
     found.update({name: now.get(name) for name in ("mode", "temperature_c", "changed", "stopped", "error", "text")})
@@ -354,7 +357,7 @@ def powerd(path: str, protocol: int) -> Fields:
 
 def worker(path: str, protocol: int) -> Fields:
     """The worker's versions, and what it does."""
-    about = in_its_protocol(functools.partial(ask_worker, path), "status", protocol)
+    about = ask_in_own_protocol(functools.partial(ask_worker, path), "status", protocol)
     wanted = ("protocol", "version", "python", "torch", "device", "state", "restarts", "error", "text")
     return {name: about[name] for name in wanted if name in about}
 
@@ -362,10 +365,10 @@ def worker(path: str, protocol: int) -> Fields:
 # The way to the SuperLink
 
 
-def dialled(root: Path) -> Optional[str]:
+def superlink_address(root: Path) -> Optional[str]:
     """``host:port`` that the SuperNode is told."""
     try:
-        unit = text_of(root / "etc/systemd/system/fedge-supernode.service")
+        unit = read_small_file(root / "etc/systemd/system/fedge-supernode.service")
     except FileNotFoundError:
         return None
     found = re.search(r"--superlink[ =](\S+)", unit)
@@ -384,7 +387,7 @@ def reach(address: str) -> Fields:
 
 def environment(root: Path) -> Path:
     """Where the SuperLink's unit runs out of."""
-    unit = text_of(root / "etc/systemd/system/fedge-superlink.service")
+    unit = read_small_file(root / "etc/systemd/system/fedge-superlink.service")
     program = re.findall(r"(?m)^ExecStart=(\S+)/bin/flower-superlink", unit)
     if not program:
         raise ValueError("fedge-superlink.service names no program")
@@ -402,21 +405,21 @@ def nodes(root: Path, runs: Run) -> List[Fields]:
     return list(flower(root, runs, "python", str(root / NODES), "list")["nodes"])
 
 
-def played(root: Path, runs: Run) -> List[Fields]:
+def list_unfinished_runs(root: Path, runs: Run) -> List[Fields]:
     """The runs that have not ended."""
     listed = flower(root, runs, "flwr", "list", "fleet", "--format", "json")["runs"]
     alive = [one for one in listed if not str(one.get("status")).startswith("finished")]
     return [{"run_id": str(one.get("run-id")), "status": str(one.get("status"))} for one in alive]
 
 
-def ends_s(path: str, runs: Run) -> int:
+def certificate_end_s(path: str, runs: Run) -> int:
     """Until when a certificate holds, in unix time."""
     said = runs(["openssl", "x509", "-noout", "-enddate", "-in", path], COMMAND_S).strip()
     text = said.partition("=")[2]
     return int(datetime.strptime(text.replace(" GMT", " +0000"), "%b %d %H:%M:%S %Y %z").timestamp())
 
 
-def ages_s(root: Path) -> Fields:
+def sample_ages_s(root: Path) -> Fields:
     """How long ago each board last told of itself, as the board service says; boards that never did are not there."""
     link = http.client.HTTPConnection("127.0.0.1", int(setting(root, "port", BOARD_PAGE) or 0), timeout=REACH_S)
     try:
@@ -436,8 +439,8 @@ def ages_s(root: Path) -> Fields:
 
 def board(root: Path, runs: Run, user: Optional[str], now_s: Callable[[], float]) -> Fields:
     """A board's facts."""
-    speaks = part(lambda: client(root))
-    address = part(lambda: dialled(root))
+    speaks = try_read(lambda: client(root))
+    address = try_read(lambda: superlink_address(root))
     sockets = (setting(root, "power_socket") or POWERD_SOCKET, setting(root, "worker_socket") or WORKER_SOCKET)
     asks = (
         lambda: powerd(sockets[0], speaks.get("powerd_protocol", 1)),
@@ -448,19 +451,25 @@ def board(root: Path, runs: Run, user: Optional[str], now_s: Callable[[], float]
         "kind": "board",
         "at_s": now_s(),
         "board": setting(root, "board"),
-        "fedge": optional(lambda: version_in(root / "usr/lib/fedge-node/client/fedge/__init__.py")),
+        "fedge": try_read_or_none(lambda: read_version(root / "usr/lib/fedge-node/client/fedge/__init__.py")),
         "python": platform.python_version(),
-        "model": optional(lambda: cut(text_of(root / "proc/device-tree/model").replace("\0", ""))),
+        "model": try_read_or_none(
+            lambda: clean_line(read_small_file(root / "proc/device-tree/model").replace("\0", ""))
+        ),
         "client": speaks,
         "services": services([*BOARD_SERVICES, *extras], runs),
         "superlink": address,
-        "way": part(lambda: as_user(None, lambda: reach(address), 2 * REACH_S)) if isinstance(address, str) else None,
-        "public_key": optional(lambda: public_key(root / "etc/fedge/keys/node.pub")),
-        "powerd": part(lambda: as_user(user, asks[0], 2 * SOCKET_S)),
-        "worker": part(lambda: as_user(user, asks[1], 2 * SOCKET_S)),
-        "disk_free_mb": part(lambda: disks(root, ("/", "/var/lib/fedge"))),
-        "claim": part(lambda: claim(root, state, now_s())),
-        "certificate": part(lambda: ends_s(str(root / "etc/fedge/tell/board.crt"), runs)) if extras else None,
+        "way": try_read(lambda: as_user(None, lambda: reach(address), 2 * REACH_S))
+        if isinstance(address, str)
+        else None,
+        "public_key": try_read_or_none(lambda: public_key(root / "etc/fedge/keys/node.pub")),
+        "powerd": try_read(lambda: as_user(user, asks[0], 2 * SOCKET_S)),
+        "worker": try_read(lambda: as_user(user, asks[1], 2 * SOCKET_S)),
+        "disk_free_mb": try_read(lambda: disks(root, ("/", "/var/lib/fedge"))),
+        "claim": try_read(lambda: claim(root, state, now_s())),
+        "certificate": try_read(lambda: certificate_end_s(str(root / "etc/fedge/tell/board.crt"), runs))
+        if extras
+        else None,
     }
 
 
@@ -470,22 +479,23 @@ def server(root: Path, runs: Run, now_s: Callable[[], float]) -> Fields:
     return {
         "kind": "server",
         "at_s": now_s(),
-        "fedge": optional(lambda: installed(environment(root), "fedge")),
-        "flwr": optional(lambda: installed(environment(root), "flwr")),
+        "fedge": try_read_or_none(lambda: installed_version(environment(root), "fedge")),
+        "flwr": try_read_or_none(lambda: installed_version(environment(root), "flwr")),
         "services": services([*SERVER_SERVICES, *extras], runs),
-        "nodes": part(lambda: nodes(root, runs)),
-        "runs": part(lambda: played(root, runs)),
-        "ages_s": part(lambda: ages_s(root)) if extras else None,
-        "disk_free_mb": part(lambda: disks(root, ("/", "/var/lib/fedge-link"))),
+        "nodes": try_read(lambda: nodes(root, runs)),
+        "runs": try_read(lambda: list_unfinished_runs(root, runs)),
+        "ages_s": try_read(lambda: sample_ages_s(root)) if extras else None,
+        "disk_free_mb": try_read(lambda: disks(root, ("/", "/var/lib/fedge-link"))),
         "certificates": {
-            name: part(functools.partial(ends_s, str(tls / name), runs)) for name in ("server.crt", "ca.crt")
+            name: try_read(functools.partial(certificate_end_s, str(tls / name), runs))
+            for name in ("server.crt", "ca.crt")
         },
     }
 
 
-def optional(read: Callable[[], Any]) -> Any:
+def try_read_or_none(read: Callable[[], Any]) -> Any:
     """What ``read`` finds, or None."""
-    found = part(read)
+    found = try_read(read)
     return None if isinstance(found, Mapping) and "error" in found else found
 
 

@@ -23,17 +23,17 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from fedge.costs.inference import at_batch_size
-from fedge.costs.record import CostProfile
+from fedge.costs.cost_profile import CostProfile
+from fedge.costs.inference_cost import cost_at_batch_size
+from fedge.costs.table_calibration import TableCalibration, calibrate_table, calibrate_table_series, compute_fit_errors
+from fedge.devices.tables.mode_table import list_batch_sizes, read_mode_table
 from fedge.errors import BadInput
-from fedge.physics.model import power_w, step_s
-from fedge.profiles.calibrate import Calibration, calibrate, calibrate_series, errors_of
-from fedge.profiles.table import batch_sizes_of, read_table
+from fedge.physics.time_power_model import compute_power_w, compute_step_s
 from fedge.types import Floats, Modes, ProfileTable
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CalibrationRow:
     """One table's outcome: mean absolute errors in percent, time and power."""
 
     name: str
@@ -47,7 +47,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class InferRow:
+class InferenceCalibrationRow:
     """One batch size of a table of inference: errors in percent, and the rows more than a quarter off."""
 
     name: str
@@ -67,81 +67,81 @@ def main() -> None:
     if not paths:
         sys.exit(f"FEDGE_PROFILES: got {folder}; a folder that holds <board>/train/<workload>.csv")
     console = Console(width=140)
-    console.print(_as_table([_row(read_table(path)) for path in paths]))
+    console.print(_to_table([_calibrate_table(read_mode_table(path)) for path in paths]))
     inferred = sorted(Path(folder).glob("*/infer/*.csv"))
     if inferred:
-        console.print(_as_infer_table([row for path in inferred for row in _infer_rows(path)]))
+        console.print(_to_inference_table([row for path in inferred for row in _calibrate_inference(path)]))
 
 
-def _row(table: ProfileTable) -> Row:
+def _calibrate_table(table: ProfileTable) -> CalibrationRow:
     start = time.perf_counter()
-    calibration = calibrate(table)
+    calibration = calibrate_table(table)
     took = time.perf_counter() - start
     x = table.modes.knobs / table.modes.knobs.max(axis=0)
-    return Row(
+    return CalibrationRow(
         f"{table.device} {table.workload}",
         len(table.modes),
         (100 * calibration.time.mape, 100 * calibration.power.mape),
         (100 * calibration.time.p95_ape, 100 * calibration.power.p95_ape),
-        _held_out(table),
+        _compute_held_out_errors(table),
         (_least_squares(x, table.step_s), _least_squares(x, table.power_w)),
         (_least_squares(1.0 / x, table.step_s), _least_squares(np.hstack([x, x**2]), table.power_w)),
         took,
     )
 
 
-def _infer_rows(path: Path) -> list[InferRow]:
-    tables = [read_table(path, batch_size=size) for size in batch_sizes_of(path)]
+def _calibrate_inference(path: Path) -> list[InferenceCalibrationRow]:
+    tables = [read_mode_table(path, batch_size=size) for size in list_batch_sizes(path)]
     return [
-        InferRow(
+        InferenceCalibrationRow(
             f"{done.device} {done.workload}",
             done.batch_size,
             done.rows,
             (100 * done.time.mape, 100 * done.power.mape),
             (100 * done.time.p95_ape, 100 * done.power.p95_ape),
             (done.time.rows_off, done.power.rows_off),
-            _left_out(tables, left),
+            _compute_left_out_errors(tables, left),
         )
-        for left, done in enumerate(calibrate_series(tables))
+        for left, done in enumerate(calibrate_table_series(tables))
     ]
 
 
-def _left_out(tables: list[ProfileTable], left: int) -> tuple[float, float] | None:
+def _compute_left_out_errors(tables: list[ProfileTable], left: int) -> tuple[float, float] | None:
     """Errors of ``tables[left]`` from the cost that the other sizes give; None where they are too far away."""
     table, others = tables[left], tables[:left] + tables[left + 1 :]
     if not others:
         return None
-    fits = calibrate_series(others)
-    profiles = [_profile(done) for done in fits]
+    fits = calibrate_table_series(others)
+    profiles = [_build_profile(done) for done in fits]
     try:
-        cost = at_batch_size(profiles, table.batch_size).coefficients
+        cost = cost_at_batch_size(profiles, table.batch_size).coefficients
     except BadInput:
         return None
     top = fits[0].maxn
     return (
-        100 * errors_of(step_s(cost, top, table.modes), table.step_s).mape,
-        100 * errors_of(power_w(cost, top, table.modes), table.power_w).mape,
+        100 * compute_fit_errors(compute_step_s(cost, top, table.modes), table.step_s).mape,
+        100 * compute_fit_errors(compute_power_w(cost, top, table.modes), table.power_w).mape,
     )
 
 
-def _profile(done: Calibration) -> CostProfile:
+def _build_profile(done: TableCalibration) -> CostProfile:
     return CostProfile(
         done.device, done.workload, done.batch_size, done.coefficients, "calibrated", done.table,
         done.time.mape, done.power.mape, done.time.residual_sd_log, done.power.residual_sd_log, kind="infer",
     )  # fmt: skip
 
 
-def _held_out(table: ProfileTable) -> tuple[float, float]:
+def _compute_held_out_errors(table: ProfileTable) -> tuple[float, float]:
     order = np.random.default_rng(0).permutation(len(table.modes))
     seen, kept = order[::2], order[1::2]
     half = ProfileTable(
         table.device, table.workload, table.batch_size, Modes(table.modes.knobs[seen]), table.step_s[seen],
         table.power_w[seen], table.sha256, table.path,
     )  # fmt: skip
-    fitted, rest = calibrate(half, table.maxn).coefficients, Modes(table.modes.knobs[kept])
+    fitted, rest = calibrate_table(half, table.maxn).coefficients, Modes(table.modes.knobs[kept])
     return (
-        100 * errors_of(step_s(fitted, table.maxn, rest), table.step_s[kept]).mape,
-        100 * errors_of(power_w(fitted, table.maxn, rest), table.power_w[kept]).mape,
+        100 * compute_fit_errors(compute_step_s(fitted, table.maxn, rest), table.step_s[kept]).mape,
+        100 * compute_fit_errors(compute_power_w(fitted, table.maxn, rest), table.power_w[kept]).mape,
     )
 
 
@@ -152,7 +152,7 @@ def _least_squares(features: Floats, seen: Floats) -> float:
     return 100 * float(np.mean(np.abs(design @ weights - seen) / seen))
 
 
-def _as_table(rows: list[Row]) -> Table:
+def _to_table(rows: list[CalibrationRow]) -> Table:
     table = Table(title="Mean absolute error over all rows, percent, time / power")
     table.add_column("table")
     headings = ("rows", "physical", "95th pct.", "half held out", "OLS on knobs", "OLS on inverse, squared", "fit s")
@@ -165,7 +165,7 @@ def _as_table(rows: list[Row]) -> Table:
     return table
 
 
-def _as_infer_table(rows: list[InferRow]) -> Table:
+def _to_inference_table(rows: list[InferenceCalibrationRow]) -> Table:
     table = Table(title="Inference: the same, all batch sizes of a table fitted together")
     table.add_column("table")
     for heading in ("batch", "rows", "physical", "95th pct.", "rows off > 25 %", "size left out"):

@@ -9,7 +9,8 @@ model     how far the closed form of the input pipeline is off played epochs, an
 
 An effect is within a factor 1.5 when it has the paper's sign and its size is between the paper's least divided by 1.5
 and the paper's largest times 1.5. Sizes of changes are compared, not the ratios: -22 % is held against -33 to -15 %.
-"told" marks figures of the paper that a constant of ``fedge/pipeline/emulation.yaml`` was chosen by; the others come
+"told" marks figures of the paper that a constant of ``fedge/costs/input_pipeline/emulated_pipeline.yaml`` was chosen
+by; the others come
 out of the model. The paper gives no figures of inference, none of the AGX Orin, and those of power modes for the AGX
 Xavier alone: what stands beside them there is the AGX Xavier's figure of training.
 With how many loader workers the power modes were measured is not known: they are without, as the paper's stalls, which
@@ -29,24 +30,31 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from fedge.characterisation.emulated.costs import costs_of
-from fedge.characterisation.emulated.rig import rig_emulated
-from fedge.characterisation.plans.plan import Course, Images, Plan, StoragePlan, WorkloadPlan
-from fedge.characterisation.point import Kind, Point
-from fedge.characterisation.seen import Epoch
+from fedge.characterisation.emulated_costs import estimate_costs
+from fedge.characterisation.emulated_rig import build_emulated_rig
+from fedge.characterisation.point_measurement import EpochSummary
+from fedge.characterisation.sweep_plan import (
+    CharacterisationPlan,
+    Images,
+    MeasurementSchedule,
+    StoragePlan,
+    SweepPoint,
+    WorkKind,
+    WorkloadPlan,
+)
+from fedge.costs.input_pipeline.emulated_pipeline import find_storage
+from fedge.costs.input_pipeline.epoch_simulation import simulate_epoch
+from fedge.costs.input_pipeline.pipeline_model import HostCores, InputPipeline, Loader, SampleCost, StepCost, Storage
+from fedge.costs.input_pipeline.steady_state import solve_steady_state
 from fedge.devices import catalogue
-from fedge.pipeline.emulation import storage
-from fedge.pipeline.records import Host, Loader, Pipeline, Samples, Step, Storage
-from fedge.pipeline.simulate import play
-from fedge.pipeline.steady import steady
 from fedge.types import PowerMode
 
 CONSOLE = Console(width=170)
-FACTOR = 1.5
-SOME = 300
+TOLERATED_FACTOR = 1.5
+REPEAT_MINIBATCHES = 300
 """So many minibatches stand for an epoch where only boards and repeats differ."""
 LENET, RESNET, MOBILENET = "lenet5-mnist", "resnet18-cifar10", "mobilenetv3l-gld23k"
-SHORT = {LENET: "LeNet", RESNET: "ResNet", MOBILENET: "MobileNet"}
+SHORT_NAMES = {LENET: "LeNet", RESNET: "ResNet", MOBILENET: "MobileNet"}
 WORKLOADS = {
     LENET: WorkloadPlan(LENET, "lenet5", (1, 28, 28), 10, Images(60000, 28, 28, 1, "memory")),
     RESNET: WorkloadPlan(RESNET, "resnet18", (3, 32, 32), 10, Images(50000, 32, 32, 3, "memory")),
@@ -54,7 +62,7 @@ WORKLOADS = {
 }
 STORAGES = {name: StoragePlan(name) for name in ("default", "ssd", "sd", "hdd")}
 BOARDS = ("agx-xavier", "xavier-nx", "nano", "agx-orin-64gb")
-RANDOM = 300
+RANDOM_PIPELINES = 300
 MODES = {
     "b": (8, 1200, 670, 1333),
     "c": (8, 1200, 900, 1333),
@@ -71,21 +79,25 @@ Setting = dict[str, object]
 
 
 @lru_cache(maxsize=4096)
-def epoch(board: str, workload: str, mode: str | None, kind: Kind, more: tuple[tuple[str, object], ...]) -> Epoch:
+def run_epoch(
+    board: str, workload: str, mode: str | None, kind: WorkKind, more: tuple[tuple[str, object], ...]
+) -> EpochSummary:
     """A setting's second epoch, or the first where ``cold`` is set; ``cut`` after so many minibatches, else whole."""
     given = dict(more)
     number = 0 if given.pop("cold", False) else 1
     cut: Any = given.pop("cut", None)
     seed = int(str(given.pop("seed", 1)))
-    plan = Plan("paper", (board,), WORKLOADS, STORAGES, Course(epochs=number + 1, minibatches=cut), (), seed)
-    rig = rig_emulated(plan, board)
-    point = Point(board, workload, mode=mode_of(board.rpartition("-")[0], mode), kind=kind, **given)  # type: ignore[arg-type]
-    if (reason := rig.refuses(point, WORKLOADS[workload])) is not None:
+    plan = CharacterisationPlan(
+        "paper", (board,), WORKLOADS, STORAGES, MeasurementSchedule(epochs=number + 1, minibatches=cut), (), seed
+    )
+    rig = build_emulated_rig(plan, board)
+    point = SweepPoint(board, workload, mode=find_mode(board.rpartition("-")[0], mode), kind=kind, **given)  # type: ignore[arg-type]
+    if (reason := rig.refusal_reason(point, WORKLOADS[workload])) is not None:
         raise SystemExit(reason)
     return rig.measure(point, WORKLOADS[workload], plan.course, lambda _: None).epochs[number]
 
 
-def mode_of(device: str, name: str | None) -> PowerMode | None:
+def find_mode(device: str, name: str | None) -> PowerMode | None:
     """The paper's mode on the AGX Xavier; elsewhere the nearest at the same shares of the board's clocks.
 
     The Xavier NX of JetPack 4.5.1 had no mode with all its cores at the top clock: its own is then the paper's.
@@ -107,7 +119,7 @@ def mode_of(device: str, name: str | None) -> PowerMode | None:
     return PowerMode(cores, *clocks)
 
 
-def value(seen: Epoch, quantity: Quantity) -> float:
+def quantity_per_step(seen: EpochSummary, quantity: Quantity) -> float:
     """Of one minibatch: seconds, watts or joules."""
     per = {
         "stall": seen.stall_s,
@@ -120,7 +132,7 @@ def value(seen: Epoch, quantity: Quantity) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Effect:
+class PaperEffect:
     """A change of ``quantity`` from one setting to another; ``low`` to ``high`` is the paper's, in its own form.
 
     ``change``: the relative change; ``times``: the second is so many times the first; ``share``: the first is so many
@@ -138,94 +150,106 @@ class Effect:
     form: Literal["change", "times", "share"] = "change"
     told: bool = False
 
-    def size(self, board: str, kind: Kind) -> float:
+    def measure_size(self, board: str, kind: WorkKind) -> float:
         """What the emulated board shows."""
         (mode_before, before), (mode_after, after) = self.before, self.after
-        first = value(epoch(board, self.workload, mode_before, kind, tuple(before.items())), self.quantity)
-        second = value(epoch(board, self.workload, mode_after, kind, tuple(after.items())), self.quantity)
+        first = quantity_per_step(
+            run_epoch(board, self.workload, mode_before, kind, tuple(before.items())), self.quantity
+        )
+        second = quantity_per_step(
+            run_epoch(board, self.workload, mode_after, kind, tuple(after.items())), self.quantity
+        )
         if self.form == "change":
             return second / first - 1.0
         return second / first if self.form == "times" else first / second
 
-    def holds(self, size: float) -> bool:
+    def is_reproduced(self, size: float) -> bool:
         """Whether it has the paper's sign and is within the factor."""
         low, high = sorted((abs(self.low), abs(self.high)))
-        return size * self.low > 0 and low / FACTOR <= abs(size) <= high * FACTOR
+        return size * self.low > 0 and low / TOLERATED_FACTOR <= abs(size) <= high * TOLERATED_FACTOR
 
-    def shown(self, size: float) -> str:
+    def format_size(self, size: float) -> str:
         return f"{size:+.0%}" if self.form == "change" else f"{size:.2f}x"
 
     @property
-    def paper(self) -> str:
+    def format_paper_range(self) -> str:
         if self.low == self.high:
-            return self.shown(self.low)
-        return f"{self.shown(self.low)} to {self.shown(self.high)}"
+            return self.format_size(self.low)
+        return f"{self.format_size(self.low)} to {self.format_size(self.high)}"
 
 
-def _workers(count: int, **more: object) -> Setting:
+def _build_setting(count: int, **more: object) -> Setting:
     return {"workers": count, **more}
 
 
-INLINE = _workers(0)
-COLD = {name: _workers(0, cold=True, storage=name) for name in ("ssd", "sd", "hdd")}
-WARM = {name: _workers(4, cache="warm", storage=name) for name in ("ssd", "hdd")}
+INLINE = _build_setting(0)
+COLD = {name: _build_setting(0, cold=True, storage=name) for name in ("ssd", "sd", "hdd")}
+WARM = {name: _build_setting(4, cache="warm", storage=name) for name in ("ssd", "hdd")}
 
 
-def _loading(
+def _build_loading_effect(
     text: str, board: str, workload: str, quantity: Quantity, steps: tuple[Setting, Setting], size: float, **more: Any
-) -> Effect:
+) -> PaperEffect:
     """An effect at the board's own mode, from the first of ``steps`` to the second."""
     before, after = steps
-    return Effect(text, f"{board}-1", workload, quantity, (None, before), (None, after), size, size, **more)
+    return PaperEffect(text, f"{board}-1", workload, quantity, (None, before), (None, after), size, size, **more)
 
 
-def _batch(small: int, large: int, size: float) -> Effect:
+def _build_batch_effect(small: int, large: int, size: float) -> PaperEffect:
     text = f"batch {small} -> {large}, ResNet: compute per batch"
     sizes: tuple[Setting, Setting] = ({"batch_size": small}, {"batch_size": large})
-    return _loading(text, "agx-xavier", RESNET, "compute", sizes, size, form="times")
+    return _build_loading_effect(text, "agx-xavier", RESNET, "compute", sizes, size, form="times")
 
 
-def _modes(names: str, what: str, workload: str, quantity: Quantity, low: float, high: float, **more: Any) -> Effect:
+def _build_mode_effect(
+    names: str, what: str, workload: str, quantity: Quantity, low: float, high: float, **more: Any
+) -> PaperEffect:
     """An effect of the power mode, without workers."""
     before, after = names.split(" -> ")
-    text = f"{names} ({what}), {SHORT[workload]}: {quantity}"
-    return Effect(text, "agx-xavier-1", workload, quantity, (before, INLINE), (after, INLINE), low, high, **more)
+    text = f"{names} ({what}), {SHORT_NAMES[workload]}: {quantity}"
+    return PaperEffect(text, "agx-xavier-1", workload, quantity, (before, INLINE), (after, INLINE), low, high, **more)
 
 
-ONE, TWO = _workers(1), _workers(2)
-STORED = "epoch 0, MobileNet: stall"
+ONE, TWO = _build_setting(1), _build_setting(2)
+STORAGE_EFFECT = "epoch 0, MobileNet: stall"
 EFFECTS = (
-    _loading("workers 0 -> 1, LeNet: stall", "agx-xavier", LENET, "stall", (INLINE, ONE), -0.45),
-    _loading("workers 0 -> 1, LeNet: stall", "xavier-nx", LENET, "stall", (INLINE, ONE), -0.447, told=True),
-    _loading("workers 1 -> 2, MobileNet: stall", "xavier-nx", MOBILENET, "stall", (ONE, TWO), -0.67),
-    _loading("workers 1 -> 2, MobileNet: E2E", "xavier-nx", MOBILENET, "e2e", (ONE, TWO), -0.30, told=True),
-    _loading("pipelining, the most: energy", "agx-xavier", LENET, "energy", (INLINE, TWO), -0.39),
+    _build_loading_effect("workers 0 -> 1, LeNet: stall", "agx-xavier", LENET, "stall", (INLINE, ONE), -0.45),
+    _build_loading_effect("workers 0 -> 1, LeNet: stall", "xavier-nx", LENET, "stall", (INLINE, ONE), -0.447, told=True),
+    _build_loading_effect("workers 1 -> 2, MobileNet: stall", "xavier-nx", MOBILENET, "stall", (ONE, TWO), -0.67),
+    _build_loading_effect("workers 1 -> 2, MobileNet: E2E", "xavier-nx", MOBILENET, "e2e", (ONE, TWO), -0.30, told=True),
+    _build_loading_effect("pipelining, the most: energy", "agx-xavier", LENET, "energy", (INLINE, TWO), -0.39),
     *(
-        _loading(f"{name} beside ssd, {STORED}", "agx-xavier", MOBILENET, "stall", (COLD["ssd"], COLD[name]),
+        _build_loading_effect(f"{name} beside ssd, {STORAGE_EFFECT}", "agx-xavier", MOBILENET, "stall", (COLD["ssd"], COLD[name]),
                  seconds / 306, form="times", told=True)
         for name, seconds in (("sd", 485), ("hdd", 741))
     ),
-    _loading("hdd beside ssd, cached, 4 workers: E2E", "agx-xavier", MOBILENET, "e2e", (WARM["ssd"], WARM["hdd"]), 1.0,
+    _build_loading_effect("hdd beside ssd, cached, 4 workers: E2E", "agx-xavier", MOBILENET, "e2e", (WARM["ssd"], WARM["hdd"]), 1.0,
              form="times"),
-    *(_batch(*step) for step in ((1, 8, 1.4), (1, 16, 1.56), (16, 32, 2.0), (32, 64, 2.0))),
+    *(_build_batch_effect(*step) for step in ((1, 8, 1.4), (1, 16, 1.56), (16, 32, 2.0), (32, 64, 2.0))),
 )  # fmt: skip
 LOWEST = ("g -> lowest GPU", "1377 -> 115", RESNET)
 MODE_EFFECTS = (
-    _modes("b -> c", "GPU 670 -> 900", RESNET, "compute", -0.22, -0.22),
-    *(_modes("d -> e", "CPU 1200 -> 2100", name, "stall", -0.31, -0.39, told=name == LENET) for name in WORKLOADS),
-    *(_modes("e -> f", "8 -> 2 cores", name, "stall", 0.47, 0.54, told=name == LENET) for name in WORKLOADS),
+    _build_mode_effect("b -> c", "GPU 670 -> 900", RESNET, "compute", -0.22, -0.22),
     *(
-        _modes("e -> f", "8 -> 2 cores", name, "compute", size, size, told=name != LENET)
+        _build_mode_effect("d -> e", "CPU 1200 -> 2100", name, "stall", -0.31, -0.39, told=name == LENET)
+        for name in WORKLOADS
+    ),
+    *(
+        _build_mode_effect("e -> f", "8 -> 2 cores", name, "stall", 0.47, 0.54, told=name == LENET)
+        for name in WORKLOADS
+    ),
+    *(
+        _build_mode_effect("e -> f", "8 -> 2 cores", name, "compute", size, size, told=name != LENET)
         for name, size in ((LENET, 0.36), (MOBILENET, 0.16), (RESNET, 0.02))
     ),
-    *(_modes("h -> g", "EMC x 2", name, "compute", -0.26, -0.33) for name in (RESNET, MOBILENET)),
-    _modes(*LOWEST, "compute", 10.3, 10.3, form="times"),
-    _modes(*LOWEST, "power", 3.6, 3.6, form="share"),
-    _modes(*LOWEST, "energy", 2.5, 2.5, form="times"),
+    *(_build_mode_effect("h -> g", "EMC x 2", name, "compute", -0.26, -0.33) for name in (RESNET, MOBILENET)),
+    _build_mode_effect(*LOWEST, "compute", 10.3, 10.3, form="times"),
+    _build_mode_effect(*LOWEST, "power", 3.6, 3.6, form="share"),
+    _build_mode_effect(*LOWEST, "energy", 2.5, 2.5, form="times"),
 )
 
 
-def effects() -> None:
+def report_effects() -> None:
     """Every effect on its own board, in training and in inference."""
     table = Table(title="Effects on the board they were printed for")
     for name in ("effect", "board", "paper", "training", "", "inference", "", ""):
@@ -235,19 +259,20 @@ def effects() -> None:
     for effect in every:
         cells = []
         for kind in held:
-            size = effect.size(effect.board, kind)  # type: ignore[arg-type]
-            held[kind] += effect.holds(size)
-            cells += [effect.shown(size), _mark(effect, size)]
-        table.add_row(effect.text, effect.board[:-2], effect.paper, *cells, "told" if effect.told else "")
+            size = effect.measure_size(effect.board, kind)  # type: ignore[arg-type]
+            held[kind] += effect.is_reproduced(size)
+            cells += [effect.format_size(size), _format_mark(effect, size)]
+        table.add_row(effect.text, effect.board[:-2], effect.format_paper_range, *cells, "told" if effect.told else "")
     CONSOLE.print(table)
-    _absolute()
+    _report_absolute_times()
     CONSOLE.print(
-        f"within a factor {FACTOR}: {held['train']} of {len(every)} in training, {held['infer']} in inference, "
+        f"within a factor {TOLERATED_FACTOR}: {held['train']} of {len(every)} in training, {held['infer']} in "
+        f"inference, "
         f"{sum(not one.told for one in every)} of them told nothing"
     )
 
 
-def _absolute() -> None:
+def _report_absolute_times() -> None:
     """The seconds that the paper prints, of whole epochs."""
     rows: tuple[tuple[str, str, str, Setting, float, Quantity, bool], ...] = (
         ("LeNet, no workers: stall", "agx-xavier-1", LENET, INLINE, 22.0, "stall", True),
@@ -264,13 +289,15 @@ def _absolute() -> None:
         table.add_column(name)
     for text, board, workload, setting, paper, quantity, told in rows:
         minibatches = -(-WORKLOADS[workload].images.count // 16)  # the paper's epochs, the rest of them too
-        seconds = value(epoch(board, workload, None, "train", tuple(setting.items())), quantity) * minibatches
-        mark = "yes" if paper / FACTOR <= seconds <= paper * FACTOR else "NO"
+        seconds = (
+            quantity_per_step(run_epoch(board, workload, None, "train", tuple(setting.items())), quantity) * minibatches
+        )
+        mark = "yes" if paper / TOLERATED_FACTOR <= seconds <= paper * TOLERATED_FACTOR else "NO"
         table.add_row(text, board[:-2], f"{paper:g}", f"{seconds:.1f}", mark, "told" if told else "")
     CONSOLE.print(table)
 
 
-def boards() -> None:
+def report_boards() -> None:
     """The effects of the power mode on every board, in training and inference, beside the AGX Xavier's figures."""
     table = Table(title="The same shares of every board's clocks (paper: AGX Xavier, training)")
     table.add_column("effect")
@@ -286,26 +313,30 @@ def boards() -> None:
                 cells.append("no such clock")
                 continue
             total += 1
-            size = effect.size(f"{board}-1", kind)  # type: ignore[arg-type]
+            size = effect.measure_size(f"{board}-1", kind)  # type: ignore[arg-type]
             right = size * effect.low > 0
-            signs, within = signs + right, within + effect.holds(size)
-            cells.append(f"{effect.shown(size)}{'' if effect.holds(size) else ' *' if right else ' WRONG'}")
-        table.add_row(effect.text, effect.paper, *cells)
+            signs, within = signs + right, within + effect.is_reproduced(size)
+            cells.append(
+                f"{effect.format_size(size)}{'' if effect.is_reproduced(size) else ' *' if right else ' WRONG'}"
+            )
+        table.add_row(effect.text, effect.format_paper_range, *cells)
     CONSOLE.print(table)
     CONSOLE.print(f"right sign: {signs} of {total}; within the factor: {within} (others have a star)")
 
 
-def between() -> None:
+def report_spread() -> None:
     """Ranges over boards of a kind and over repeats, means over seeds; the constants are the paper's own figures."""
     table = Table(title="Variability, (most - least) / mean, three boards or four repeats, mean of 12 seeds (all told)")
     for name in ("board", "over repeats", "paper", "between boards: time", "paper", "energy", "paper"):
         table.add_column(name)
     paper = {"agx-xavier": (0.01, 0.01, 0.059), "xavier-nx": (0.05, 0.054, 0.055), "nano": (0.01, 0.078, 0.088)}
     for device, printed in paper.items():
-        within, time, energy = (float(np.mean(column)) for column in zip(*map(_ranges(device), range(12)), strict=True))
+        within, time, energy = (
+            float(np.mean(column)) for column in zip(*map(_build_range_function(device), range(12)), strict=True)
+        )
         figures = zip((within, time, energy), printed, strict=True)
         table.add_row(device, *(text for got, said in figures for text in (f"{got:.1%}", f"{said:.1%}")))
-    dvfs = [epoch("agx-xavier-1", RESNET, None, "train", (("dvfs", on),)) for on in (False, True)]
+    dvfs = [run_epoch("agx-xavier-1", RESNET, None, "train", (("dvfs", on),)) for on in (False, True)]
     CONSOLE.print(table)
     CONSOLE.print(
         f"DVFS on beside off, AGX Xavier, ResNet: time {dvfs[1].e2e_s / dvfs[0].e2e_s - 1:+.1%} (paper: at most 2 %), "
@@ -313,68 +344,79 @@ def between() -> None:
     )
 
 
-def _ranges(device: str) -> Callable[[int], tuple[float, float, float]]:
+def _build_range_function(device: str) -> Callable[[int], tuple[float, float, float]]:
     def ranges(seed: int) -> tuple[float, float, float]:
-        def seen(number: int, repeat: int) -> Epoch:
-            return epoch(
-                f"{device}-{number}", LENET, None, "train", (("seed", seed), ("repeat", repeat), ("cut", SOME))
+        def seen(number: int, repeat: int) -> EpochSummary:
+            return run_epoch(
+                f"{device}-{number}",
+                LENET,
+                None,
+                "train",
+                (("seed", seed), ("repeat", repeat), ("cut", REPEAT_MINIBATCHES)),
             )
 
         over = [seen(1, repeat).e2e_s for repeat in range(4)]
         kinds = [seen(number, 0) for number in (1, 2, 3)]
-        return _range(over), _range([e.e2e_s for e in kinds]), _range([e.energy_j or 0.0 for e in kinds])
+        return (
+            _relative_range(over),
+            _relative_range([e.e2e_s for e in kinds]),
+            _relative_range([e.energy_j or 0.0 for e in kinds]),
+        )
 
     return ranges
 
 
-def model() -> None:
+def check_pipeline_model() -> None:
     """Random pipelines, the closed form beside what is played; then an epoch of each network's with four workers."""
     rng = np.random.default_rng(0)
     found = []
-    for _ in range(RANDOM):
+    for _ in range(RANDOM_PIPELINES):
         pipeline = _random_pipeline(rng)
-        step_s = float(play(pipeline, 200).step_s[60:140].mean())
-        found.append((abs(steady(pipeline).step_s / step_s - 1.0), pipeline))
+        step_s = float(simulate_epoch(pipeline, 200).step_s[60:140].mean())
+        found.append((abs(solve_steady_state(pipeline).step_s / step_s - 1.0), pipeline))
     off = np.array([share for share, _ in found])
     worst = max(found, key=lambda one: one[0])[1]
     CONSOLE.print(
-        f"closed form beside {RANDOM} random pipelines that are played: off by {off.mean():.1%} in the mean, 95 % of "
+        f"closed form beside {RANDOM_PIPELINES} random pipelines that are played: off by {off.mean():.1%} in the "
+        f"mean, 95 % of "
         f"them by at most {np.quantile(off, 0.95):.0%}, at worst by {off.max():.0%} "
         f"(workers: {worst.loader.workers}, cores: {worst.host.cores:g})"
     )
     for name, workload in WORKLOADS.items():
         steps = workload.images.count // 16
-        costs = costs_of("agx-xavier", workload, "train", 16)
-        pipeline = costs.pipeline(costs.spec.maxn, Loader(4), storage("ssd"))
+        costs = estimate_costs("agx-xavier", workload, "train", 16)
+        pipeline = costs.build_pipeline(costs.spec.maxn, Loader(4), find_storage("ssd"))
         begun_s = time.perf_counter()
-        play(pipeline, steps)
+        simulate_epoch(pipeline, steps)
         seconds = time.perf_counter() - begun_s
-        CONSOLE.print(f"{SHORT[name]}: an epoch of {steps:,} minibatches with 4 workers is played in {seconds:.2f} s")
+        CONSOLE.print(
+            f"{SHORT_NAMES[name]}: an epoch of {steps:,} minibatches with 4 workers is played in {seconds:.2f} s"
+        )
 
 
-def _random_pipeline(rng: np.random.Generator) -> Pipeline:
+def _random_pipeline(rng: np.random.Generator) -> InputPipeline:
     """Of every kind: bound by computing, by workers, by the storage, by the cores."""
     seconds = rng.uniform
-    return Pipeline(
+    return InputPipeline(
         batch_size=4,
         loader=Loader(int(rng.choice([0, 1, 2, 3, 4, 8])), int(rng.integers(1, 4))),
         storage=Storage("disk", float(rng.choice([20.0, 200.0])), seconds(0, 3e-3), float(rng.choice([1, 4]))),
-        samples=Samples(float(rng.choice([0.0, 0.05])), seconds(0, 2e-4), seconds(1e-4, 5e-3)),
-        step=Step(seconds(1e-3, 4e-2), seconds(0, 1), *(seconds(0, 1e-3) for _ in range(4))),
-        host=Host(*(float(rng.choice(v)) for v in ([1, 2, 4, 8], [0.0, 0.5], [0.0, 0.4])), bool(rng.integers(2))),
+        samples=SampleCost(float(rng.choice([0.0, 0.05])), seconds(0, 2e-4), seconds(1e-4, 5e-3)),
+        step=StepCost(seconds(1e-3, 4e-2), seconds(0, 1), *(seconds(0, 1e-3) for _ in range(4))),
+        host=HostCores(*(float(rng.choice(v)) for v in ([1, 2, 4, 8], [0.0, 0.5], [0.0, 0.4])), bool(rng.integers(2))),
         cached=float(rng.choice([0.0, 0.5, 1.0])),
     )
 
 
-def _range(values: list[float]) -> float:
+def _relative_range(values: list[float]) -> float:
     return (max(values) - min(values)) / float(np.mean(values))
 
 
-def _mark(effect: Effect, size: float) -> str:
-    return "yes" if effect.holds(size) else "NO"
+def _format_mark(effect: PaperEffect, size: float) -> str:
+    return "yes" if effect.is_reproduced(size) else "NO"
 
 
-PARTS = {"effects": effects, "boards": boards, "between": between, "model": model}
+PARTS = {"effects": report_effects, "boards": report_boards, "between": report_spread, "model": check_pipeline_model}
 
 
 def main() -> None:

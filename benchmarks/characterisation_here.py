@@ -33,13 +33,20 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from fedge.characterisation.here import rig_here
-from fedge.characterisation.plans.plan import Course, Images, Plan, StoragePlan, WorkloadPlan
-from fedge.characterisation.point import Kind, Point
-from fedge.characterisation.seen import Epoch, Minibatches, Seen
+from fedge.characterisation.local_rig import build_local_rig
+from fedge.characterisation.point_measurement import EpochSummary, MinibatchTimes, PointMeasurement
+from fedge.characterisation.sweep_plan import (
+    CharacterisationPlan,
+    Images,
+    MeasurementSchedule,
+    StoragePlan,
+    SweepPoint,
+    WorkKind,
+    WorkloadPlan,
+)
 
 if TYPE_CHECKING:
-    from fedge.pipeline.fitting import Means
+    from fedge.costs.input_pipeline.pipeline_fit import LoaderMeans
 
 CONSOLE = Console(width=170)
 SMALL, LARGE = Images(960, 320, 240), Images(640, 640, 480)
@@ -51,7 +58,7 @@ WORKLOADS = {
     "cnn, light": WorkloadPlan("cnn, light", "digits-cnn", (3, 32, 32), 10, SMALL),
     "cnn, large files": WorkloadPlan("cnn, large files", "digits-cnn", (3, 32, 32), 10, LARGE),
 }
-SUMS: tuple[tuple[str, Kind, int], ...] = (
+SUMS: tuple[tuple[str, WorkKind, int], ...] = (
     ("lenet", "train", 16),
     ("lenet", "train", 4),
     ("lenet, large files", "train", 16),
@@ -64,11 +71,11 @@ STALLED = ("cnn, large files", "cnn, light", "mobilenet")
 """Loading is far the longer part of the first's minibatch, the longer of the second's, computing of the third's."""
 WORKERS = (0, 1, 2, 4)
 WITHIN, BELOW = 0.02, 0.01
-KNOWN = ((0,), (0, 1))
+KNOWN_WORKERS = ((0,), (0, 1))
 """What the pipeline model is fitted to: what was measured with so many workers."""
-QUIET = 0.1
+QUIET_CORES = 0.1
 """Others' work, in cores, below which a point counts as undisturbed."""
-NOTHING = 0.02
+NO_STALL_SHARE = 0.02
 """A stall below this part of the minibatch is none."""
 MINIBATCH_S = 0.020
 STEPS = 6
@@ -76,14 +83,14 @@ STEPS = 6
 
 
 def main() -> None:
-    asked = _arguments().parse_args()
+    asked = _build_parser().parse_args()
     with tempfile.TemporaryDirectory(prefix="fedge-characterisation-", dir=asked.storage) as folder:
-        bench = Bench(Path(folder), asked.repeats, asked.save, asked.patience)
+        bench = HostBench(Path(folder), asked.repeats, asked.save, asked.patience)
         for name in asked.parts or PARTS:
             PARTS[name](bench)
 
 
-def _arguments() -> argparse.ArgumentParser:
+def _build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("parts", nargs="*", choices=[[], *PARTS], help="all of them by default")
     parser.add_argument("--storage", type=Path, help="where images are made (default: the temporary folder)")
@@ -94,7 +101,7 @@ def _arguments() -> argparse.ArgumentParser:
 
 
 @dataclass(frozen=True)
-class Bench:
+class HostBench:
     """Where images and the like go, how often everything is measured, where data is kept."""
 
     folder: Path
@@ -104,49 +111,51 @@ class Bench:
     others: list[float] = field(default_factory=list)
     """What others did during each point that was kept, in cores."""
 
-    def measured(self, points: Sequence[Point], course: Course) -> Iterator[Seen]:
+    def measure_points(self, points: Sequence[SweepPoint], course: MeasurementSchedule) -> Iterator[PointMeasurement]:
         """Each of them as often as was asked, in random order."""
         storages = {"default": StoragePlan("default", str(self.folder))}
-        plan = Plan("bench", ("here",), WORKLOADS, storages, course, tuple(points))
-        rig = rig_here(plan, self.folder)
+        plan = CharacterisationPlan("bench", ("here",), WORKLOADS, storages, course, tuple(points))
+        rig = build_local_rig(plan, self.folder)
         todo = [point for point in points for _ in range(self.repeats)]
         random.Random(0).shuffle(todo)
         self.others.clear()
         for n, point in enumerate(todo):
             workload = WORKLOADS[point.workload]
-            if reason := rig.refuses(point, workload):
+            if reason := rig.refusal_reason(point, workload):
                 raise SystemExit(reason)
             with CONSOLE.status(f"{n + 1} of {len(todo)}: {point.workload}, {point.workers} workers"):
-                yield self._quietest(lambda point=point, workload=workload: rig.measure(point, workload, course, _deaf))
+                yield self._measure_quietest(
+                    lambda point=point, workload=workload: rig.measure(point, workload, course, _ignore_progress)
+                )
 
-    def _quietest(self, measure: Callable[[], Seen]) -> Seen:
+    def _measure_quietest(self, measure: Callable[[], PointMeasurement]) -> PointMeasurement:
         """Measured again while others disturb it, so often at most; the least disturbed of them."""
-        tries: list[tuple[float, Seen]] = []
-        while len(tries) < self.patience and (not tries or tries[-1][0] > QUIET):
+        tries: list[tuple[float, PointMeasurement]] = []
+        while len(tries) < self.patience and (not tries or tries[-1][0] > QUIET_CORES):
             seen = measure()
             tries.append((seen.parameters["others_cores"], seen))
         others, seen = min(tries, key=lambda one: one[0])
         self.others.append(others)
         return seen
 
-    def noise(self) -> str:
+    def describe_noise(self) -> str:
         """How much others did meanwhile, in cores' worth of work."""
-        loud = sum(others > QUIET for others in self.others)
+        loud = sum(others > QUIET_CORES for others in self.others)
         return (
             f"others kept {np.median(self.others):.2f} of {os.cpu_count()} cores busy (median of {len(self.others)} "
-            f"points, most {max(self.others):.2f}); {loud} points were never seen with less than {QUIET:g}"
+            f"points, most {max(self.others):.2f}); {loud} points were never seen with less than {QUIET_CORES:g}"
         )
 
 
-def _deaf(_: str) -> None:
+def _ignore_progress(_: str) -> None:
     """Is told how far it is."""
 
 
-def _load() -> str:
+def _describe_load() -> str:
     return f"load average {os.getloadavg()[0]:.2f} on {os.cpu_count()} cores"
 
 
-def _spread(values: Sequence[float]) -> str:
+def _format_spread(values: Sequence[float]) -> str:
     middle = float(np.median(values))
     return f"{1e3 * middle:.2f} ({1e3 * min(values):.2f}..{1e3 * max(values):.2f})"
 
@@ -154,56 +163,58 @@ def _spread(values: Sequence[float]) -> str:
 # The parts add up -----------------------------------------------------------------------------------------------------
 
 
-def sums(bench: Bench) -> None:
+def report_sums(bench: HostBench) -> None:
     """Every epoch after the first one, of every setting."""
-    points = [Point("here", name, kind=kind, batch_size=size, cache="warm") for name, kind, size in SUMS]
+    points = [SweepPoint("here", name, kind=kind, batch_size=size, cache="warm") for name, kind, size in SUMS]
     missing: dict[str, list[float]] = {point.key: [] for point in points}
     took: dict[str, list[float]] = {point.key: [] for point in points}
-    for seen in bench.measured(points, Course(epochs=3)):
-        missing[seen.point.key] += [1 - _sum(epoch) / epoch.e2e_s for epoch in seen.epochs[1:]]
+    for seen in bench.measure_points(points, MeasurementSchedule(epochs=3)):
+        missing[seen.point.key] += [1 - _sum_parts_s(epoch) / epoch.e2e_s for epoch in seen.epochs[1:]]
         took[seen.point.key] += [epoch.e2e_s / epoch.steps for epoch in seen.epochs[1:]]
-    table = Table(title=f"What no part holds of an epoch, % of it; warm cache, no workers; {bench.noise()}")
+    table = Table(title=f"What no part holds of an epoch, % of it; warm cache, no workers; {bench.describe_noise()}")
     for column in ("workload", "kind", "batch", "epochs", "minibatch ms (least..most)", "missing %", "worst %", ""):
         table.add_column(column)
     for point in points:
         lacking = missing[point.key]
         worst = max(lacking, key=abs)
         verdict = "within 2 %" if abs(worst) <= WITHIN else "TOO MUCH"
-        figures = (_spread(took[point.key]), f"{100 * np.median(lacking):.3f}", f"{100 * worst:.3f}", verdict)
+        figures = (_format_spread(took[point.key]), f"{100 * np.median(lacking):.3f}", f"{100 * worst:.3f}", verdict)
         table.add_row(point.workload, point.kind, str(point.batch_size), str(len(lacking)), *figures)
     CONSOLE.print(table)
 
 
-def _sum(epoch: Epoch) -> float:
+def _sum_parts_s(epoch: EpochSummary) -> float:
     return epoch.fetch_s + epoch.preprocess_s + epoch.copy_s + epoch.compute_s + epoch.overhead_s
 
 
 # The cost of looking --------------------------------------------------------------------------------------------------
 
 
-def cost(bench: Bench) -> None:
+def report_stamp_cost(bench: HostBench) -> None:
     """In turns with and without, the order within a pair by chance; wall and processor time of the whole process."""
-    stamped, plain = _loops(bench)
+    stamped, plain = _build_loops(bench)
     pairs = 60 * bench.repeats
     chance = random.Random(1)
     for loop in (stamped, plain):
-        _timed(loop)
+        _time_loop(loop)
     seconds = {stamped: [], plain: []}  # type: dict[Callable[[], None], list[tuple[float, float]]]
     for _ in range(pairs):
         order = [stamped, plain]
         chance.shuffle(order)
         for loop in order:
-            seconds[loop].append(_timed(loop))
-    table = Table(title=f"The same loop with stamps and without, {pairs} pairs of {STEPS} minibatches; {_load()}")
+            seconds[loop].append(_time_loop(loop))
+    table = Table(
+        title=f"The same loop with stamps and without, {pairs} pairs of {STEPS} minibatches; {_describe_load()}"
+    )
     for column in ("clock", "with: ms (least..most)", "without: ms (least..most)", "more, %", "95 % interval"):
         table.add_column(column)
     for k, clock in enumerate(("wall", "processor time")):
         mine, theirs = ([one[k] / STEPS for one in seconds[loop]] for loop in (stamped, plain))
         middle, low, high = _median_ratio(np.array(mine) / np.array(theirs))
         interval = f"{100 * low:+.2f} .. {100 * high:+.2f}"
-        table.add_row(clock, _spread(mine), _spread(theirs), f"{100 * middle:+.2f}", interval)
+        table.add_row(clock, _format_spread(mine), _format_spread(theirs), f"{100 * middle:+.2f}", interval)
     CONSOLE.print(table)
-    counted_s = _counted()
+    counted_s = _measure_stamp_cost_s()
     share = counted_s / MINIBATCH_S
     verdict = "below 1 %" if share < BELOW else "TOO MUCH"
     CONSOLE.print(
@@ -212,32 +223,34 @@ def cost(bench: Bench) -> None:
     )
 
 
-def _loops(bench: Bench) -> tuple[Callable[[], None], Callable[[], None]]:
+def _build_loops(bench: HostBench) -> tuple[Callable[[], None], Callable[[], None]]:
     """An epoch of the measuring program's own loop, and one of a loop that notes nothing, over the same batches."""
     import torch
 
-    from fedge.worker import characterising, imaging
-    from fedge.worker import characterising_loader as loading
-    from fedge.worker import characterising_steps as steps
-    from fedge.worker.characterising_networks import network
+    from fedge.worker import epoch_profiler, generated_images
+    from fedge.worker import step_timers as steps
+    from fedge.worker import timed_loader as loading
+    from fedge.worker.network_lookup import make_network
 
     torch.set_num_threads(1)
     images = LENET.images
-    place = imaging.make(str(bench.folder), imaging.Wanted(images.count, images.width, images.height))
-    files = imaging.files_of(str(place))
-    samples = loading.Files(files, loading.Prepared(LENET.input))
-    bare = _bare_files(files, loading.Prepared(LENET.input))
-    work = steps.work_of(network(LENET.model, LENET.input, LENET.classes), "train", 0.01, 0.9)
-    step = steps.on_host(work)
-    batches = loading.batches_of(images.count, 16, STEPS, 0, 0)
-    how = loading.How(16)
+    place = generated_images.make_images(
+        str(bench.folder), generated_images.ImageSetSpec(images.count, images.width, images.height)
+    )
+    files = generated_images.list_image_files(str(place))
+    samples = loading.ImageFiles(files, loading.ImageTransform(LENET.input))
+    bare = _build_plain_dataset(files, loading.ImageTransform(LENET.input))
+    work = steps.make_step_function(make_network(LENET.model, LENET.input, LENET.classes), "train", 0.01, 0.9)
+    step = steps.time_on_host(work)
+    batches = loading.plan_batches(images.count, 16, STEPS, 0, 0)
+    how = loading.TimedLoaderSettings(16)
 
     def stamped() -> None:
-        loader = loading.loader_of(samples, how, batches)
-        characterising.one_epoch(loader, step, characterising.Notes(STEPS), 0, 0)
+        loader = loading.make_loader(samples, how, batches)
+        epoch_profiler.run_epoch(loader, step, epoch_profiler.StepTimeTable(STEPS), 0, 0)
 
     def plain() -> None:
-        for pixels, labels in loading.loader_of(bare, how, batches, collate=None):
+        for pixels, labels in loading.make_loader(bare, how, batches, collate=None):
             loss, scores = work(pixels, labels)
             float(loss)
             float((scores.argmax(1) == labels).sum())
@@ -245,7 +258,7 @@ def _loops(bench: Bench) -> tuple[Callable[[], None], Callable[[], None]]:
     return stamped, plain
 
 
-def _bare_files(files, prepared):
+def _build_plain_dataset(files, prepared):
     """The same data set as anybody writes it."""
     from torch.utils.data import Dataset
 
@@ -257,12 +270,12 @@ def _bare_files(files, prepared):
             path, label = files[i]
             with open(path, "rb", buffering=0) as file:  # noqa: PTH123 -- as the stamped one does
                 content = file.read()
-            return prepared.decoded(content), label
+            return prepared.decode(content), label
 
     return Bare()
 
 
-def _timed(loop: Callable[[], None]) -> tuple[float, float]:
+def _time_loop(loop: Callable[[], None]) -> tuple[float, float]:
     wall_s, processor_s = time.monotonic(), time.process_time()
     loop()
     return time.monotonic() - wall_s, time.process_time() - processor_s
@@ -275,13 +288,13 @@ def _median_ratio(ratios: np.ndarray) -> tuple[float, float, float]:
     return float(np.median(ratios)) - 1, float(low) - 1, float(high) - 1
 
 
-def _counted(batch_size: int = 16, turns: int = 5000) -> float:
+def _measure_stamp_cost_s(batch_size: int = 16, turns: int = 5000) -> float:
     """Seconds per minibatch of all that is done for the notes' sake: reading the clock, adding up, writing down."""
-    from fedge.worker import characterising
-    from fedge.worker import characterising_loader as loading
+    from fedge.worker import epoch_profiler
+    from fedge.worker import timed_loader as loading
 
     now_s = loading.now_s
-    notes = characterising.Notes(turns)
+    notes = epoch_profiler.StepTimeTable(turns)
     did = argparse.Namespace(done_s=now_s(), copy_s=0.0, compute_s=0.0)
 
     def turn(k: int) -> None:
@@ -290,11 +303,11 @@ def _counted(batch_size: int = 16, turns: int = 5000) -> float:
         for _, _, begun_s, fetched_s, done_s in samples:
             fetch_s += fetched_s - begun_s
             preprocess_s += done_s - fetched_s
-        stamps = loading.Stamps(fetch_s, preprocess_s, samples[0][2], gathered_s, now_s())
-        batch = loading.Batch(None, None, stamps)  # type: ignore[arg-type]
+        stamps = loading.BatchStamps(fetch_s, preprocess_s, samples[0][2], gathered_s, now_s())
+        batch = loading.TimedBatch(None, None, stamps)  # type: ignore[arg-type]
         asked_s, got_s, _, _, end_s, closed_s = (now_s() for _ in range(6))
-        notes.note(0, k, characterising.parts_of(asked_s, got_s, end_s, batch, did, 0))
-        notes.close(closed_s)
+        notes.add_row(0, k, epoch_profiler.split_step_time(asked_s, got_s, end_s, batch, did, 0))
+        notes.close_row(closed_s)
 
     begun_s = time.process_time()
     for k in range(turns):
@@ -305,45 +318,49 @@ def _counted(batch_size: int = 16, turns: int = 5000) -> float:
 # Stall by workers -----------------------------------------------------------------------------------------------------
 
 
-def stall(bench: Bench) -> None:
+def report_stalls(bench: HostBench) -> None:
     """Means of the minibatches after the first epoch, the median of undisturbed repeats; the model's beside them."""
-    points = [Point("here", name, workers=workers, cache="warm") for name in STALLED for workers in WORKERS]
-    seen: dict[str, list[Seen]] = {point.key: [] for point in points}
-    for one in bench.measured(points, Course(epochs=3, sample_hz=2)):
+    points = [SweepPoint("here", name, workers=workers, cache="warm") for name in STALLED for workers in WORKERS]
+    seen: dict[str, list[PointMeasurement]] = {point.key: [] for point in points}
+    for one in bench.measure_points(points, MeasurementSchedule(epochs=3, sample_hz=2)):
         seen[one.point.key].append(one)
         if bench.save is not None:
-            _keep(bench.save, one, len(seen[one.point.key]))
-    crowding = _crowding()
+            _save_point(bench.save, one, len(seen[one.point.key]))
+    crowding = _measure_crowding()
     CONSOLE.print(f"decoding on all {os.cpu_count()} cores at once takes {1 + crowding:.3f} times as long as on one")
     for name in STALLED:
-        own = {point.workers: _undisturbed(seen[point.key]) for point in points if point.workload == name}
-        models = [predicted_by_the_pipeline(own, known, crowding) for known in KNOWN]
-        CONSOLE.print(_stalls(name, bench.noise(), own, models))
+        own = {point.workers: _select_undisturbed(seen[point.key]) for point in points if point.workload == name}
+        models = [predict_stalls(own, known, crowding) for known in KNOWN_WORKERS]
+        CONSOLE.print(_build_stall_table(name, bench.describe_noise(), own, models))
 
 
-def _undisturbed(repeats: list[Seen]) -> list[Seen]:
+def _select_undisturbed(repeats: list[PointMeasurement]) -> list[PointMeasurement]:
     """Those during which others did next to nothing; all where there are none."""
-    return [one for one in repeats if one.parameters["others_cores"] <= QUIET] or repeats
+    return [one for one in repeats if one.parameters["others_cores"] <= QUIET_CORES] or repeats
 
 
-def _stalls(name: str, noise: str, own: dict[int, list[Seen]], predicted: Sequence[dict[int, float]]) -> Table:
+def _build_stall_table(
+    name: str, noise: str, own: dict[int, list[PointMeasurement]], predicted: Sequence[dict[int, float]]
+) -> Table:
     table = Table(title=f"{name}: ms per minibatch of 16, median of repeats (least..most); {noise}")
     columns = ("workers", "stall", "fetch", "preprocess", "collate", "compute", "overhead", "of it taking", "step")
-    beside = [text for known in KNOWN for text in (f"model of {' and '.join(map(str, known))}", "off %")]
-    for column in (*columns, *beside, "fall", *("off %" for _ in KNOWN)):
+    beside = [text for known in KNOWN_WORKERS for text in (f"model of {' and '.join(map(str, known))}", "off %")]
+    for column in (*columns, *beside, "fall", *("off %" for _ in KNOWN_WORKERS)):
         table.add_column(column)
     inline_s = 0.0
     for workers, points in own.items():
-        late = [_late(one) for one in points]
+        late = [_drop_start_up(one) for one in points]
         middle = {part: [float(getattr(one, f"{part}_s").mean()) for one in late] for part in PER_MINIBATCH}
         collate, taking = ([one.parameters[f"{part}_s"] for one in points] for part in ("collate", "taking"))
-        cells = [_spread(middle[part]) for part in ("stall", "fetch", "preprocess")]
-        cells += [_spread(collate), *(_spread(middle[part]) for part in ("compute", "overhead"))]
-        cells += [_spread(taking), _spread(middle["step"])]
+        cells = [_format_spread(middle[part]) for part in ("stall", "fetch", "preprocess")]
+        cells += [_format_spread(collate), *(_format_spread(middle[part]) for part in ("compute", "overhead"))]
+        cells += [_format_spread(taking), _format_spread(middle["step"])]
         stall_s = float(np.median(middle["stall"]))
         inline_s = stall_s if workers == 0 else inline_s
         cells += [
-            cell for model in predicted for cell in _beside(stall_s, float(np.median(middle["step"])), model[workers])
+            cell
+            for model in predicted
+            for cell in _format_prediction(stall_s, float(np.median(middle["step"])), model[workers])
         ]
         falls = (
             f"{100 * (inline_s - model[workers]) / max(inline_s - stall_s, 1e-9) - 100:+.1f}" for model in predicted
@@ -356,46 +373,46 @@ def _stalls(name: str, noise: str, own: dict[int, list[Seen]], predicted: Sequen
 PER_MINIBATCH = ("stall", "fetch", "preprocess", "compute", "overhead", "step")
 
 
-def _beside(measured_s: float, step_s: float, predicted_s: float) -> tuple[str, str]:
+def _format_prediction(measured_s: float, step_s: float, predicted_s: float) -> tuple[str, str]:
     """Of a stall that is next to nothing the error is given in percent of the minibatch."""
-    if measured_s < NOTHING * step_s:
+    if measured_s < NO_STALL_SHARE * step_s:
         return f"{1e3 * predicted_s:.2f}", f"{100 * (predicted_s - measured_s) / step_s:+.1f} of step"
     return f"{1e3 * predicted_s:.2f}", f"{100 * (predicted_s / measured_s - 1):+.1f}"
 
 
-def _late(seen: Seen) -> Minibatches:
+def _drop_start_up(seen: PointMeasurement) -> MinibatchTimes:
     """Without the first epoch, and without the first minibatch of each, in whose stall the workers' start is."""
-    return seen.minibatches.of((seen.minibatches.epoch > 0) & (seen.minibatches.step > 0))
+    return seen.minibatches.select((seen.minibatches.epoch > 0) & (seen.minibatches.step > 0))
 
 
-def predicted_by_the_pipeline(own: dict[int, list[Seen]], known: Sequence[int], crowding: float) -> dict[int, float]:
+def predict_stalls(own: dict[int, list[PointMeasurement]], known: Sequence[int], crowding: float) -> dict[int, float]:
     """Workers -> mean stall (s) by the pipeline model, fitted to what was measured with ``known`` workers alone.
 
     Epochs as long as the measured ones are played, and looked at from their second minibatch on, as those are.
     """
-    from fedge.pipeline.fitting import fitted, with_loader
-    from fedge.pipeline.simulate import play
+    from fedge.costs.input_pipeline.epoch_simulation import simulate_epoch
+    from fedge.costs.input_pipeline.pipeline_fit import fit_pipeline, with_loader
 
-    means = [_means(own[workers]) for workers in known]
-    pipeline = fitted(means, cores=float(os.cpu_count() or 1), crowding=crowding)
+    means = [_median_means(own[workers]) for workers in known]
+    pipeline = fit_pipeline(means, cores=float(os.cpu_count() or 1), crowding=crowding)
     steps = own[known[0]][0].epochs[-1].steps
-    return {workers: float(play(with_loader(pipeline, workers), steps).stall_s[1:].mean()) for workers in own}
+    return {workers: float(simulate_epoch(with_loader(pipeline, workers), steps).stall_s[1:].mean()) for workers in own}
 
 
-def _crowding() -> float:
+def _measure_crowding() -> float:
     """How much slower decoding is when every core decodes, measured: 0.1 means that it takes 1.1 times as long."""
     context = multiprocessing.get_context("spawn")
     cores = os.cpu_count() or 1
 
     def pace(processes: int) -> float:
         with context.Pool(processes) as pool:
-            pool.map(_decoded, [0.1] * processes)
-            return float(np.mean(pool.map(_decoded, [2.0] * processes, chunksize=1)))
+            pool.map(_measure_decode_rate, [0.1] * processes)
+            return float(np.mean(pool.map(_measure_decode_rate, [2.0] * processes, chunksize=1)))
 
     return max(0.0, float(np.median([pace(1) / pace(cores) for _ in range(3)])) - 1.0)
 
 
-def _decoded(seconds: float) -> float:
+def _measure_decode_rate(seconds: float) -> float:
     """Photographs decoded and scaled per second."""
     from PIL import Image
 
@@ -409,27 +426,27 @@ def _decoded(seconds: float) -> float:
     return count / (time.perf_counter() - begin_s)
 
 
-def _means(points: Sequence[Seen]) -> Means:
+def _median_means(points: Sequence[PointMeasurement]) -> LoaderMeans:
     """The repeats' median of each part's mean."""
-    from fedge.pipeline.fitting import Means
+    from fedge.costs.input_pipeline.pipeline_fit import LoaderMeans
 
-    point, late = points[0].point, [_late(one) for one in points]
+    point, late = points[0].point, [_drop_start_up(one) for one in points]
     names = ("fetch_s", "preprocess_s", "stall_s", "copy_s", "compute_s", "overhead_s")
     middle = {name: float(np.median([getattr(one, name).mean() for one in late])) for name in names}
-    return Means(point.workers, point.prefetch, point.batch_size, **middle)
+    return LoaderMeans(point.workers, point.prefetch, point.batch_size, **middle)
 
 
-def _keep(folder: Path, seen: Seen, repeat: int) -> None:
+def _save_point(folder: Path, seen: PointMeasurement, repeat: int) -> None:
     """One file of arrays for each point and repeat, and what else is known of it."""
     folder.mkdir(parents=True, exist_ok=True)
     name = f"{seen.point.workload.replace(', ', '-').replace(' ', '-')}-w{seen.point.workers}-{repeat}"
-    columns = {one: getattr(seen.minibatches, one) for one in Minibatches.__dataclass_fields__}
+    columns = {one: getattr(seen.minibatches, one) for one in MinibatchTimes.__dataclass_fields__}
     np.savez(folder / f"{name}.npz", **columns)
     known = {"point": seen.point.as_data(), "source": seen.source, "parameters": seen.parameters, "notes": seen.notes}
     (folder / f"{name}.json").write_text(json.dumps(known, indent=1), encoding="utf-8")
 
 
-PARTS: dict[str, Callable[[Bench], None]] = {"sums": sums, "cost": cost, "stall": stall}
+PARTS: dict[str, Callable[[HostBench], None]] = {"sums": report_sums, "cost": report_stamp_cost, "stall": report_stalls}
 
 if __name__ == "__main__":
     main()

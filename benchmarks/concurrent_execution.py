@@ -36,19 +36,20 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from experiments.concurrent import batching, executing, view
-from experiments.concurrent.executing import ALONE, MANAGED, NATIVE, Jobs, Outcome, Pair
-from experiments.concurrent.workers import Wish, private_workers
+from experiments.report.analysis import side_by_side_terminal
 from fedge.errors import FedgeError
-from fedge.worker.client import Client, WorkerError
+from fedge.serving import batch_sizing, side_by_side
+from fedge.serving.private_workers import WorkerSettings, start_workers
+from fedge.serving.side_by_side import ALONE, MANAGED, NATIVE, SideBySideJobs, SideBySideOutcome, WorkerPair
+from fedge.worker.worker_client import WorkerClient, WorkerError
 
 NICE, HALVES = "native+nice", "native+halves"
-HOWS = (ALONE, MANAGED, NATIVE, NICE, HALVES)
-HIGHER = -10
+EXECUTION_VARIANTS = (ALONE, MANAGED, NATIVE, NICE, HALVES)
+SERVING_NICE = -10
 """The nice value of the serving process's higher priority, on top of all the others'. Chosen by us."""
-LATE = 0.01
+LATE_SHARE = 0.01
 """The share that may be late at the 99th percentile."""
-LEAST_SHARE = 0.9
+MIN_SPEED_RATIO = 0.9
 DEFAULTS = {
     "cpu": ("mnist-cnn", 16, "cifar10-resnet18", 4),
     "cuda": ("resnet18-imagenet", 128, "resnet50-tinyimagenet224", 64),
@@ -57,16 +58,16 @@ DEFAULTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Regime:
+class ServingRegime:
     """What is executed, and the measured times that it follows from."""
 
-    jobs: Jobs
+    jobs: SideBySideJobs
     batch_s: float
     step_s: float
     rate_hz: float
 
     def __str__(self) -> str:
-        ms = view.milliseconds
+        ms = side_by_side_terminal.format_milliseconds
         jobs = self.jobs
         return (
             f"training {jobs.train} by {jobs.train_batch} (t_tr {ms(self.step_s)} ms), serving {jobs.infer} by "
@@ -76,42 +77,44 @@ class Regime:
 
 
 def main() -> int:
-    arguments = parsed()
+    arguments = parse_arguments()
     try:
-        with preferred(arguments.priority):
-            return measured(arguments)
+        with run_with_nice(arguments.priority):
+            return run_benchmark(arguments)
     except PermissionError:
         print(f"--priority: got {arguments.priority}; 0 or more, unless root runs it", file=sys.stderr)
         return 2
 
 
-def measured(arguments: argparse.Namespace) -> int:
+def run_benchmark(arguments: argparse.Namespace) -> int:
     """Everything; the exit status."""
-    cores = pin(arguments.cores or ("1" if arguments.device == "cpu" else "all"))
-    wishes = [Wish("one", arguments.device), Wish("two", arguments.device)]
-    if may_raise_priority():
-        wishes.append(Wish("three", arguments.device, HIGHER))
+    cores = pin_cores(arguments.cores or ("1" if arguments.device == "cpu" else "all"))
+    wishes = [WorkerSettings("one", arguments.device), WorkerSettings("two", arguments.device)]
+    if can_raise_priority():
+        wishes.append(WorkerSettings("three", arguments.device, SERVING_NICE))
     if cores > 1 and arguments.device == "cpu":
-        wishes += [Wish(name, arguments.device, threads=cores // 2) for name in ("four", "five")]
+        wishes += [WorkerSettings(name, arguments.device, threads=cores // 2) for name in ("four", "five")]
     try:
-        with private_workers(tuple(wishes)) as workers:
-            regime, device = prepared(workers, arguments)
+        with start_workers(tuple(wishes)) as workers:
+            regime, device = prepare_workers(workers, arguments)
             print(f"{platform.machine()}, {cores} cores for all, {device}, torch {workers['one'].status()['torch']}")
             print(regime, flush=True)
-            turns = played(workers, regime.jobs, arguments)
+            turns = run_turns(workers, regime.jobs, arguments)
     except (FedgeError, WorkerError) as error:
         print(f"stopped: {error}", file=sys.stderr)
         return 1
-    told(turns, regime)
+    report_turns(turns, regime)
     if arguments.json:
-        Path(arguments.json).write_text(json.dumps(as_data(turns, regime)) + "\n", encoding="utf-8")
-    return 0 if verdict(turns) else 1
+        Path(arguments.json).write_text(json.dumps(turns_to_dict(turns, regime)) + "\n", encoding="utf-8")
+    return 0 if are_claims_met(turns) else 1
 
 
-def parsed() -> argparse.Namespace:
+def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", choices=tuple(DEFAULTS), default="cpu")
-    parser.add_argument("--cores", type=a_core_count, help="how many all share, or all; 1 on the CPU, all with a GPU")
+    parser.add_argument(
+        "--cores", type=parse_core_count, help="how many all share, or all; 1 on the CPU, all with a GPU"
+    )
     parser.add_argument("--seconds", type=float, default=12.0, help="of each turn")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--load", type=float, default=0.45, help="share of the machine that the service wants")
@@ -125,7 +128,7 @@ def parsed() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def a_core_count(text: str) -> str:
+def parse_core_count(text: str) -> str:
     there = len(os.sched_getaffinity(0))
     if text not in ("all", *map(str, range(1, there + 1))):
         raise argparse.ArgumentTypeError(f"got {text}; 1 to {there}, or all")
@@ -133,7 +136,7 @@ def a_core_count(text: str) -> str:
 
 
 @contextmanager
-def preferred(nice: int) -> Iterator[None]:
+def run_with_nice(nice: int) -> Iterator[None]:
     """Run this process and all that it starts before or after others, also where sessions share the processor."""
     session = Path("/proc/self/autogroup")
     if not nice or not session.exists():
@@ -147,7 +150,7 @@ def preferred(nice: int) -> Iterator[None]:
         session.write_text("0")
 
 
-def pin(cores: str) -> int:
+def pin_cores(cores: str) -> int:
     """Keep this process and all that it starts on so many cores; how many they are."""
     mine = sorted(os.sched_getaffinity(0))
     if cores != "all":
@@ -156,110 +159,124 @@ def pin(cores: str) -> int:
     return len(mine)
 
 
-def may_raise_priority() -> bool:
+def can_raise_priority() -> bool:
     """Whether a process may be started before others."""
     return os.geteuid() == 0
 
 
-def prepared(workers: dict[str, Client], arguments: argparse.Namespace) -> tuple[Regime, str]:
+def prepare_workers(workers: dict[str, WorkerClient], arguments: argparse.Namespace) -> tuple[ServingRegime, str]:
     """Measure, follow the rules, and make every worker ready to train."""
     train, train_batch, infer, infer_batch = DEFAULTS[arguments.device]
     train, infer = arguments.train or train, arguments.infer or infer
     train_batch, infer_batch = arguments.train_batch or train_batch, arguments.infer_batch or infer_batch
     one = workers["one"]
-    device = executing.load(one, infer, arguments.device)
-    batch_s = executing.median_s(one, infer_batch, "infer")
-    executing.load(one, train, arguments.device)
-    step_s = executing.median_s(one, train_batch, "train")
+    device = side_by_side.load_task(one, infer, arguments.device)
+    batch_s = side_by_side.measure_step_s(one, infer_batch, "infer")
+    side_by_side.load_task(one, train, arguments.device)
+    step_s = side_by_side.measure_step_s(one, train_batch, "train")
     rate_hz = arguments.load * infer_batch / batch_s
-    budget_s = arguments.margin * batching.peak_s(infer_batch, batch_s, step_s, rate_hz)
+    budget_s = arguments.margin * batch_sizing.peak_latency_s(infer_batch, batch_s, step_s, rate_hz)
     arrivals = {"kind": "poisson", "rate_hz": rate_hz}
-    return Regime(Jobs(train, infer, train_batch, infer_batch, budget_s, arrivals), batch_s, step_s, rate_hz), device
+    return ServingRegime(
+        SideBySideJobs(train, infer, train_batch, infer_batch, budget_s, arrivals), batch_s, step_s, rate_hz
+    ), device
 
 
-def played(workers: dict[str, Client], jobs: Jobs, arguments: argparse.Namespace) -> dict[str, list[Outcome]]:
+def run_turns(
+    workers: dict[str, WorkerClient], jobs: SideBySideJobs, arguments: argparse.Namespace
+) -> dict[str, list[SideBySideOutcome]]:
     """All turns by how; each round of turns has its own arrivals, the same for all, and its own order."""
     one = workers["one"]
-    pairs = {ALONE: Pair(one, one), MANAGED: Pair(one, one), NATIVE: Pair(one, workers["two"])}
+    pairs = {ALONE: WorkerPair(one, one), MANAGED: WorkerPair(one, one), NATIVE: WorkerPair(one, workers["two"])}
     if "three" in workers:
-        pairs[NICE] = Pair(one, workers["three"])
+        pairs[NICE] = WorkerPair(one, workers["three"])
     if "four" in workers:
-        executing.load(workers["four"], jobs.train, arguments.device)
-        pairs[HALVES] = Pair(workers["four"], workers["five"])
-    done: dict[str, list[Outcome]] = {how: [] for how in HOWS if how in pairs}
+        side_by_side.load_task(workers["four"], jobs.train, arguments.device)
+        pairs[HALVES] = WorkerPair(workers["four"], workers["five"])
+    done: dict[str, list[SideBySideOutcome]] = {how: [] for how in EXECUTION_VARIANTS if how in pairs}
     for turn in range(arguments.turns):
         seeded = replace(jobs, arrivals=dict(jobs.arrivals, seed=turn))
         order = list(done)
         for how in order[turn % len(order) :] + order[: turn % len(order)]:
-            outcome = executing.turn(pairs[how], seeded, ALONE if how == ALONE else how, arguments.seconds)
+            outcome = side_by_side.run_turn(pairs[how], seeded, ALONE if how == ALONE else how, arguments.seconds)
             done[how].append(outcome)
-            print(f"  turn {turn + 1} {how:12}{view.line(outcome)}", flush=True)
+            print(f"  turn {turn + 1} {how:12}{side_by_side_terminal.format_outcome(outcome)}", flush=True)
     return done
 
 
-def told(turns: dict[str, list[Outcome]], regime: Regime) -> None:
+def report_turns(turns: dict[str, list[SideBySideOutcome]], regime: ServingRegime) -> None:
     """The table and the three lines."""
     print(f"\n{'median of turns':16}{'p50 ms':>9}{'p95 ms':>9}{'p99 ms':>9}{'late %':>9}{'training/s':>12}{'batch':>8}")
     for how, outcomes in turns.items():
-        cells = [f"{1e3 * middle([p(o, q) for o in outcomes]):.0f}" if how != ALONE else "-" for q in (50, 95, 99)]
-        late = "-" if how == ALONE else f"{100 * late_share(outcomes):.2f}"
-        size = "-" if how == ALONE else f"{middle([batch_of(o) for o in outcomes]):.1f}"
-        speed = middle([o.minibatches_hz for o in outcomes])
+        cells = [
+            f"{1e3 * compute_median([latency_percentile_s(o, q) for o in outcomes]):.0f}" if how != ALONE else "-"
+            for q in (50, 95, 99)
+        ]
+        late = "-" if how == ALONE else f"{100 * median_late_share(outcomes):.2f}"
+        size = "-" if how == ALONE else f"{compute_median([mean_batch_size(o) for o in outcomes]):.1f}"
+        speed = compute_median([o.minibatches_hz for o in outcomes])
         print(f"{how:16}" + "".join(f"{cell:>9}" for cell in [*cells, late]) + f"{speed:>12.1f}{size:>8}")
-    print(f"\nbudget {view.milliseconds(regime.jobs.latency_s)} ms; a service holds it with at most {LATE:.0%} late")
-    for text, so in lines(turns):
+    print(
+        f"\nbudget {side_by_side_terminal.format_milliseconds(regime.jobs.latency_s)} ms; a service holds it with "
+        f"at most {LATE_SHARE:.0%} late"
+    )
+    for text, so in build_claims(turns):
         print(f"{'yes' if so else 'NO ':4}{text}")
 
 
-def lines(turns: dict[str, list[Outcome]]) -> list[tuple[str, bool]]:
+def build_claims(turns: dict[str, list[SideBySideOutcome]]) -> list[tuple[str, bool]]:
     """The claims with their figures, and whether each is so."""
-    managed, native, ratio = late_share(turns[MANAGED]), late_share(turns[NATIVE]), speed_ratio(turns, NATIVE)
+    managed, native, ratio = (
+        median_late_share(turns[MANAGED]),
+        median_late_share(turns[NATIVE]),
+        median_speed_ratio(turns, NATIVE),
+    )
     claims = [
-        (f"managed holds the budget at the 99th percentile: {managed:.2%} late", managed <= LATE),
-        (f"native does not: {native:.2%} late", native > LATE),
-        (f"managed trains at {ratio:.0%} of native's speed, {LEAST_SHARE:.0%} or more", ratio >= LEAST_SHARE),
+        (f"managed holds the budget at the 99th percentile: {managed:.2%} late", managed <= LATE_SHARE),
+        (f"native does not: {native:.2%} late", native > LATE_SHARE),
+        (f"managed trains at {ratio:.0%} of native's speed, {MIN_SPEED_RATIO:.0%} or more", ratio >= MIN_SPEED_RATIO),
     ]
     for how in (one for one in (NICE, HALVES) if one in turns):
-        late, ratio = late_share(turns[how]), speed_ratio(turns, how)
-        held = "holds it as well" if late <= LATE else "does not hold it either"
+        late, ratio = median_late_share(turns[how]), median_speed_ratio(turns, how)
+        held = "holds it as well" if late <= LATE_SHARE else "does not hold it either"
         claims.append((f"besides: {how} {held}: {late:.2%} late; managed trains at {ratio:.0%} of its speed", True))
     return claims
 
 
-def verdict(turns: dict[str, list[Outcome]]) -> bool:
-    return all(so for _, so in lines(turns))
+def are_claims_met(turns: dict[str, list[SideBySideOutcome]]) -> bool:
+    return all(so for _, so in build_claims(turns))
 
 
-def late_share(outcomes: list[Outcome]) -> float:
+def median_late_share(outcomes: list[SideBySideOutcome]) -> float:
     """The median over the turns of the share that was late or dropped; a turn without an answer counts as all late."""
-    return middle([1.0 if one.violations is None else one.violations for one in outcomes])
+    return compute_median([1.0 if one.violation_share is None else one.violation_share for one in outcomes])
 
 
-def speed_ratio(turns: dict[str, list[Outcome]], other: str) -> float:
+def median_speed_ratio(turns: dict[str, list[SideBySideOutcome]], other: str) -> float:
     """The median over the turns of managed's training speed over that of the other of the same turn."""
     pairs = zip(turns[MANAGED], turns[other], strict=True)
-    return middle([ours.minibatches_hz / theirs.minibatches_hz for ours, theirs in pairs])
+    return compute_median([ours.minibatches_hz / theirs.minibatches_hz for ours, theirs in pairs])
 
 
-def batch_of(outcome: Outcome) -> float:
+def mean_batch_size(outcome: SideBySideOutcome) -> float:
     """The mean size of the batches."""
-    return outcome.told.served / outcome.told.batches if outcome.told and outcome.told.batches else 0.0
+    return outcome.service.served / outcome.service.batches if outcome.service and outcome.service.batches else 0.0
 
 
-def p(outcome: Outcome, q: float) -> float:
+def latency_percentile_s(outcome: SideBySideOutcome, q: float) -> float:
     """A percentile in seconds; endless where nothing was answered."""
     found = outcome.percentile_s(q)
     return float("inf") if found is None else found
 
 
-def middle(values: list[float]) -> float:
+def compute_median(values: list[float]) -> float:
     return statistics.median(values)
 
 
-def as_data(turns: dict[str, list[Outcome]], regime: Regime) -> dict[str, object]:
+def turns_to_dict(turns: dict[str, list[SideBySideOutcome]], regime: ServingRegime) -> dict[str, object]:
     """Every turn's figures."""
     rows = [
-        {"how": how, "minibatches_hz": one.minibatches_hz, "late": one.violations, "p99_s": one.percentile_s(99)}
+        {"how": how, "minibatches_hz": one.minibatches_hz, "late": one.violation_share, "p99_s": one.percentile_s(99)}
         for how, outcomes in turns.items()
         for one in outcomes
     ]

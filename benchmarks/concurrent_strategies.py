@@ -19,20 +19,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from experiments.commands.concurrent_eval import Asked, jobs_of, play
-from experiments.commands.concurrent_tables import Tables
-from experiments.commands.study_jobs import play_all
-from fedge.concurrency.problems import FAMILIES
+from experiments.cli.concurrent_eval import ConcurrentEvalOptions, build_eval_jobs, run_job
+from experiments.cli.concurrent_tables import ConcurrentTableOptions
+from experiments.cli.study_jobs import run_jobs
 from fedge.errors import FedgeError
-from fedge.evaluation.study import one_thread
-from fedge.strategies import DEFAULT
-from fedge.studies.concurrent.engine import Job
-from fedge.studies.concurrent.row import Row
+from fedge.serving.serving_problems import FAMILIES
+from fedge.serving.strategies import DEFAULT_STRATEGY
+from fedge.studies.prediction_study import limit_to_one_thread
+from fedge.studies.serving.strategy_scores import StrategyRow
+from fedge.studies.serving.strategy_study import StrategyJob
 
 STRATEGIES = "gmd,als,fedge,nn,random,bs"
-STREAM = 100
+STREAM_PROBLEMS = 100
 """Problems of a stream with reuse."""
-SECONDS = 60.0
+MAX_SECONDS = 60.0
 """All problems of a pair and family, for any strategy, on one core."""
 SOLVED, VIOLATIONS, WORST, LOSS, EXCESS, MODES, REUSED = 99.0, 1.0, 10.0, 4.0, 4.0, 15, 40
 """The aims for ``fedge``: percent, but for modes per problem from nothing, and of a whole stream with reuse."""
@@ -59,34 +59,44 @@ def main(strategies: str, families: str, sample: int | None, streams: int) -> No
     """Play everything and print it, table by table."""
     started = time.perf_counter()
     wanted = [family for family in FAMILIES if family in families.split(",")]
-    print("aims:", aims())
-    aside = DEFAULT in strategies.split(",")
+    print("aims:", describe_goals())
+    aside = DEFAULT_STRATEGY in strategies.split(",")
     print("\nfrom nothing" + (f", {sample} random problems of each family" if sample else ""))
-    report(_played([job for family in wanted for job in jobs_of(_asked(family, strategies, sample))]))
+    print_report(
+        _run_jobs([job for family in wanted for job in build_eval_jobs(_build_request(family, strategies, sample))])
+    )
     if aside:
-        print(f"\n{DEFAULT} from nothing, {LEFT_OUT}")
-        asked = [replace(_asked(family, DEFAULT, sample), plausible=True) for family in wanted]
-        report(_played([job for one in asked for job in jobs_of(one)]))
+        print(f"\n{DEFAULT_STRATEGY} from nothing, {LEFT_OUT}")
+        asked = [replace(_build_request(family, DEFAULT_STRATEGY, sample), plausible=True) for family in wanted]
+        print_report(_run_jobs([job for one in asked for job in build_eval_jobs(one)]))
     if streams:
-        print(f"\nstreams of {STREAM} random problems, what was profiled is kept")
-        report(_played([job for family in wanted for job in jobs_of(_stream(family, strategies, streams))]))
+        print(f"\nstreams of {STREAM_PROBLEMS} random problems, what was profiled is kept")
+        print_report(
+            _run_jobs(
+                [
+                    job
+                    for family in wanted
+                    for job in build_eval_jobs(_build_stream_request(family, strategies, streams))
+                ]
+            )
+        )
     if streams and aside:
-        print(f"\n{DEFAULT} in such streams, {LEFT_OUT}")
-        asked = [replace(_stream(family, DEFAULT, streams), plausible=True) for family in wanted]
-        report(_played([job for one in asked for job in jobs_of(one)]))
+        print(f"\n{DEFAULT_STRATEGY} in such streams, {LEFT_OUT}")
+        asked = [replace(_build_stream_request(family, DEFAULT_STRATEGY, streams), plausible=True) for family in wanted]
+        print_report(_run_jobs([job for one in asked for job in build_eval_jobs(one)]))
     print(f"\n{time.perf_counter() - started:.0f} s")
 
 
-def aims() -> str:
+def describe_goals() -> str:
     """What is to be reached, in words."""
     return (
         f"fedge: at most {MODES} modes, solved >= {SOLVED:g} %, violations <= {VIOLATIONS:g} %, none by {WORST:g} %, "
         f"mean loss <= {LOSS:g} %, mean excess of t_in <= {EXCESS:g} % (inference alone); with reuse <= {REUSED} modes "
-        f"in all; als: {ALS_MODES[0]} to {ALS_MODES[1]} modes, between gmd and fedge; every one: <= {SECONDS:g} s"
+        f"in all; als: {ALS_MODES[0]} to {ALS_MODES[1]} modes, between gmd and fedge; every one: <= {MAX_SECONDS:g} s"
     )
 
 
-def report(rows: Sequence[Row]) -> None:
+def print_report(rows: Sequence[StrategyRow]) -> None:
     """One table per pair and family."""
     for pair, family in dict.fromkeys((row.pair, row.family) for row in rows):
         group = [row for row in rows if (row.pair, row.family) == (pair, family)]
@@ -95,10 +105,14 @@ def report(rows: Sequence[Row]) -> None:
         print(f"{'strategy':>10} " + " ".join(f"{heading:>11}" for heading in HEADINGS) + "  falls short in")
         for row in group:
             name = f"{row.strategy} #{row.seed}" if row.reuse else row.strategy
-            print(f"{name:>10} " + " ".join(f"{cell:>11}" for cell in cells(row)) + f"  {', '.join(short_of(row))}")
+            print(
+                f"{name:>10} "
+                + " ".join(f"{cell:>11}" for cell in format_cells(row))
+                + f"  {', '.join(list_missed_goals(row))}"
+            )
 
 
-def cells(row: Row) -> list[str]:
+def format_cells(row: StrategyRow) -> list[str]:
     """The figures under ``HEADINGS``."""
     if row.error is not None:
         return [row.error]
@@ -119,11 +133,11 @@ def cells(row: Row) -> list[str]:
     return [f"{row.solved}/{row.solvable}", *found]
 
 
-def short_of(row: Row) -> list[str]:
+def list_missed_goals(row: StrategyRow) -> list[str]:
     """The aims that this row does not reach."""
     if row.error is not None:
         return ["failed"]
-    found = ["time"] if (row.seconds or 0.0) > SECONDS else []
+    found = ["time"] if (row.seconds or 0.0) > MAX_SECONDS else []
     if row.strategy == "als" and row.reuse and not ALS_MODES[0] <= (row.modes_total or 0) <= ALS_MODES[1]:
         found.append("modes")
     if row.strategy != "fedge":
@@ -139,7 +153,7 @@ def short_of(row: Row) -> list[str]:
     return found + [name for name, value, most in limits if value is not None and value > most]
 
 
-def tables() -> tuple[list[Path], list[Path]]:
+def find_tables() -> tuple[list[Path], list[Path]]:
     """The training and the inference tables of the board that has both."""
     folder = os.environ.get("FEDGE_PROFILES")
     if not folder:
@@ -150,21 +164,23 @@ def tables() -> tuple[list[Path], list[Path]]:
     return found[0], found[1]
 
 
-def _asked(family: str, strategies: str, sample: int | None) -> Asked:
-    train, infer = tables()
-    given = Tables(() if family == "infer" else tuple(train), () if family == "train" else tuple(infer))
+def _build_request(family: str, strategies: str, sample: int | None) -> ConcurrentEvalOptions:
+    train, infer = find_tables()
+    given = ConcurrentTableOptions(() if family == "infer" else tuple(train), () if family == "train" else tuple(infer))
     most = {"train": 41}.get(family)
-    return Asked(given, strategies, sample=sample if most is None or sample is None else min(sample, most))
+    return ConcurrentEvalOptions(
+        given, strategies, sample=sample if most is None or sample is None else min(sample, most)
+    )
 
 
-def _stream(family: str, strategies: str, streams: int) -> Asked:
-    asked = _asked(family, strategies, STREAM)
-    return Asked(asked.tables, strategies, reuse=True, sample=asked.sample, seeds=streams)
+def _build_stream_request(family: str, strategies: str, streams: int) -> ConcurrentEvalOptions:
+    asked = _build_request(family, strategies, STREAM_PROBLEMS)
+    return ConcurrentEvalOptions(asked.tables, strategies, reuse=True, sample=asked.sample, seeds=streams)
 
 
-def _played(jobs: Sequence[Job]) -> list[Row]:
-    with one_thread():
-        return play_all(play, jobs, lambda job: print(f"done: {job}", file=sys.stderr, flush=True))
+def _run_jobs(jobs: Sequence[StrategyJob]) -> list[StrategyRow]:
+    with limit_to_one_thread():
+        return run_jobs(run_job, jobs, lambda job: print(f"done: {job}", file=sys.stderr, flush=True))
 
 
 if __name__ == "__main__":

@@ -20,21 +20,21 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from fedge.costs.from_layers import network_cost
-from fedge.costs.inference import inference_priors
-from fedge.costs.layered import batch_of, known_layers
-from fedge.costs.priors import carried_priors
-from fedge.costs.record import CostProfile, Kind, load_calibrated, load_inference
+from fedge.costs.cost_priors import transfer_priors
+from fedge.costs.cost_profile import CostProfile, WorkloadKind, load_calibrated_inference, load_calibrated_training
+from fedge.costs.inference_cost import build_inference_priors
+from fedge.costs.layer_estimate import estimate_network_cost
+from fedge.costs.layered_work import build_profile_batch, find_known_layers
 from fedge.devices.catalogue import find, load_catalogue
-from fedge.physics.model import power_w, step_s
-from fedge.profiles.table import batch_sizes_of, read_table
+from fedge.devices.tables.mode_table import list_batch_sizes, read_mode_table
+from fedge.physics.time_power_model import compute_power_w, compute_step_s
 from fedge.types import Floats, ProfileTable, Workload
 
 HEADINGS = ("board", "workload", "batch", "top mode", "shape", "whole", "power", "before: top", "shape")
 
 
 @dataclass(frozen=True, slots=True)
-class Errors:
+class CostErrors:
     """In percent: of the top mode's time (signed), of the shape, of all times, of all watts."""
 
     top: float
@@ -42,7 +42,7 @@ class Errors:
     whole: float
     power: float
 
-    def cells(self) -> tuple[str, ...]:
+    def format_cells(self) -> tuple[str, ...]:
         return (f"{self.top:+.1f}", f"{self.shape:.1f}", f"{self.whole:.1f}", f"{self.power:.1f}")
 
 
@@ -52,58 +52,63 @@ def main() -> None:
     if not paths:
         sys.exit(f"FEDGE_PROFILES: got {folder or 'nothing'}; a folder that holds <board>/train/<workload>.csv")
     for kind in ("train", "infer"):
-        tables = [read_table(p, batch_size=size) for p in paths if p.parent.name == kind for size in batch_sizes_of(p)]
+        tables = [
+            read_mode_table(p, batch_size=size) for p in paths if p.parent.name == kind for size in list_batch_sizes(p)
+        ]
         for left_out in ("table", "network"):
-            _show(tables, kind, left_out)
+            _print_errors(tables, kind, left_out)
 
 
-def _show(tables: Sequence[ProfileTable], kind: Kind, left_out: str) -> None:
+def _print_errors(tables: Sequence[ProfileTable], kind: WorkloadKind, left_out: str) -> None:
     shown = Table(title=f"{kind}: errors in percent where the {left_out} is left out")
     for heading in HEADINGS:
         shown.add_column(heading, justify="right")
     for table in tables:
-        if known_layers(table.workload, kind) is None:
+        if find_known_layers(table.workload, kind) is None:
             shown.add_row(table.device, table.workload, str(table.batch_size), "its network is not known")
             continue
-        ours, before = _errors(table, _by_layers(table, kind, left_out)), _errors(table, _before(table, kind))
+        ours, before = (
+            _compute_errors(table, _estimate_by_layers(table, kind, left_out)),
+            _compute_errors(table, _estimate_by_data_sheet(table, kind)),
+        )
         first = (find(table.device).name, table.workload, str(table.batch_size))
-        shown.add_row(*first, *ours.cells(), *before.cells()[:2])
+        shown.add_row(*first, *ours.format_cells(), *before.format_cells()[:2])
     Console(width=120).print(shown)
 
 
-def _by_layers(table: ProfileTable, kind: Kind, left_out: str) -> CostProfile:
-    layers = known_layers(table.workload, kind)
+def _estimate_by_layers(table: ProfileTable, kind: WorkloadKind, left_out: str) -> CostProfile:
+    layers = find_known_layers(table.workload, kind)
     device = find(table.device)
     profiles = [
         profile
-        for profile in (*load_calibrated(), *load_inference())
+        for profile in (*load_calibrated_training(), *load_calibrated_inference())
         if not _is_left_out(profile, table, kind, left_out == "network")
     ]
     work = Workload(table.workload, table.batch_size, kind, layers)
-    return network_cost(device, work, load_catalogue(), profiles)
+    return estimate_network_cost(device, work, load_catalogue(), profiles)
 
 
-def _is_left_out(profile: CostProfile, table: ProfileTable, kind: Kind, network: bool) -> bool:
+def _is_left_out(profile: CostProfile, table: ProfileTable, kind: WorkloadKind, network: bool) -> bool:
     """Inference of one table is calibrated batch size by batch size: all of them are left out together."""
     same = profile.workload == table.workload and profile.kind == kind and profile.device == find(table.device).name
-    batch, layers = batch_of(profile), known_layers(table.workload, kind)
+    batch, layers = build_profile_batch(profile), find_known_layers(table.workload, kind)
     alike = batch is not None and layers is not None and batch.layers.network == layers.network
     return same or (network and alike)
 
 
-def _before(table: ProfileTable, kind: Kind) -> CostProfile:
+def _estimate_by_data_sheet(table: ProfileTable, kind: WorkloadKind) -> CostProfile:
     spec, specs = find(table.device), load_catalogue()
     if kind == "train":
-        return carried_priors(spec, table.workload, specs)[0]
-    return inference_priors(spec, table.workload, table.batch_size, specs)[0]
+        return transfer_priors(spec, table.workload, specs)[0]
+    return build_inference_priors(spec, table.workload, table.batch_size, specs)[0]
 
 
-def _errors(table: ProfileTable, cost: CostProfile) -> Errors:
-    time = step_s(cost.coefficients, table.maxn, table.modes)
-    watts = power_w(cost.coefficients, table.maxn, table.modes)
+def _compute_errors(table: ProfileTable, cost: CostProfile) -> CostErrors:
+    time = compute_step_s(cost.coefficients, table.maxn, table.modes)
+    watts = compute_power_w(cost.coefficients, table.maxn, table.modes)
     top = int(np.argmax((table.modes.knobs / table.modes.knobs.max(axis=0)).sum(axis=1)))
     scaled = time * np.exp(np.median(np.log(table.step_s / time)))
-    return Errors(
+    return CostErrors(
         100.0 * float(time[top] / table.step_s[top] - 1.0),
         _mape(scaled, table.step_s),
         _mape(time, table.step_s),

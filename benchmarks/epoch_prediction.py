@@ -26,19 +26,19 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from fedge.characterisation.emulated.rig import rig_emulated
-from fedge.characterisation.plans.plan import Plan
-from fedge.characterisation.plans.reading import read_plan
-from fedge.characterisation.prediction.epochs import EpochModel, Setting
-from fedge.characterisation.prediction.looks import Look, looks_of
-from fedge.characterisation.prediction.simple import EpochSeen, SimpleEpochs
-from fedge.characterisation.result import Result, finished_of
-from fedge.evaluation.knowledge import background_of, board_of
-from fedge.evaluation.profiling import TableBoard
-from fedge.modes import modes_of
-from fedge.pareto import nearest_row
-from fedge.predictors import DEFAULT, predictor_for
-from fedge.profiles.table import read_table
+from fedge.characterisation.emulated_rig import build_emulated_rig
+from fedge.characterisation.epoch_model import EpochModel, EpochSetting
+from fedge.characterisation.linear_epoch_model import LinearEpochModel, MeasuredEpoch
+from fedge.characterisation.plan_reader import read_plan
+from fedge.characterisation.point_observations import PointObservation, extract_observations
+from fedge.characterisation.sweep_plan import CharacterisationPlan
+from fedge.characterisation.sweep_store import SweepResult, to_finished_point
+from fedge.devices.tables.mode_table import read_mode_table
+from fedge.knowledge.table_background import build_background, find_board_spec
+from fedge.modes import stack_modes
+from fedge.pareto import find_nearest_row
+from fedge.predictors import DEFAULT_PREDICTOR, load_predictor
+from fedge.predictors.table_board import TableBoard
 from fedge.types import Floats, PowerMode, ProfileTable
 
 CONSOLE = Console(width=150)
@@ -66,13 +66,13 @@ PAPER_TIME, PAPER_ENERGY = "about 12 %, 31 of 40 below 10 %", "about 25 %, LeNet
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Judged:
+class EpochPredictionErrors:
     """Predictions over what was seen, less one; shape (n,)."""
 
     time: Floats
     energy: Floats | None
 
-    def words(self) -> tuple[str, str, str]:
+    def format_errors(self) -> tuple[str, str, str]:
         """Mean error of time, how many predictions are off by less than 10 %, and mean error of energy."""
         good = f"{int((np.abs(self.time) < 0.1).sum())} of {len(self.time)}"
         energy = "-" if self.energy is None else f"{100 * np.abs(self.energy).mean():.1f}"
@@ -86,135 +86,146 @@ def main() -> None:
         PARTS[name]()
 
 
-def emulated() -> None:
+def report_emulated() -> None:
     """The paper's experiment, on the emulated board."""
-    result = _swept("modes.yaml", None)
-    near = {name: _like(result, knobs) for name, knobs in MODES.items()}
+    result = _run_sweep("modes.yaml", None)
+    near = {name: _find_mode(result, knobs) for name, knobs in MODES.items()}
     trained = {near[name] for name in TRAINED}
-    every = {name: [look for look in looks_of(result, BOARD, name) if look.counts] for name in result.plan.workloads}
+    every = {
+        name: [look for look in extract_observations(result, BOARD, name) if look.is_counted]
+        for name in result.plan.workloads
+    }
     seen = [
-        EpochSeen(name, one.point.mode, epoch.e2e_s, epoch.energy_j)
+        MeasuredEpoch(name, one.point.mode, epoch.e2e_s, epoch.energy_j)
         for one in result.points
         for name in [one.point.workload]
         for epoch in one.epochs
         if one.point.mode in trained and epoch.epoch >= result.plan.course.discard and one.point.mode is not None
     ]
-    simple = SimpleEpochs(result.plan.boards and board_of("agx-xavier").maxn).fit(seen)  # type: ignore[union-attr]
-    table = _table("Trained on e, f, i, j; judged on the ten other modes; errors in percent")
-    totals: dict[str, list[Judged]] = {"simple": [], "fedge": []}
+    simple = LinearEpochModel(result.plan.boards and find_board_spec("agx-xavier").maxn).fit(seen)  # type: ignore[union-attr]
+    table = _build_table("Trained on e, f, i, j; judged on the ten other modes; errors in percent")
+    totals: dict[str, list[EpochPredictionErrors]] = {"simple": [], "fedge": []}
     for name, looks in every.items():
         others = [look for look in looks if look.mode not in trained]
-        said = simple.predict(name, modes_of(look.mode for look in others))
-        judged = {"simple": _against(others, said.epoch_s, said.energy_j)}
-        judged["fedge"] = _ours(result, name, [look for look in looks if look.mode in trained], others)
+        said = simple.predict(name, stack_modes(look.mode for look in others))
+        judged = {"simple": _compute_errors(others, said.epoch_s, said.energy_j)}
+        judged["fedge"] = _score_fedge(result, name, [look for look in looks if look.mode in trained], others)
         for method, one in judged.items():
-            table.add_row(name, method, *one.words())
+            table.add_row(name, method, *one.format_errors())
             totals[method].append(one)
     for method, ones in totals.items():
-        table.add_row("all", method, *_all(ones).words())
+        table.add_row("all", method, *_concatenate_errors(ones).format_errors())
     table.add_row("all, in the paper", "simple", PAPER_TIME, "", PAPER_ENERGY)
     CONSOLE.print(table)
 
 
-def loaders() -> None:
+def report_loaders() -> None:
     """Every point of a small sweep left out in turn."""
     course = 300
-    parts = [_swept("modes.yaml", course), _swept("workers.yaml", course)]
-    table = _table("Every point left out of a sweep in turn; errors in percent")
+    parts = [_run_sweep("modes.yaml", course), _run_sweep("workers.yaml", course)]
+    table = _build_table("Every point left out of a sweep in turn; errors in percent")
     for name in parts[0].plan.workloads:
         points = tuple(one for part in parts for one in part.points if one.point.workload == name)
         distinct = tuple({one.point.key: one for one in points}.values())
         result = replace(parts[0], points=distinct)
-        looks = [look for look in looks_of(result, BOARD, name) if look.counts]
+        looks = [look for look in extract_observations(result, BOARD, name) if look.is_counted]
         ours, theirs, same = [], [], []
         for look in looks:
             rest = tuple(one for one in distinct if one.point.key != look.point.key)
-            ours.append(_ours(replace(result, points=rest), name, None, [look]))
+            ours.append(_score_fedge(replace(result, points=rest), name, None, [look]))
             if look.point.workers == looks[0].point.workers:
                 same.append(ours[-1])
-                theirs.append(_simply(name, [one for one in looks if one is not look], look))
-        table.add_row(name, "fedge, every point", *_all(ours).words())
-        table.add_row("", "fedge, modes", *_all(same).words())
-        table.add_row("", "simple, modes", *_all(theirs).words())
+                theirs.append(_score_simple_predictor(name, [one for one in looks if one is not look], look))
+        table.add_row(name, "fedge, every point", *_concatenate_errors(ours).format_errors())
+        table.add_row("", "fedge, modes", *_concatenate_errors(same).format_errors())
+        table.add_row("", "simple, modes", *_concatenate_errors(theirs).format_errors())
     CONSOLE.print(table)
 
 
-def tables() -> None:
+def report_tables() -> None:
     """Measured tables: a minibatch stands for an epoch, its waiting in it."""
     folder = os.environ.get("FEDGE_PROFILES")
     if not folder:
         CONSOLE.print("tables: FEDGE_PROFILES names no folder of measured tables, left out")
         return
-    shown = _table(
+    shown = _build_table(
         "Measured tables: trained on the rows nearest to e, f, i, j; judged on all others; errors in percent"
     )
     for path in sorted(Path(folder).glob("*/train/*.csv")):
-        table = read_table(path)
-        rows = _nearest_rows(table)
+        table = read_mode_table(path)
+        rows = _find_nearest_rows(table)
         others = np.setdiff1d(np.arange(len(table.modes)), rows)
         board = TableBoard(table)
-        seen = board.measured(rows)
-        background = background_of(table)
-        simple = SimpleEpochs(background.knowledge.maxn).fit(
-            [EpochSeen(table.workload, one.mode, one.step_s, one.step_s * one.power_w) for one in seen]
+        seen = board.measure_rows(rows)
+        background = build_background(table)
+        simple = LinearEpochModel(background.knowledge.maxn).fit(
+            [MeasuredEpoch(table.workload, one.mode, one.step_s, one.step_s * one.power_w) for one in seen]
         )
-        rest = modes_of(table.modes[int(row)] for row in others)
+        rest = stack_modes(table.modes[int(row)] for row in others)
         said = simple.predict(table.workload, rest)
         assert said.energy_j is not None
         joules = table.step_s * table.power_w
         name = f"{path.parent.parent.name} {table.workload}"
-        judged = Judged(said.epoch_s / table.step_s[others] - 1, said.energy_j / joules[others] - 1)
-        shown.add_row(name, f"simple, {len(rows)} rows", *judged.words())
-        ours = predictor_for(DEFAULT, background.knowledge).fit(seen).predict(rest)
-        judged = Judged(ours.step_s / table.step_s[others] - 1, ours.step_s * ours.power_w / joules[others] - 1)
-        shown.add_row("", "fedge", *judged.words())
+        judged = EpochPredictionErrors(said.epoch_s / table.step_s[others] - 1, said.energy_j / joules[others] - 1)
+        shown.add_row(name, f"simple, {len(rows)} rows", *judged.format_errors())
+        ours = load_predictor(DEFAULT_PREDICTOR, background.knowledge).fit(seen).predict(rest)
+        judged = EpochPredictionErrors(
+            ours.step_s / table.step_s[others] - 1, ours.step_s * ours.power_w / joules[others] - 1
+        )
+        shown.add_row("", "fedge", *judged.format_errors())
     CONSOLE.print(shown)
 
 
-def _nearest_rows(table: ProfileTable) -> list[int]:
+def _find_nearest_rows(table: ProfileTable) -> list[int]:
     """The rows nearest to the paper's four modes, as shares of the table's top clocks where it is another board."""
     top, paper = table.modes.knobs.max(axis=0), np.array([8, 2265, 1377, 2133])
     wished = [np.array(MODES[name]) / paper * top for name in TRAINED]
-    rows = [nearest_row(table.modes, PowerMode(round(k[0]), *map(float, k[1:]))) for k in wished]
+    rows = [find_nearest_row(table.modes, PowerMode(round(k[0]), *map(float, k[1:]))) for k in wished]
     return list(dict.fromkeys(rows))
 
 
-def _ours(result: Result, workload: str, seen: Sequence[Look] | None, judged: Sequence[Look]) -> Judged:
+def _score_fedge(
+    result: SweepResult, workload: str, seen: Sequence[PointObservation] | None, judged: Sequence[PointObservation]
+) -> EpochPredictionErrors:
     """What fedge predicts of ``judged`` from ``seen``, or from all looks of ``result``."""
-    looks = looks_of(result, BOARD, workload) if seen is None else seen
-    model = EpochModel(board_of("agx-xavier"), workload, result.plan.storages).fit(looks)  # type: ignore[arg-type]
+    looks = extract_observations(result, BOARD, workload) if seen is None else seen
+    model = EpochModel(find_board_spec("agx-xavier"), workload, result.plan.storages).fit(looks)  # type: ignore[arg-type]
     time, energy = [], []
     for look in judged:
         point = look.point
-        setting = Setting(point.batch_size, look.steps, point.workers, point.prefetch, point.storage, look.cached)
-        said = model.predict(setting, modes_of([look.mode]))
+        setting = EpochSetting(point.batch_size, look.steps, point.workers, point.prefetch, point.storage, look.cached)
+        said = model.predict(setting, stack_modes([look.mode]))
         assert said.energy_j is not None
         time.append(float(said.e2e_s[0]))
         energy.append(float(said.energy_j[0]))
-    return _against(judged, np.array(time), np.array(energy))
+    return _compute_errors(judged, np.array(time), np.array(energy))
 
 
-def _simply(name: str, seen: Sequence[Look], look: Look) -> Judged:
+def _score_simple_predictor(
+    name: str, seen: Sequence[PointObservation], look: PointObservation
+) -> EpochPredictionErrors:
     """The simple predictor, from the looks at the same loader."""
     alike = [one for one in seen if one.point.workers == look.point.workers]
-    maxn = board_of("agx-xavier").maxn  # type: ignore[union-attr]
-    fitted = SimpleEpochs(maxn).fit([EpochSeen(name, one.mode, one.e2e_s, one.energy_j) for one in alike])
-    said = fitted.predict(name, modes_of([look.mode]))
-    return _against([look], said.epoch_s, said.energy_j)
+    maxn = find_board_spec("agx-xavier").maxn  # type: ignore[union-attr]
+    fitted = LinearEpochModel(maxn).fit([MeasuredEpoch(name, one.mode, one.e2e_s, one.energy_j) for one in alike])
+    said = fitted.predict(name, stack_modes([look.mode]))
+    return _compute_errors([look], said.epoch_s, said.energy_j)
 
 
-def _against(looks: Sequence[Look], e2e_s: Floats, energy_j: Floats | None) -> Judged:
+def _compute_errors(looks: Sequence[PointObservation], e2e_s: Floats, energy_j: Floats | None) -> EpochPredictionErrors:
     seen_j = [look.energy_j for look in looks if look.energy_j is not None]
     energy = None if energy_j is None or len(seen_j) < len(looks) else energy_j / np.array(seen_j) - 1
-    return Judged(e2e_s / np.array([look.e2e_s for look in looks]) - 1, energy)
+    return EpochPredictionErrors(e2e_s / np.array([look.e2e_s for look in looks]) - 1, energy)
 
 
-def _all(ones: Sequence[Judged]) -> Judged:
+def _concatenate_errors(ones: Sequence[EpochPredictionErrors]) -> EpochPredictionErrors:
     energies = [one.energy for one in ones if one.energy is not None]
-    return Judged(np.concatenate([one.time for one in ones]), np.concatenate(energies) if energies else None)
+    return EpochPredictionErrors(
+        np.concatenate([one.time for one in ones]), np.concatenate(energies) if energies else None
+    )
 
 
-def _table(title: str) -> Table:
+def _build_table(title: str) -> Table:
     table = Table(title=title)
     for heading in ("what", "method", "time %", "below 10 %", "energy %"):
         table.add_column(heading, justify="left" if heading in {"what", "method"} else "right")
@@ -222,23 +233,23 @@ def _table(title: str) -> Table:
 
 
 @cache
-def _swept(name: str, minibatches: int | None) -> Result:
+def _run_sweep(name: str, minibatches: int | None) -> SweepResult:
     """A shipped plan, played on the emulated board."""
-    plan: Plan = read_plan(PLANS / name)
+    plan: CharacterisationPlan = read_plan(PLANS / name)
     course = replace(plan.course, minibatches=minibatches)
     plan = replace(plan, course=course)
-    rig = rig_emulated(plan, BOARD)
+    rig = build_emulated_rig(plan, BOARD)
     seen = (rig.measure(point, plan.workloads[point.workload], course, lambda _: None) for point in plan.points)
-    return Result(plan, Path(), tuple(finished_of(one) for one in seen), (), ())
+    return SweepResult(plan, Path(), tuple(to_finished_point(one) for one in seen), (), ())
 
 
-def _like(result: Result, knobs: tuple[int, ...]) -> PowerMode:
+def _find_mode(result: SweepResult, knobs: tuple[int, ...]) -> PowerMode:
     """The mode of the sweep that is meant."""
-    modes = modes_of(dict.fromkeys(one.point.mode for one in result.points if one.point.mode is not None))
-    return modes[nearest_row(modes, PowerMode(knobs[0], *map(float, knobs[1:])))]
+    modes = stack_modes(dict.fromkeys(one.point.mode for one in result.points if one.point.mode is not None))
+    return modes[find_nearest_row(modes, PowerMode(knobs[0], *map(float, knobs[1:])))]
 
 
-PARTS: dict[str, Callable[[], None]] = {"emulated": emulated, "loaders": loaders, "tables": tables}
+PARTS: dict[str, Callable[[], None]] = {"emulated": report_emulated, "loaders": report_loaders, "tables": report_tables}
 
 if __name__ == "__main__":
     main()

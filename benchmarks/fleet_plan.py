@@ -16,10 +16,10 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from experiments.commands.study_fleet import Asked, jobs_of, play
-from experiments.commands.study_jobs import play_all
-from experiments.schema import read_yaml
-from fedge.evaluation.knowledge import board_of
+from experiments.cli.study_fleet import FleetStudyOptions, build_fleet_jobs, run_fleet_job
+from experiments.cli.study_jobs import run_jobs
+from experiments.spec.experiment_loader import read_yaml
+from fedge.knowledge.table_background import find_board_spec
 
 CONFIG = Path(__file__).resolve().parents[1] / "experiments" / "configs" / "fleet40.yaml"
 POLICIES = "balanced,least-energy"
@@ -29,18 +29,18 @@ Row = dict[str, str | int | float | None]
 
 def main(seeds: int, rounds: int, overrides: Sequence[str]) -> None:
     """Play everything and print it."""
-    asked = Asked(CONFIG, POLICIES, rounds, seeds, None, (*tables(), *overrides))
-    jobs = jobs_of(asked)
-    runs = play_all(play, jobs, lambda name: print(f"done: {name}", file=sys.stderr, flush=True))
+    asked = FleetStudyOptions(CONFIG, POLICIES, rounds, seeds, None, (*list_fleet_entries(), *overrides))
+    jobs = build_fleet_jobs(asked)
+    runs = run_jobs(run_fleet_job, jobs, lambda name: print(f"done: {name}", file=sys.stderr, flush=True))
     for policy in dict.fromkeys(run.policy for run in runs):
         rows = [run.row for run in runs if run.policy == policy]
         print(f"\n{policy}: {seeds} seeds, {rounds} rounds")
-        report(rows, "all rounds", "")
+        print_report(rows, "all rounds", "")
         if rounds >= 10:
-            report(rows, "rounds 10 on", "_settled")
+            print_report(rows, "rounds 10 on", "_settled")
 
 
-def tables() -> list[str]:
+def list_fleet_entries() -> list[str]:
     """The fleet's entries, each with its measured table as truth."""
     root = os.environ.get("FEDGE_PROFILES")
     if not root:
@@ -48,7 +48,7 @@ def tables() -> list[str]:
     found = {
         (board.name, path.stem): path.resolve()
         for path in sorted(Path(root).glob("*/train/*.csv"))
-        if (board := board_of(path.parents[1].name)) is not None
+        if (board := find_board_spec(path.parents[1].name)) is not None
     }
     entries = read_yaml(CONFIG)["fleet"]
     missing = [f"{e['device']} {e['cost']}" for e in entries if (e["device"], e["cost"]) not in found]
@@ -57,7 +57,7 @@ def tables() -> list[str]:
     return [f"fleet.{i}.truth=table:{found[e['device'], e['cost']]}" for i, e in enumerate(entries)]
 
 
-def report(rows: Sequence[Row], title: str, suffix: str) -> None:
+def print_report(rows: Sequence[Row], title: str, suffix: str) -> None:
     """One block: the fleet, the oracle, and everything that it is held against."""
     print(f"  {title}")
     ways = {
@@ -71,8 +71,8 @@ def report(rows: Sequence[Row], title: str, suffix: str) -> None:
         "fedge, as measured": "played_",
     }
     for name, prefix in ways.items():
-        times, joules = (values(rows, f"{prefix}{what}{suffix}") for what in ("round_s", "energy_j"))
-        print(f"    {name:28s} {spread(times, 's')}   {spread([j / 1e3 for j in joules], 'kJ')}")
+        times, joules = (list_values(rows, f"{prefix}{what}{suffix}") for what in ("round_s", "energy_j"))
+        print(f"    {name:28s} {format_spread(times, 's')}   {format_spread([j / 1e3 for j in joules], 'kJ')}")
     lines: dict[str, tuple[str, Callable[[Sequence[float]], float]]] = {
         "gap to the oracle, %": ("objective_gap_pct", max),
         "gap, implausible rows too, %": ("objective_gap_all_rows_pct", max),
@@ -83,23 +83,26 @@ def report(rows: Sequence[Row], title: str, suffix: str) -> None:
         "missed as measured": ("deadlines_missed_played", max),
     }
     for name, (field, worst) in lines.items():
-        found = values(rows, field + suffix)
+        found = list_values(rows, field + suffix)
         print(f"    {name:28s} mean {statistics.mean(found):8.2f}   worst {worst(found):8.2f}")
     if not suffix:
-        print(f"    {'modes tried per board':28s} mean {statistics.mean(values(rows, 'modes_explored_mean')):8.1f}")
+        print(
+            f"    {'modes tried per board':28s} mean {statistics.mean(list_values(rows, 'modes_explored_mean')):8.1f}"
+        )
     for prefix, name in (("preset_", "best presets"), ("preset_but_maxn_", "best presets but MAXN")):
         better = [
-            all(beats(row, prefix + what + suffix, what + suffix) for what in ("round_s", "energy_j")) for row in rows
+            all(is_below(row, prefix + what + suffix, what + suffix) for what in ("round_s", "energy_j"))
+            for row in rows
         ]
         print(f"    better than {name} in time and energy: {sum(better)} of {len(better)} seeds")
 
 
-def values(rows: Sequence[Row], field: str) -> list[float]:
+def list_values(rows: Sequence[Row], field: str) -> list[float]:
     """A field of all seeds."""
-    return [value(row, field) for row in rows]
+    return [read_value(row, field) for row in rows]
 
 
-def value(row: Row, field: str) -> float:
+def read_value(row: Row, field: str) -> float:
     """A field of one seed; what a seed does not know cannot be compared."""
     known = row[field]
     if known is None:
@@ -107,14 +110,14 @@ def value(row: Row, field: str) -> float:
     return float(known)
 
 
-def spread(found: Sequence[float], unit: str) -> str:
+def format_spread(found: Sequence[float], unit: str) -> str:
     """Mean, least and largest."""
     return f"{statistics.mean(found):8.2f} {unit} ({min(found):.2f} to {max(found):.2f})"
 
 
-def beats(row: Row, other: str, own: str) -> bool:
+def is_below(row: Row, other: str, own: str) -> bool:
     """Whether the fleet's figure is below another's."""
-    return value(row, own) < value(row, other)
+    return read_value(row, own) < read_value(row, other)
 
 
 if __name__ == "__main__":

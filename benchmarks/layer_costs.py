@@ -7,7 +7,8 @@ zoo        every classifier of torchvision: totals, unknown operators, and FLOP 
            beside torch's FlopCounterMode
 speed      seconds to cost a network (imports apart), and to read a known one
 onnx       a few networks exported with torch.onnx and read back, beside the traced ones (takes minutes)
-known      print the text of ``fedge/layers/known.yaml`` (what cannot be built here is taken from the file itself)
+known      print the text of ``fedge/costs/layers/known_networks.yaml`` (what cannot be built here is taken from the
+file itself)
 """
 
 from __future__ import annotations
@@ -27,27 +28,27 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from fedge.costs.workloads import load_workloads
-from fedge.layers.known import as_text, known_network, known_workloads
-from fedge.layers.network import NetworkCost
-from fedge.layers.source import module_of, network_of
+from fedge.costs.layers.known_networks import find_known_network, format_entry, list_known_workloads
+from fedge.costs.layers.network_cost import NetworkCost
+from fedge.costs.layers.network_source import build_module, load_network_cost
+from fedge.costs.workload_sizes import load_workload_sizes
 
 CONSOLE = Console(width=150)
-PRINTED = {
+PUBLISHED_TOTALS = {
     "mobilenet_v3_large": (0.4491, 21.81, 81.17),
     "resnet50": (8.2063, 102.01, 234.66),
     "yolov8n-coco": (8.8399, 12.58, 526.76),
 }
 """GFLOP per image, MB of weights, MB of activations per image."""
-BUILT_AS = {"resnet50-imagenet": "resnet50"}
+MODEL_NAMES = {"resnet50-imagenet": "resnet50"}
 """Known networks that have another name as MODEL."""
-EXPORTED = (
+EXPORTED_NETWORKS = (
     "resnet18", "mobilenet_v3_large", "densenet121", "efficientnet_b0", "convnext_tiny", "vit_b_32", "swin_t",
     "swin_v2_t", "maxvit_t",
 )  # fmt: skip
 
 
-def table(title: str, *columns: str) -> Table:
+def build_table(title: str, *columns: str) -> Table:
     """An empty table, all columns but the first to the right."""
     made = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
     for place, column in enumerate(columns):
@@ -55,55 +56,55 @@ def table(title: str, *columns: str) -> Table:
     return made
 
 
-def off(found: float, wanted: float) -> str:
+def format_difference(found: float, wanted: float) -> str:
     """How far one number is from another, in percent."""
     return f"{100 * (found / wanted - 1):+.2f} %"
 
 
-def constants() -> None:
+def report_constants() -> None:
     """Totals beside published constants and the workloads' own."""
-    shown = table("Beside printed constants", "network", "GFLOP", "", "weights MB", "", "activations MB", "")
-    for name, wanted in PRINTED.items():
-        network = network_of(name)
+    shown = build_table("Beside printed constants", "network", "GFLOP", "", "weights MB", "", "activations MB", "")
+    for name, wanted in PUBLISHED_TOTALS.items():
+        network = load_network_cost(name)
         found = (network.flop / 1e9, network.weight_bytes / 1e6, network.activation_bytes / 1e6)
         pairs = zip(found, wanted, (".4f", ".2f", ".2f"), strict=True)
-        shown.add_row(name, *(text for f, w, form in pairs for text in (f"{f:{form}}", off(f, w))))
+        shown.add_row(name, *(text for f, w, form in pairs for text in (f"{f:{form}}", format_difference(f, w))))
     CONSOLE.print(shown)
-    yolo = network_of("yolov8n-coco")
+    yolo = load_network_cost("yolov8n-coco")
     apart = yolo.activation_bytes + 3 * 4 * sum(layer.activations for layer in yolo.layers if layer.kind == "silu")
     CONSOLE.print(f"yolov8n-coco with every SiLU as a sigmoid and a product: {apart / 1e6:.1f} MB of activations")
-    shown = table("\nBeside the workloads' training steps", "workload", "GFLOP", "", "GB", "")
-    for name, size in load_workloads().items():
-        work = known_network(name).work(size.batch_size, "train")
+    shown = build_table("\nBeside the workloads' training steps", "workload", "GFLOP", "", "GB", "")
+    for name, size in load_workload_sizes().items():
+        work = find_known_network(name).batch_work(size.batch_size, "train")
         pairs = ((work.flop / 1e9, size.gflop_per_step), (work.bytes / 1e9, size.gbyte_per_step))
-        shown.add_row(name, *(text for f, w in pairs for text in (f"{f:.3f}", off(f, w))))
+        shown.add_row(name, *(text for f, w in pairs for text in (f"{f:.3f}", format_difference(f, w))))
     CONSOLE.print(shown)
 
 
-def products(network: NetworkCost) -> float:
+def count_product_flop(network: NetworkCost) -> float:
     """FLOP of convolutions without their bias, and of matrix products."""
     bias = sum(layer.activations for layer in network.layers if layer.kind.startswith("conv"))
     kinds = ("conv", "conv_transpose", "linear", "matmul")
     return sum(layer.flop for layer in network.layers if layer.kind in kinds) - bias
 
 
-def counted_by_torch(name: str) -> int:
+def count_flop_by_torch(name: str) -> int:
     """The same by torch's own counter."""
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
-    module, shape = module_of(name)
+    module, shape = build_module(name)
     counter = FlopCounterMode(display=False)
     with torch.no_grad(), torch.device("meta"), counter:
         module.to("meta").eval()(torch.zeros(1, *shape))
     return counter.get_total_flops()
 
 
-def zoo() -> None:
+def report_zoo() -> None:
     """Every classifier of torchvision."""
-    from fedge.worker.vision import models
+    from fedge.worker.torchvision_shim import models
 
-    shown = table(
+    shown = build_table(
         "torchvision",
         "network",
         "GFLOP",
@@ -116,67 +117,75 @@ def zoo() -> None:
     )
     for name in models.list_models(module=models):
         started = time.perf_counter()
-        network = network_of(name)
+        network = load_network_cost(name)
         took_s = time.perf_counter() - started
         amounts = (network.flop / 1e9, network.weight_bytes / 1e6, network.activation_bytes / 1e6)
-        agree = products(network) / counted_by_torch(name)
+        agree = count_product_flop(network) / count_flop_by_torch(name)
         unknown = ", ".join(network.unknown) or "none"
         figures = (*(f"{amount:.4g}" for amount in amounts), str(len(network.layers)), f"{took_s:.2f}")
         shown.add_row(name, *figures, f"{agree:.9f}", unknown)
     CONSOLE.print(shown)
 
 
-def speed() -> None:
+def report_speed() -> None:
     """Seconds per network, in a process that has costed one before; and of a first one in a process of its own."""
     first = (
-        "import time, torch; from fedge.worker.vision import models; from fedge.layers.source import network_of; "
-        "import fedge.layers.trace; t = time.perf_counter(); network_of('resnet50'); print(time.perf_counter() - t)"
+        "import time, torch; from fedge.worker.torchvision_shim import models; from "
+        "fedge.costs.layers.network_source import network_of; "
+        "import fedge.costs.layers.torch_trace; t = time.perf_counter(); network_of('resnet50'); "
+        "print(time.perf_counter() - t)"
     )
     done = subprocess.run([sys.executable, "-c", first], capture_output=True, text=True, check=True)
     CONSOLE.print(f"resnet50, the first network in its process, torch imported: {float(done.stdout):.2f} s")
-    network_of("resnet18")
+    load_network_cost("resnet18")
     for name in ("resnet50", "mobilenet_v3_large", "vit_b_16", "swin_v2_b", "efficientnet_v2_l"):
         started = time.perf_counter()
-        network_of(name)
+        load_network_cost(name)
         CONSOLE.print(f"{name}: {time.perf_counter() - started:.2f} s")
     started = time.perf_counter()
-    known_network.__wrapped__("resnet50-imagenet")
+    find_known_network.__wrapped__("resnet50-imagenet")
     CONSOLE.print(f"a known network, file read before: {1e3 * (time.perf_counter() - started):.1f} ms")
 
 
-def onnx() -> None:
+def report_onnx() -> None:
     """Exported and read back."""
-    shown = table("ONNX beside traced", "network", "GFLOP", "weights", "activations", "parameters", "unknown")
-    for name in EXPORTED:
-        found, traced = exported(name), network_of(name)
+    shown = build_table("ONNX beside traced", "network", "GFLOP", "weights", "activations", "parameters", "unknown")
+    for name in EXPORTED_NETWORKS:
+        found, traced = cost_from_onnx(name), load_network_cost(name)
         columns = ("flop", "weight_bytes", "activation_bytes", "parameters")
-        ratios = (off(getattr(found, column), getattr(traced, column)) for column in columns)
+        ratios = (format_difference(getattr(found, column), getattr(traced, column)) for column in columns)
         shown.add_row(name, *ratios, ", ".join(found.unknown) or "none")
     CONSOLE.print(shown)
 
 
-def exported(name: str) -> NetworkCost:
+def cost_from_onnx(name: str) -> NetworkCost:
     """A network's costs by way of an ONNX file."""
     import torch
 
-    module, shape = module_of(name)
+    module, shape = build_module(name)
     quiet: Any = io.StringIO()
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         path = Path(folder) / "network.onnx"
         with redirect_stdout(quiet), redirect_stderr(quiet):
             torch.onnx.export(module.eval(), (torch.zeros(1, *shape),), str(path), dynamo=True)
-        return network_of(str(path))
+        return load_network_cost(str(path))
 
 
-def known() -> None:
+def print_known_layers() -> None:
     """The text of the shipped file, after its comment."""
-    for workload in known_workloads():
-        model = BUILT_AS.get(workload, workload)
-        print(as_text(replace(network_of(model), name=workload)), end="")
+    for workload in list_known_workloads():
+        model = MODEL_NAMES.get(workload, workload)
+        print(format_entry(replace(load_network_cost(model), name=workload)), end="")
 
 
-PARTS = {"constants": constants, "zoo": zoo, "speed": speed, "onnx": onnx, "known": known}
+PARTS = {
+    "constants": report_constants,
+    "zoo": report_zoo,
+    "speed": report_speed,
+    "onnx": report_onnx,
+    "known": print_known_layers,
+}
 
 
 def main() -> None:

@@ -25,21 +25,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedge.telemetry.batch import to_bytes
-from fedge.telemetry.live import VERSION, Batch, Progress
-from fedge.telemetry.reading import read_rows
-from fedge.telemetry.rows import SampleRow
+from fedge.telemetry.board_messages import encode_batch
+from fedge.telemetry.live_records import VERSION, BoardProgress, TelemetryBatch
+from fedge.telemetry.store_reader import read_rows
+from fedge.telemetry.store_records import SampleRow
 from fedge.types import Trace
 
 BOARDS, CONNECTIONS = 1000, 64
-SECONDS = 20.0
-AT_LEAST_PER_S = 1000.0
-WAYS = ("fedge", "plain")
+DURATION_S = 20.0
+MIN_MESSAGES_PER_S = 1000.0
+SERVER_VARIANTS = ("fedge", "plain")
 START_LIMIT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class ServerCost:
     """What a server did: messages, how many a second, its CPU for each and in all, and what answers took."""
 
     messages: int
@@ -50,20 +50,20 @@ class Cost:
     worst_ms: float
 
 
-def message(board: int, seq: int, at_s: float) -> bytes:
+def build_message(board: int, seq: int, at_s: float) -> bytes:
     """One HTTP request, as the proxy sends it."""
     name = f"orin-nano-{board}"
     rails = {"VDD_IN": (7.1,), "VDD_CPU_GPU_CV": (3.2,), "VDD_SOC": (1.4,)}
     trace = Trace((at_s,), (1.0,), (7.1,), (46.5,), (1510.4,), (624.75,), (2133.0,), (0.41,), (0.97,), (0.3,), rails)
-    doing = Progress(
+    doing = BoardProgress(
         name, at_s, "training", "orin-nano-8gb", "run", 3, 400, seq % 400, "6c/1510.4/624.75/2133 MHz", 7.1, 46.5
     )
-    body = to_bytes(Batch(VERSION, name, "a1b2c3d4e5f60718", seq, trace, doing))
+    body = encode_batch(TelemetryBatch(VERSION, name, "a1b2c3d4e5f60718", seq, trace, doing))
     head = f"POST /telemetry HTTP/1.1\r\nHost: fleet\r\nX-Fedge-Board: {name}\r\nContent-Length: {len(body)}\r\n\r\n"
     return head.encode("ascii") + body
 
 
-class Connections:
+class ServerConnections:
     """Open connections to the server, each with one request under way at most."""
 
     def __init__(self, path: Path) -> None:
@@ -89,7 +89,7 @@ class Connections:
             raise RuntimeError(f"{head!r} {body!r}")
 
 
-async def paced(connections: Connections, seconds: float) -> int:
+async def send_paced(connections: ServerConnections, seconds: float) -> int:
     """Every board once a second, evenly spread; returns how many messages were answered."""
     begun_s, unix_s = time.monotonic(), time.time() - 2 * seconds - 10
     tasks = []
@@ -98,12 +98,12 @@ async def paced(connections: Connections, seconds: float) -> int:
         if ahead_s > 0.002:
             await asyncio.sleep(ahead_s)
         seq, board = divmod(number, BOARDS)
-        tasks.append(asyncio.create_task(connections.post(message(board, seq + 1, unix_s + seq))))
+        tasks.append(asyncio.create_task(connections.post(build_message(board, seq + 1, unix_s + seq))))
     await asyncio.gather(*tasks)
     return len(tasks)
 
 
-async def pressed(connections: Connections, seconds: float) -> int:
+async def send_unpaced(connections: ServerConnections, seconds: float) -> int:
     """As fast as answers come."""
     begun_s, unix_s, given = time.monotonic(), time.time() - seconds - 5, iter(range(10**9))
 
@@ -111,37 +111,39 @@ async def pressed(connections: Connections, seconds: float) -> int:
         done = 0
         while time.monotonic() < begun_s + seconds:
             round_, board = divmod(next(given), BOARDS)
-            await connections.post(message(board, 10**6 + round_, unix_s + round_ * 1.0))
+            await connections.post(build_message(board, 10**6 + round_, unix_s + round_ * 1.0))
             done += 1
         return done
 
     return sum(await asyncio.gather(*(one() for _ in range(CONNECTIONS))))
 
 
-def measured(way: Callable[[Connections, float], Any], path: Path, process: int, seconds: float) -> Cost:
+def measure_server(
+    way: Callable[[ServerConnections, float], Any], path: Path, process: int, seconds: float
+) -> ServerCost:
     """What the server spends while boards speak in that way."""
 
     async def story() -> tuple[int, list[float]]:
-        connections = Connections(path)
+        connections = ServerConnections(path)
         await connections.open()
         return await way(connections, seconds), connections.took_s
 
-    cpu_s, begun_s = cpu_of(process), time.monotonic()
+    cpu_s, begun_s = read_cpu_s(process), time.monotonic()
     done, took_s = asyncio.run(story())
-    wall_s, spent_s = time.monotonic() - begun_s, cpu_of(process) - cpu_s
+    wall_s, spent_s = time.monotonic() - begun_s, read_cpu_s(process) - cpu_s
     ordered = sorted(took_s)
-    return Cost(
+    return ServerCost(
         done, done / wall_s, 1e3 * spent_s / done, spent_s / wall_s, 1e3 * ordered[len(ordered) // 2], 1e3 * ordered[-1]
     )
 
 
-def cpu_of(process: int) -> float:
+def read_cpu_s(process: int) -> float:
     """Seconds of CPU that a process has had."""
     fields = Path(f"/proc/{process}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def plain_app(folder: Path) -> Any:
+def build_plain_app(folder: Path) -> Any:
     """One line per message, on the disk before it is answered."""
     from starlette.applications import Starlette
     from starlette.requests import Request
@@ -160,19 +162,19 @@ def plain_app(folder: Path) -> Any:
     return Starlette(routes=[Route("/telemetry", take, methods=["POST"])])
 
 
-def serve(way: str, folder: Path, path: Path) -> None:
+def run_server(way: str, folder: Path, path: Path) -> None:
     """Be the server until SIGTERM."""
     import socket
 
-    from server.board.ingest import ingest_app, open_ingest
-    from server.board.serving import serve_alone
+    from server.dashboard.http_server import serve_alone
+    from server.dashboard.telemetry_ingest import ingest_app, open_ingest
 
     folder.mkdir()
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(str(path))
     listening.listen(128)
     if way == "plain":
-        serve_alone(plain_app(folder), listening)
+        serve_alone(build_plain_app(folder), listening)
         return
     ingest = open_ingest(folder)
     try:
@@ -181,7 +183,7 @@ def serve(way: str, folder: Path, path: Path) -> None:
         ingest.close()
 
 
-def tried(way: str, where: Path, seconds: float) -> tuple[Cost, Cost, int]:
+def run_variant(way: str, where: Path, seconds: float) -> tuple[ServerCost, ServerCost, int]:
     """Paced, pressed, and how many rows are kept."""
     folder, path = where / way, where / f"{way}.sock"
     process = subprocess.Popen([sys.executable, __file__, "--serve", way, str(folder), str(path)])
@@ -191,7 +193,7 @@ def tried(way: str, where: Path, seconds: float) -> tuple[Cost, Cost, int]:
             if process.poll() is not None or time.monotonic() > until_s:
                 raise RuntimeError("the server did not start")
             time.sleep(0.05)
-        costs = [measured(each, path, process.pid, seconds) for each in (paced, pressed)]
+        costs = [measure_server(each, path, process.pid, seconds) for each in (send_paced, send_unpaced)]
     finally:
         process.terminate()
         process.wait(60)
@@ -204,13 +206,13 @@ def main(arguments: Sequence[str]) -> int:
     """Print the figures; 1 where the server does not take what it has to."""
     if arguments[:1] == ["--serve"]:
         with suppress(KeyboardInterrupt):
-            serve(arguments[1], Path(arguments[2]), Path(arguments[3]))
+            run_server(arguments[1], Path(arguments[2]), Path(arguments[3]))
         return 0
-    seconds = float(arguments[0]) if arguments else SECONDS
+    seconds = float(arguments[0]) if arguments else DURATION_S
     fast = True
     with tempfile.TemporaryDirectory() as name:
-        for way in WAYS:
-            even, most, kept = tried(way, Path(name), seconds)
+        for way in SERVER_VARIANTS:
+            even, most, kept = run_variant(way, Path(name), seconds)
             for title, cost in (("1,000 boards a second", even), ("as many as it can", most)):
                 print(
                     f"{way:6} {title:22} {cost.per_s:7.0f} messages/s, {100 * cost.cores:3.0f} % of a core, "
@@ -219,8 +221,8 @@ def main(arguments: Sequence[str]) -> int:
             print(f"{way:6} kept {kept} of {even.messages + most.messages} messages that were answered")
             if way == "fedge":
                 per_core = 1e3 / most.cpu_ms
-                print(f"{way:6} on one core: {per_core:.0f} messages/s; {AT_LEAST_PER_S:.0f} are needed")
-                fast = per_core >= AT_LEAST_PER_S and even.per_s >= 0.95 * AT_LEAST_PER_S
+                print(f"{way:6} on one core: {per_core:.0f} messages/s; {MIN_MESSAGES_PER_S:.0f} are needed")
+                fast = per_core >= MIN_MESSAGES_PER_S and even.per_s >= 0.95 * MIN_MESSAGES_PER_S
     return 0 if fast else 1
 
 

@@ -18,11 +18,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.commands.study_jobs import play_all
-from experiments.commands.study_mode_choice import Asked, Job, jobs_of, play
+from experiments.cli.study_jobs import run_jobs
+from experiments.cli.study_mode_choice import (
+    ModeChoiceJob,
+    ModeChoiceOptions,
+    build_mode_choice_jobs,
+    run_mode_choice_job,
+)
 from fedge.errors import FedgeError
-from fedge.evaluation.knowledge import board_of
-from fedge.studies.mode_choice import ModeChoice
+from fedge.knowledge.table_background import find_board_spec
+from fedge.studies.mode_choice_study import ModeChoiceResult
 
 RATIOS = (1.5, 2.0, 4.0)
 POLICIES = "fedge,bofl,maxn,oracle"
@@ -30,7 +35,7 @@ PROCESSES = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishedRegret:
     """Energy saved and regret of one run, percent, as BoFL's paper reports them (Middleware 2022)."""
 
     saved: float
@@ -38,9 +43,9 @@ class Published:
 
 
 PUBLISHED = {
-    ("agx-xavier", "cifar10"): (Published(17.7, 6.0), Published(22.4, 3.5), Published(24.5, 2.9)),
-    ("agx-xavier", "imagenet"): (Published(16.4, 2.9), Published(20.4, 1.65), Published(22.7, 1.2)),
-    ("tx2", "cifar10"): (Published(15.4, 3.0), Published(19.4, 2.4), Published(21.3, 2.6)),
+    ("agx-xavier", "cifar10"): (PublishedRegret(17.7, 6.0), PublishedRegret(22.4, 3.5), PublishedRegret(24.5, 2.9)),
+    ("agx-xavier", "imagenet"): (PublishedRegret(16.4, 2.9), PublishedRegret(20.4, 1.65), PublishedRegret(22.7, 1.2)),
+    ("tx2", "cifar10"): (PublishedRegret(15.4, 3.0), PublishedRegret(19.4, 2.4), PublishedRegret(21.3, 2.6)),
 }
 """By board and data set, for each of ``RATIOS``."""
 MODES_TRIED = {"agx-xavier": "65-71", "tx2": "30-60"}
@@ -54,55 +59,70 @@ HEADINGS = ("saved %", "regret %", "from round 10 %", "missed", "modes tried")
 def main(seeds: int, rounds: int, policies: str) -> None:
     """Play everything and print it, table by table."""
     started = time.perf_counter()
-    for path in tables():
-        jobs = [job for ratio in RATIOS for job in jobs_of(Asked(path, (ratio,), rounds, policies, seeds))]
-        choices = play_all(play, jobs, lambda name: print(f"done: {name}", file=sys.stderr, flush=True), PROCESSES)
-        report(jobs[0], [choice.played for choice in choices], seeds)
+    for path in find_tables():
+        jobs = [
+            job
+            for ratio in RATIOS
+            for job in build_mode_choice_jobs(ModeChoiceOptions(path, (ratio,), rounds, policies, seeds))
+        ]
+        choices = run_jobs(
+            run_mode_choice_job, jobs, lambda name: print(f"done: {name}", file=sys.stderr, flush=True), PROCESSES
+        )
+        print_report(jobs[0], [choice.result for choice in choices], seeds)
     print(f"\n{time.perf_counter() - started:.0f} s")
 
 
-def tables() -> list[Path]:
+def find_tables() -> list[Path]:
     """The measured tables of the boards that BoFL was published on."""
     folder = os.environ.get("FEDGE_PROFILES")
     if not folder:
         sys.exit("FEDGE_PROFILES: got nothing; the folder of measured tables")
     boards = {board for board, _ in PUBLISHED}
-    found = [path for path in sorted(Path(folder).glob("*/train/*.csv")) if _board(path.parents[1].name) in boards]
+    found = [
+        path for path in sorted(Path(folder).glob("*/train/*.csv")) if _board_title(path.parents[1].name) in boards
+    ]
     if not found:
         sys.exit(f"FEDGE_PROFILES: got {folder}; a folder with tables of {', '.join(sorted(boards))}")
     return found
 
 
-def report(job: Job, choices: Sequence[ModeChoice], seeds: int) -> None:
+def print_report(job: ModeChoiceJob, choices: Sequence[ModeChoiceResult], seeds: int) -> None:
     """One table: per ratio what was published, and every policy."""
     table = job.table
     print(f"\n{table.device} {table.workload}: {job.steps} minibatches a round, {job.rounds} rounds, {seeds} seeds")
-    print(_line("ratio", "policy", HEADINGS, "falls short in"))
+    print(_format_line("ratio", "policy", HEADINGS, "falls short in"))
     for place, ratio in enumerate(RATIOS):
-        known = _published(_board(table.device), table.workload, place)
+        known = _find_published(_board_title(table.device), table.workload, place)
         if known is not None:
-            figures = (f"{known.saved:g}", f"{known.regret:g}", "", "", MODES_TRIED[_board(table.device)])
-            print(_line(f"{ratio:g}", "BoFL, published", figures, ""))
+            figures = (f"{known.saved:g}", f"{known.regret:g}", "", "", MODES_TRIED[_board_title(table.device)])
+            print(_format_line(f"{ratio:g}", "BoFL, published", figures, ""))
         for policy in dict.fromkeys(choice.policy for choice in choices):
             runs = [choice for choice in choices if (choice.policy, choice.ratio) == (policy, ratio)]
-            print(_line(f"{ratio:g}", policy, _figures(runs), _short(runs, known) if policy in LEARNERS else ""))
+            print(
+                _format_line(
+                    f"{ratio:g}",
+                    policy,
+                    _format_figures(runs),
+                    _list_missed_goals(runs, known) if policy in LEARNERS else "",
+                )
+            )
 
 
-def _figures(runs: Sequence[ModeChoice]) -> tuple[str, ...]:
+def _format_figures(runs: Sequence[ModeChoiceResult]) -> tuple[str, ...]:
     return (
-        _spread([run.energy_saved_pct for run in runs], min),
-        _spread([run.regret_pct for run in runs], max),
-        _spread([run.regret_after10_pct for run in runs], max),
+        _format_spread([run.energy_saved_pct for run in runs], min),
+        _format_spread([run.regret_pct for run in runs], max),
+        _format_spread([run.regret_after10_pct for run in runs], max),
         str(sum(run.deadlines_missed for run in runs)),
-        _spread([run.modes_explored for run in runs], max, 1),
+        _format_spread([run.modes_explored for run in runs], max, 1),
     )
 
 
-def _spread(values: Sequence[float], worst: Callable[[Sequence[float]], float], digits: int = 2) -> str:
+def _format_spread(values: Sequence[float], worst: Callable[[Sequence[float]], float], digits: int = 2) -> str:
     return f"{statistics.mean(values):.{digits}f} ({worst(values):.{digits}f})"
 
 
-def _short(runs: Sequence[ModeChoice], known: Published | None) -> str:
+def _list_missed_goals(runs: Sequence[ModeChoiceResult], known: PublishedRegret | None) -> str:
     """The goals that are not reached; saving has none on a data set without published figures."""
     goals = {
         "saved": known is None or statistics.mean(run.energy_saved_pct for run in runs) >= known.saved,
@@ -114,17 +134,17 @@ def _short(runs: Sequence[ModeChoice], known: Published | None) -> str:
     return ", ".join(name for name, holds in goals.items() if not holds) or "nothing: all hold"
 
 
-def _published(board: str, workload: str, place: int) -> Published | None:
+def _find_published(board: str, workload: str, place: int) -> PublishedRegret | None:
     found = [figures[place] for (of, data), figures in PUBLISHED.items() if of == board and data in workload.lower()]
     return found[0] if found else None
 
 
-def _board(name: str) -> str:
-    spec = board_of(name)
+def _board_title(name: str) -> str:
+    spec = find_board_spec(name)
     return name if spec is None else spec.name
 
 
-def _line(ratio: str, policy: str, figures: Sequence[str], note: str) -> str:
+def _format_line(ratio: str, policy: str, figures: Sequence[str], note: str) -> str:
     columns = "  ".join(f"{figure:>15}" for figure in figures)
     return f"  {ratio:>5}  {policy:15}  {columns}  {note}".rstrip()
 

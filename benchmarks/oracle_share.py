@@ -26,33 +26,33 @@ CONFIG = Path(__file__).resolve().parents[1] / "experiments" / "configs" / "quic
 def main(seeds: int, overrides: list[str]) -> None:
     print("      vs MAXN                  MAXN, waiting low        work    rounds")
     print("seed  saving  oracle's  share  saving  oracle's  share  saving  vs MAXN  mean round")
-    found = [figures(seed, overrides) for seed in range(1, seeds + 1)]
-    print(row("mean", [statistics.mean(column) for column in zip(*found, strict=True)]))
+    found = [compute_figures(seed, overrides) for seed in range(1, seeds + 1)]
+    print(format_row("mean", [statistics.mean(column) for column in zip(*found, strict=True)]))
     high, low, lengths = ([one[i] for one in found] for i in (2, 5, 7))
     print(f"worst share {min(high):.1%} vs MAXN, {min(low):.1%} vs MAXN waiting low; longest rounds {max(lengths):.3f}")
 
 
-def figures(seed: int, overrides: list[str]) -> list[float]:
+def compute_figures(seed: int, overrides: list[str]) -> list[float]:
     """One seed's columns, printed as soon as they are known."""
-    maxn, balanced = (run(policy, seed, overrides) for policy in ("maxn", "balanced"))
+    maxn, balanced = (run_policy(policy, seed, overrides) for policy in ("maxn", "balanced"))
     columns = [
-        *shares(maxn["energy_j"], balanced),
-        *shares(balanced["maxn_parked_energy_j"], balanced),
+        *compute_shares(maxn["energy_j"], balanced),
+        *compute_shares(balanced["maxn_parked_energy_j"], balanced),
         1 - balanced["train_energy_j"] / maxn["train_energy_j"],
         balanced["mean_round_s"] / maxn["mean_round_s"],
         balanced["mean_round_s"],
     ]
-    print(row(f"{seed:4d}", columns), flush=True)
+    print(format_row(f"{seed:4d}", columns), flush=True)
     return columns
 
 
-def shares(baseline_j: float, played: dict[str, float]) -> tuple[float, float, float]:
+def compute_shares(baseline_j: float, played: dict[str, float]) -> tuple[float, float, float]:
     """The saving against a baseline, the oracle's, and how much of the oracle's was reached."""
     saved_j, oracle_j = (baseline_j - played[name] for name in ("energy_j", "oracle_energy_j"))
     return saved_j / baseline_j, oracle_j / baseline_j, saved_j / oracle_j
 
 
-def row(name: str, columns: list[float]) -> str:
+def format_row(name: str, columns: list[float]) -> str:
     """One line of the table."""
     *parts, length, round_s = columns
     widths = (6, 8, 5, 6, 8, 5, 6)
@@ -60,11 +60,11 @@ def row(name: str, columns: list[float]) -> str:
     return "  ".join((name, *cells, f"{length:7.3f}", f"{round_s:8.1f} s"))
 
 
-def run(policy: str, seed: int, overrides: list[str]) -> dict[str, float]:
+def run_policy(policy: str, seed: int, overrides: list[str]) -> dict[str, float]:
     """The summary of one run on the local backend, whose rows are those of sim."""
     with tempfile.TemporaryDirectory() as folder:
         sets = [part for override in overrides for part in ("--set", override)]
-        command = [sys.executable, "-m", "experiments.cli", "run", str(CONFIG), "--backend", "local", "--json"]
+        command = [sys.executable, "-m", "experiments.cli.main", "run", str(CONFIG), "--backend", "local", "--json"]
         options = ["--seed", str(seed), "--set", f"policy={policy}", "--out", f"{folder}/run", *sets]
         done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
         if done.returncode != 0:

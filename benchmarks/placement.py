@@ -27,22 +27,26 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from fedge.analysis.placement.accelerator_fit import (
+    apply_parameters,
+    find_parameter_keys,
+    fit_board,
+    predict_images_per_s,
+)
+from fedge.analysis.placement.accelerators import Instance, Placement, PlacementBoard
+from fedge.analysis.placement.catalogue_accelerators import build_placement_board
+from fedge.analysis.placement.combination_curves import compute_combination_curves
+from fedge.analysis.placement.execution.host_runtimes import build_host_board, detect_libraries, list_runtimes
+from fedge.analysis.placement.execution.model_source import prepare_model_source
+from fedge.analysis.placement.execution.placement_sweep import measure_placement
+from fedge.analysis.placement.placement_goals import PlacementGoal
+from fedge.analysis.placement.placement_measurements import PlacementMeasurement
+from fedge.analysis.placement.placement_outcome import evaluate_placement
+from fedge.analysis.placement.placement_planner import DEFAULT_BATCH_SIZES, plan_placement
+from fedge.costs.layers.known_networks import find_known_network
+from fedge.costs.layers.network_cost import NetworkCost
+from fedge.costs.layers.network_source import load_network_cost
 from fedge.devices.catalogue import find
-from fedge.layers.known import known_network
-from fedge.layers.network import NetworkCost
-from fedge.layers.source import network_of
-from fedge.placement.accelerators import Board, Instance, Placement
-from fedge.placement.boards import board_of
-from fedge.placement.curves import curves
-from fedge.placement.execution.available import installed, ways
-from fedge.placement.execution.here import here_board
-from fedge.placement.execution.source import source_of
-from fedge.placement.execution.sweep import measure
-from fedge.placement.fitting import applied, fit, keys_of, predicted
-from fedge.placement.goals import Goal
-from fedge.placement.measurements import Measured
-from fedge.placement.outcome import outcome
-from fedge.placement.planner import BATCH_SIZES, plan
 
 CONSOLE = Console(width=150)
 TORCH, ORT = ("torch-cpu", "fp32"), ("ort-cpu", "fp32")
@@ -51,7 +55,7 @@ CUDA, TENSOR, DLA = ("cuda-cores", "fp32"), ("tensor-cores", "mixed"), ("dla-0",
 
 def main() -> None:
     """Print what was asked for; everything by default."""
-    parts = {"paper": paper, "planner": planner, "recovery": recovery, "here": here}
+    parts = {"paper": report_paper, "planner": report_planner, "recovery": report_recovery, "here": report_host}
     parser = argparse.ArgumentParser()
     parser.add_argument("parts", nargs="*", metavar="part", help=f"{', '.join(parts)}; all of them by default")
     parser.add_argument("--model", default="resnet18")
@@ -64,65 +68,73 @@ def main() -> None:
 
 
 def resnet50() -> NetworkCost:
-    return known("resnet50-imagenet")
+    return load_network("resnet50-imagenet")
 
 
-def known(name: str) -> NetworkCost:
-    network = known_network(name)
+def load_network(name: str) -> NetworkCost:
+    network = find_known_network(name)
     assert network is not None
     return network
 
 
-def together(names: Sequence[tuple[str, str]], size: int) -> Placement:
+def build_placement(names: Sequence[tuple[str, str]], size: int) -> Placement:
     return Placement(tuple(Instance(name, size, precision) for name, precision in names))
 
 
-def paper(_: argparse.Namespace) -> None:
+def report_paper(_: argparse.Namespace) -> None:
     """Every combination of one instance each; the gain of DLA beside CUDA cores; CUDA cores' watts."""
     table = Table(title="ResNet-50 on AGX Orin, images/s, estimated (415.2 at batch 64 is the calibration point)")
     table.add_column("combination")
-    for size in BATCH_SIZES:
+    for size in DEFAULT_BATCH_SIZES:
         table.add_column(str(size), justify="right")
-    board = board_of(find("agx-orin"))
+    board = build_placement_board(find("agx-orin"))
     board = replace(board, accelerators=board.accelerators[:3])
-    found = curves(board, resnet50(), BATCH_SIZES)
+    found = compute_combination_curves(board, resnet50(), DEFAULT_BATCH_SIZES)
     for curve in found:
         table.add_row(curve.combination, *(f"{one.images_per_s:.1f}" for one in curve.outcomes))
     named = {curve.combination: curve.outcomes for curve in found}
     pairs = zip(named["cuda-cores + dla-0"], named["cuda-cores"], strict=True)
     table.add_row("gain of DLA beside CUDA", *(f"{both.images_per_s - one.images_per_s:+.1f}" for both, one in pairs))
-    best = [max(found, key=lambda curve: curve.outcomes[i].images_per_s) for i in range(len(BATCH_SIZES))]
+    best = [max(found, key=lambda curve: curve.outcomes[i].images_per_s) for i in range(len(DEFAULT_BATCH_SIZES))]
     table.add_row("wins", *(curve.combination.replace("-cores", "") for curve in best))
     CONSOLE.print(table)
     for name in ("resnet50-imagenet", "mobilenetv3l-gld23k"):
-        watts = [outcome(board, known(name), together((CUDA,), size)).power_w for size in (1, 16, 64)]
+        watts = [
+            evaluate_placement(board, load_network(name), build_placement((CUDA,), size)).power_w
+            for size in (1, 16, 64)
+        ]
         CONSOLE.print(f"{name} on CUDA cores, batch 1, 16, 64: {', '.join(f'{one:.1f}' for one in watts)} W")
 
 
-def planner(_: argparse.Namespace) -> None:
+def report_planner(_: argparse.Namespace) -> None:
     """Against trying everything, on boards drawn at random out of the AGX Orin's; and how long large spaces take."""
     rng = np.random.default_rng(0)
     wrong = infeasible = 0
     for _ in range(100):
-        board, goal = drawn(rng)
+        board, goal = draw_board_and_goal(rng)
         sizes = (1, 8, 64)
-        tried = [outcome(board, resnet50(), one, goal.rate_hz) for one in everything(board, sizes)]
-        best = min((cost(goal, one) for one in tried), default=math.inf)
-        found = plan(board, resnet50(), goal, sizes, 1).chosen
-        reached = math.inf if found is None else cost(goal, found)
+        tried = [evaluate_placement(board, resnet50(), one, goal.rate_hz) for one in list_all_placements(board, sizes)]
+        best = min((compute_cost(goal, one) for one in tried), default=math.inf)
+        found = plan_placement(board, resnet50(), goal, sizes, 1).chosen
+        reached = math.inf if found is None else compute_cost(goal, found)
         infeasible += best == math.inf
         wrong += not (reached == best or abs(reached - best) <= 1e-7 * abs(best))
     CONSOLE.print(f"planner against trying everything: 100 problems, {infeasible} without an answer, {wrong} differ")
-    orin = board_of(find("agx-orin"))
+    orin = build_placement_board(find("agx-orin"))
     for title, board, most in (
         ("AGX Orin", orin, 1),
         ("AGX Orin", orin, 2),
-        ("3 precisions", three(orin), 2),
-        ("3 precisions", three(orin), 3),
+        ("3 precisions", add_precisions(orin), 2),
+        ("3 precisions", add_precisions(orin), 3),
     ):
-        for goal in (Goal(), Goal("energy", 200.0), Goal(max_power_w=40.0), Goal("latency", 200.0, 40.0)):
+        for goal in (
+            PlacementGoal(),
+            PlacementGoal("energy", 200.0),
+            PlacementGoal(max_power_w=40.0),
+            PlacementGoal("latency", 200.0, 40.0),
+        ):
             begin = time.process_time()
-            found_plan = plan(board, resnet50(), goal, BATCH_SIZES, most)
+            found_plan = plan_placement(board, resnet50(), goal, DEFAULT_BATCH_SIZES, most)
             took_s = time.process_time() - begin
             CONSOLE.print(
                 f"{title}, up to {most} each, {goal.objective} {goal.rate_hz or ''} {goal.max_power_w or ''}: "
@@ -130,7 +142,7 @@ def planner(_: argparse.Namespace) -> None:
             )
 
 
-def three(board: Board) -> Board:
+def add_precisions(board: PlacementBoard) -> PlacementBoard:
     """The board with three precisions on every accelerator, each other than the one before."""
     places = []
     for place in board.accelerators:
@@ -145,19 +157,19 @@ def three(board: Board) -> Board:
     return replace(board, accelerators=tuple(places))
 
 
-def drawn(rng: np.random.Generator) -> tuple[Board, Goal]:
+def draw_board_and_goal(rng: np.random.Generator) -> tuple[PlacementBoard, PlacementGoal]:
     """The AGX Orin with parameters moved, and limits around what it can do."""
-    board = board_of(find("agx-orin"))
-    keys = tuple(keys_of(board, [Measured(together((CUDA, TENSOR, DLA), 1), 1.0)]))
-    moved = applied(board, keys, rng.normal(0, 0.6, len(keys)))
+    board = build_placement_board(find("agx-orin"))
+    keys = tuple(find_parameter_keys(board, [PlacementMeasurement(build_placement((CUDA, TENSOR, DLA), 1), 1.0)]))
+    moved = apply_parameters(board, keys, rng.normal(0, 0.6, len(keys)))
     objective = ("throughput", "latency", "energy")[int(rng.integers(3))]
     rate = float(rng.uniform(20, 600)) if rng.random() < 0.6 else None
     power = float(rng.uniform(15, 60)) if rng.random() < 0.5 else None
     latency = float(10 ** rng.uniform(-2, 0)) if rng.random() < 0.5 else None
-    return moved, Goal(objective, rate, power, latency)  # type: ignore[arg-type]
+    return moved, PlacementGoal(objective, rate, power, latency)  # type: ignore[arg-type]
 
 
-def everything(board: Board, sizes: Sequence[int]) -> list[Placement]:
+def list_all_placements(board: PlacementBoard, sizes: Sequence[int]) -> list[Placement]:
     per_place = [
         [(), *((Instance(place.name, size, precision),) for size in sizes for precision in place.precisions)]
         for place in board.accelerators
@@ -166,7 +178,7 @@ def everything(board: Board, sizes: Sequence[int]) -> list[Placement]:
     return [Placement(instances) for instances in chosen if instances]
 
 
-def cost(goal: Goal, found) -> float:
+def compute_cost(goal: PlacementGoal, found) -> float:
     broken = (
         (goal.rate_hz is not None and found.images_per_s < goal.rate_hz)
         or (goal.max_power_w is not None and found.power_w > goal.max_power_w)
@@ -176,27 +188,31 @@ def cost(goal: Goal, found) -> float:
     return math.inf if broken else figures[goal.objective]
 
 
-def recovery(_: argparse.Namespace) -> None:
+def report_recovery(_: argparse.Namespace) -> None:
     """Errors on combinations that no row has, over ten boards."""
-    board = board_of(find("agx-orin"))
-    seen = [together(names, size) for names in ((CUDA,), (TENSOR,), (DLA,), (CUDA, TENSOR)) for size in (1, 8, 64)]
+    board = build_placement_board(find("agx-orin"))
+    seen = [
+        build_placement(names, size) for names in ((CUDA,), (TENSOR,), (DLA,), (CUDA, TENSOR)) for size in (1, 8, 64)
+    ]
     left = [
-        together(names, size)
+        build_placement(names, size)
         for names in ((CUDA, DLA), (TENSOR, DLA), (CUDA, TENSOR, DLA), (CUDA, TENSOR))
         for size in (2, 16, 32)
     ]
-    keys = tuple(keys_of(board, [Measured(one, 1.0) for one in seen]))
+    keys = tuple(find_parameter_keys(board, [PlacementMeasurement(one, 1.0) for one in seen]))
     rows = []
     for seed in range(10):
         rng = np.random.default_rng(seed)
-        truth = applied(board, keys, rng.normal(0, 0.4, len(keys)))
+        truth = apply_parameters(board, keys, rng.normal(0, 0.4, len(keys)))
         noisy = [
-            Measured(one, outcome(truth, resnet50(), one).images_per_s * math.exp(0.03 * rng.standard_normal()))
+            PlacementMeasurement(
+                one, evaluate_placement(truth, resnet50(), one).images_per_s * math.exp(0.03 * rng.standard_normal())
+            )
             for one in seen
         ]
-        true = np.array([outcome(truth, resnet50(), one).images_per_s for one in left])
-        found = fit(board, resnet50(), noisy)
-        errors = [mape(predicted(some, resnet50(), left), true) for some in (board, found.board)]
+        true = np.array([evaluate_placement(truth, resnet50(), one).images_per_s for one in left])
+        found = fit_board(board, resnet50(), noisy)
+        errors = [compute_mape(predict_images_per_s(some, resnet50(), left), true) for some in (board, found.board)]
         rows.append([*errors, found.error, found.left_out_error or math.nan])
     mean, worst = np.mean(rows, axis=0), np.max(rows, axis=0)
     CONSOLE.print(
@@ -206,26 +222,33 @@ def recovery(_: argparse.Namespace) -> None:
     )
 
 
-def mape(found: np.ndarray, true: np.ndarray) -> float:
+def compute_mape(found: np.ndarray, true: np.ndarray) -> float:
     return 100.0 * float(np.mean(np.abs(found / true - 1.0)))
 
 
-def here(asked: argparse.Namespace) -> None:
+def report_host(asked: argparse.Namespace) -> None:
     """Really run on this machine."""
-    network, can = network_of(asked.model), ways(installed())
-    fitted_to = [together(names, size) for names in ((TORCH,), (ORT,), (TORCH, TORCH), (ORT, ORT)) for size in (1, 4)]
-    unseen = [together((TORCH, ORT), size) for size in (1, 2, 4)]
-    unseen += [together(names, 2) for names in ((TORCH,), (ORT,), (ORT, ORT), (TORCH, TORCH, ORT), (TORCH, ORT, ORT))]
+    network, can = load_network_cost(asked.model), list_runtimes(detect_libraries())
+    fitted_to = [
+        build_placement(names, size) for names in ((TORCH,), (ORT,), (TORCH, TORCH), (ORT, ORT)) for size in (1, 4)
+    ]
+    unseen = [build_placement((TORCH, ORT), size) for size in (1, 2, 4)]
+    unseen += [
+        build_placement(names, 2) for names in ((TORCH,), (ORT,), (ORT, ORT), (TORCH, TORCH, ORT), (TORCH, ORT, ORT))
+    ]
     with tempfile.TemporaryDirectory() as folder:
-        source = source_of(asked.model, network.input_shape, (1, 2, 4), Path(folder))
+        source = prepare_model_source(asked.model, network.input_shape, (1, 2, 4), Path(folder))
         # Three times in turn, so that what else runs here meets all alike; the best run of each counts.
-        runs = [[measure(one, can, source, asked.seconds).measured for one in (*fitted_to, *unseen)] for _ in range(3)]
+        runs = [
+            [measure_placement(one, can, source, asked.seconds).measurement for one in (*fitted_to, *unseen)]
+            for _ in range(3)
+        ]
     best = [max(same, key=lambda row: row.images_per_s) for same in zip(*runs, strict=True)]
     seen = np.array([[row.images_per_s for row in run] for run in runs])
     repeat = 100.0 * float(np.mean(seen.std(axis=0) / seen.mean(axis=0)))
     rows, judged = best[: len(fitted_to)], best[len(fitted_to) :]
-    found = fit(here_board(), network, rows)
-    foreseen = predicted(found.board, network, unseen)
+    found = fit_board(build_host_board(), network, rows)
+    foreseen = predict_images_per_s(found.board, network, unseen)
     table = Table(title=f"{asked.model} on this machine's processor, images/s")
     for head in ("placement", "measured", "predicted", "error %"):
         table.add_column(head, justify="left" if head == "placement" else "right")
@@ -238,7 +261,8 @@ def here(asked: argparse.Namespace) -> None:
     CONSOLE.print(
         f"error on the {len(rows)} fitted rows {found.error:.1f} %, "
         f"each left out {found.left_out_error or math.nan:.1f} %; "
-        f"on {len(judged)} unseen placements {mape(foreseen, np.array([row.images_per_s for row in judged])):.1f} %; "
+        f"on {len(judged)} unseen placements "
+        f"{compute_mape(foreseen, np.array([row.images_per_s for row in judged])):.1f} %; "
         f"runs of the same scatter by {repeat:.1f} % (one sd) here"
     )
 

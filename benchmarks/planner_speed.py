@@ -2,7 +2,7 @@
 
 Prints per planner the seconds (best of three) and the process's peak memory so far; then, on a small fleet, scipy's
 mixed-integer programme for the least energy under a deadline and a plain loop over all deadlines, the loop's time
-also carried to the large fleet by its operations. One thread. The fronts are random: see ``random_columns``.
+also carried to the large fleet by its operations. One thread. The fronts are random: see ``draw_columns``.
 
     OMP_NUM_THREADS=1 python benchmarks/planner_speed.py [BOARDS] [POINTS]
 """
@@ -17,22 +17,22 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fedge.planning.capped import quickest
-from fedge.planning.columns import Columns, columns_of
-from fedge.planning.deadlines import weighed
-from fedge.planning.gain import best_gain
+from fedge.decisions.planning.capped_round import find_shortest_round
+from fedge.decisions.planning.deadline_search import find_weighted_deadline
+from fedge.decisions.planning.front_columns import FrontColumns, build_columns
+from fedge.decisions.planning.gain_search import find_best_gain
 from fedge.types import Front, FrontPoint, PowerMode
 
 MODE = PowerMode(4, 1000.0, 500.0, 1600.0)
-SMALL = 20
-OBJECTS = 10_000
+SMALL_FLEET = 20
+OBJECT_FLEET = 10_000
 BOARDS, POINTS = 100_000, 64
-AGREE = 1e-6
-SOLVED = 1e-3
+AGREEMENT_TOLERANCE = 1e-6
+SOLVER_TOLERANCE = 1e-3
 """How near the planner's energy the others' must be; scipy stops within 0.01 % of the best it could find."""
 
 
-def random_columns(boards: int, points: int, seed: int = 1) -> Columns:
+def draw_columns(boards: int, points: int, seed: int = 1) -> FrontColumns:
     """Fronts like those of boards of four kinds: work of 20 to 80 s at MAXN, up to four times as long in slow modes.
 
     Power falls with speed as p = idle + a speed^2, with noise, so that a margin changes the order of ends, and spreads
@@ -54,10 +54,10 @@ def random_columns(boards: int, points: int, seed: int = 1) -> Columns:
     above_j = work * (watts - np.repeat(idle_w, points))
     names = tuple(f"board-{i:06}" for i in range(boards))
     offsets = np.arange(0, boards * points + 1, points)
-    return Columns(names, offsets, ends_s, held, above_j, watts, idle_w, *at_maxn, 1.2 * idle_w)
+    return FrontColumns(names, offsets, ends_s, held, above_j, watts, idle_w, *at_maxn, 1.2 * idle_w)
 
 
-def planners(columns: Columns) -> dict[str, Callable[[], object]]:
+def build_planners(columns: FrontColumns) -> dict[str, Callable[[], object]]:
     """Every planner's core with limits that bind."""
     maxn_s, maxn_j = columns.maxn_round_s, columns.maxn_energy_j
     maxn_w = float((columns.maxn_work_j / columns.maxn_work_s).sum())
@@ -65,19 +65,19 @@ def planners(columns: Columns) -> dict[str, Callable[[], object]]:
     prices = {"time_price": 0.5 / maxn_s, "energy_price": 0.5 / maxn_j}
     tenth = max(1, len(columns) // 10)
     return {
-        "balanced": lambda: weighed(columns, 0.5, 1.05 * maxn_s),
-        "balanced, any slowdown": lambda: weighed(columns, 0.5),
-        "least-energy": lambda: weighed(columns, 0.0, 1.5 * maxn_s),
-        "energy-budget": lambda: weighed(columns, 0.0),
-        "fastest, joules": lambda: quickest(columns, 0.6 * maxn_j, None),
-        "fastest, watts": lambda: quickest(columns, None, 0.3 * maxn_w),
-        "fastest, both": lambda: quickest(columns, 0.55 * maxn_j, 0.3 * maxn_w),
-        "gain, any count": lambda: best_gain(columns, gains, **prices),
-        "gain, a tenth of the boards": lambda: best_gain(columns, gains, count=tenth, **prices),
+        "balanced": lambda: find_weighted_deadline(columns, 0.5, 1.05 * maxn_s),
+        "balanced, any slowdown": lambda: find_weighted_deadline(columns, 0.5),
+        "least-energy": lambda: find_weighted_deadline(columns, 0.0, 1.5 * maxn_s),
+        "energy-budget": lambda: find_weighted_deadline(columns, 0.0),
+        "fastest, joules": lambda: find_shortest_round(columns, 0.6 * maxn_j, None),
+        "fastest, watts": lambda: find_shortest_round(columns, None, 0.3 * maxn_w),
+        "fastest, both": lambda: find_shortest_round(columns, 0.55 * maxn_j, 0.3 * maxn_w),
+        "gain, any count": lambda: find_best_gain(columns, gains, **prices),
+        "gain, a tenth of the boards": lambda: find_best_gain(columns, gains, count=tenth, **prices),
     }
 
 
-def best_of_three(run: Callable[[], object]) -> float:
+def time_best_of_three(run: Callable[[], object]) -> float:
     """Seconds of the quickest of three runs; of one when it takes long."""
     taken_s: list[float] = []
     while len(taken_s) < 3 and sum(taken_s) < 15.0:
@@ -92,31 +92,31 @@ def peak_gb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
-def plain_loop(columns: Columns, cap_s: float) -> float:
+def solve_by_plain_loop(columns: FrontColumns, cap_s: float) -> float:
     """Least energy the plain way: for every deadline, every board, every point."""
     best_j = np.inf
     rows = [range(int(a), int(b)) for a, b in zip(columns.offsets[:-1], columns.offsets[1:], strict=True)]
-    for deadline_s in columns.held_s.tolist():
+    for deadline_s in columns.safe_ends_s.tolist():
         if deadline_s <= cap_s:
-            reached = [[columns.above_j[k] for k in row if columns.held_s[k] <= deadline_s] for row in rows]
+            reached = [[columns.above_idle_j[k] for k in row if columns.safe_ends_s[k] <= deadline_s] for row in rows]
             if all(reached):
                 best_j = min(best_j, sum(min(some) for some in reached) + columns.idle_w.sum() * deadline_s)
     return float(best_j)
 
 
-def mixed_integer(columns: Columns, cap_s: float) -> float:
+def solve_mixed_integer(columns: FrontColumns, cap_s: float) -> float:
     """The same as a mixed-integer programme: one binary per point, the round's length as the last variable."""
     from scipy.optimize import Bounds, LinearConstraint, milp
 
-    boards, points = len(columns), len(columns.held_s)
+    boards, points = len(columns), len(columns.safe_ends_s)
     board_of = np.repeat(np.arange(boards), columns.counts)
     one_each = np.zeros((boards, points + 1))
     one_each[board_of, np.arange(points)] = 1.0
     in_time = np.zeros((boards, points + 1))
-    in_time[board_of, np.arange(points)] = columns.held_s
+    in_time[board_of, np.arange(points)] = columns.safe_ends_s
     in_time[:, -1] = -1.0
     solved = milp(
-        np.append(columns.above_j, columns.idle_w.sum()),
+        np.append(columns.above_idle_j, columns.idle_w.sum()),
         integrality=np.append(np.ones(points), 0.0),
         bounds=Bounds(np.zeros(points + 1), np.append(np.ones(points), cap_s)),
         constraints=[LinearConstraint(one_each, 1.0, 1.0), LinearConstraint(in_time, ub=0.0)],
@@ -125,51 +125,53 @@ def mixed_integer(columns: Columns, cap_s: float) -> float:
     return float(solved.fun) if solved.fun is not None else np.nan
 
 
-def objects(columns: Columns) -> dict[str, Front]:
+def build_fronts(columns: FrontColumns) -> dict[str, Front]:
     """The first boards as fronts, as they come from the boards."""
     fronts = {}
-    for i, board in enumerate(columns.boards[:OBJECTS]):
+    for i, board in enumerate(columns.boards[:OBJECT_FLEET]):
         rows, idle_w = range(int(columns.offsets[i]), int(columns.offsets[i + 1])), float(columns.idle_w[i])
-        work_s = [float(columns.above_j[k] / (columns.power_w[k] - idle_w)) for k in rows]
+        work_s = [float(columns.above_idle_j[k] / (columns.power_w[k] - idle_w)) for k in rows]
         listed = [FrontPoint(MODE, t, t * float(columns.power_w[k]), 0.05) for k, t in zip(rows, work_s, strict=True)]
         maxn = FrontPoint(MODE, float(columns.maxn_work_s[i]), float(columns.maxn_work_j[i]), 0.05)
         fronts[board] = Front(tuple(listed), maxn, idle_w, 1.0, float(columns.maxn_idle_w[i]))
     return fronts
 
 
-def compare(large: int, points: int) -> None:
+def compare_solvers(large: int, points: int) -> None:
     """On a small fleet: the planner, scipy's programme and the plain loop, which must agree."""
-    columns = random_columns(SMALL, points)
-    cap_s = 1.5 * float(columns.held_s[columns.offsets[:-1]].max())
-    found = weighed(columns, 0.0, cap_s)
-    print(f"\nleast energy within {cap_s:.0f} s, {SMALL} boards: {found.energy_j:.1f} J at {found.deadline_s:.1f} s")
+    columns = draw_columns(SMALL_FLEET, points)
+    cap_s = 1.5 * float(columns.safe_ends_s[columns.offsets[:-1]].max())
+    found = find_weighted_deadline(columns, 0.0, cap_s)
+    print(
+        f"\nleast energy within {cap_s:.0f} s, {SMALL_FLEET} boards: {found.energy_j:.1f} J at {found.deadline_s:.1f} s"
+    )
     times_s = {
-        name: best_of_three(lambda run=run: run(columns, cap_s))
+        name: time_best_of_three(lambda run=run: run(columns, cap_s))
         for name, run in (  # type: ignore[misc]
-            ("planner", lambda c, cap: weighed(c, 0.0, cap)),
-            ("scipy milp", mixed_integer),
-            ("plain loop", plain_loop),
+            ("planner", lambda c, cap: find_weighted_deadline(c, 0.0, cap)),
+            ("scipy milp", solve_mixed_integer),
+            ("plain loop", solve_by_plain_loop),
         )
     }
-    programme_j, looped_j = mixed_integer(columns, cap_s), plain_loop(columns, cap_s)
+    programme_j, looped_j = solve_mixed_integer(columns, cap_s), solve_by_plain_loop(columns, cap_s)
     print(f"scipy milp {programme_j:.1f} J, plain loop {looped_j:.1f} J")
-    assert math.isclose(looped_j, found.energy_j, rel_tol=AGREE), "the plain loop finds another energy"
-    assert math.isclose(programme_j, found.energy_j, rel_tol=SOLVED), "scipy's programme finds another energy"
+    assert math.isclose(looped_j, found.energy_j, rel_tol=AGREEMENT_TOLERANCE), "the plain loop finds another energy"
+    assert math.isclose(programme_j, found.energy_j, rel_tol=SOLVER_TOLERANCE), "scipy's programme finds another energy"
     for name, taken_s in times_s.items():
         print(f"{name:<28}{taken_s:10.4f} s")
-    carried_h = times_s["plain loop"] * (large / SMALL) ** 2 / 3600
+    carried_h = times_s["plain loop"] * (large / SMALL_FLEET) ** 2 / 3600
     print(f"plain loop, {large} boards         {carried_h:10.0f} h (carried: deadlines and boards both grow)")
 
 
 def main(boards: int, points: int) -> None:
-    columns = random_columns(boards, points)
+    columns = draw_columns(boards, points)
     print(f"{boards} boards x {points} points; the columns themselves: peak {peak_gb():.2f} GB")
-    for name, run in planners(columns).items():
-        print(f"{name:<28}{best_of_three(run):10.3f} s   peak {peak_gb():.2f} GB", flush=True)
-    fronts = objects(columns)
-    taken_s = best_of_three(lambda: columns_of(fronts, 1.0))
+    for name, run in build_planners(columns).items():
+        print(f"{name:<28}{time_best_of_three(run):10.3f} s   peak {peak_gb():.2f} GB", flush=True)
+    fronts = build_fronts(columns)
+    taken_s = time_best_of_three(lambda: build_columns(fronts, 1.0))
     print(f"columns of {len(fronts)} fronts   {taken_s:10.3f} s   (once per round, before a planner)")
-    compare(boards, points)
+    compare_solvers(boards, points)
 
 
 if __name__ == "__main__":

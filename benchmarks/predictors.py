@@ -31,26 +31,28 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from fedge.choice.objectives import fastest_within_power, front_rows
-from fedge.evaluation.budgets import PAPER_W
-from fedge.evaluation.cells import Outcome, Row, Target, way_of
-from fedge.evaluation.implausible import plausible_rows
-from fedge.evaluation.knowledge import background_of, board_of
-from fedge.evaluation.study import Study, run
-from fedge.explorers import explorer_for
-from fedge.modes import grid, index_of
-from fedge.predictors import predictor_for
-from fedge.profiles.table import read_table
+from fedge.decisions.mode_objectives import find_fastest_within_power, find_front_rows
+from fedge.devices.tables.mode_table import read_mode_table
+from fedge.knowledge.table_background import build_background, find_board_spec
+from fedge.modes import build_grid, find_mode_index
+from fedge.predictors import load_predictor
+from fedge.predictors.explorers import load_explorer
+from fedge.studies.implausible_rows import find_plausible_rows
+from fedge.studies.power_budgets import PAPER_BUDGETS_W
+from fedge.studies.prediction_cells import CellResult, PredictionRow, PredictionTarget, resolve_setup
+from fedge.studies.prediction_study import PredictionStudy, run_prediction_study
 from fedge.types import Floats, Measurement, ProfileTable
 
 ORIN, XAVIER = "agx-orin/train", "agx-xavier/train"
-COUNTS = (5, 10, 20, 50)
+MODE_COUNTS = (5, 10, 20, 50)
 CONSOLE = Console(width=170)
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
-    """A table, its reference (None: nothing of the board is known), and the recipe's errors at ``COUNTS`` modes."""
+class PredictorCase:
+    """A table, its reference (None: nothing of the board is known), and the recipe's errors at ``MODE_COUNTS``
+    modes.
+    """
 
     title: str
     target: str
@@ -64,24 +66,26 @@ MOBILENET, YOLO = f"{ORIN}/mobilenetv3l-gld23k.csv", f"{ORIN}/yolov8n-coco.csv"
 VIT, RESNET50 = f"{XAVIER}/vit-b16-cifar10.csv", f"{XAVIER}/resnet50-tinyimagenet224.csv"
 TX2, NANO = "tx2/train/vit-b16-cifar10.csv", "orin-nano/train/resnet18-imagenet.csv"
 CASES = (
-    Case("Orin MobileNet, ResNet known", MOBILENET, RESNET, (), ((6.1, 2.7), (4.3, 3.0), (3.2, 2.0), (2.4, 1.5))),
-    Case("Orin YOLO, ResNet known", YOLO, RESNET, (), ((14.0, 6.1), (6.0, 4.0), (4.3, 2.5), (3.9, 2.1))),
-    Case("Xavier ViT, ResNet-50 known", VIT, RESNET50, (), ((2.7, 2.1), (0.9, 2.3), (0.9, 1.7), (0.7, 1.3))),
-    Case("Xavier ResNet-50, ViT known", RESNET50, VIT, (), ((1.0, 1.8), (0.8, 2.0), (0.6, 1.4), (0.5, 1.1))),
-    Case("Orin MobileNet", MOBILENET, None, ("agx-orin",), ((10.1, 4.3), (8.0, 3.8), (6.7, 2.9), (2.7, 1.6))),
-    Case("Orin YOLO", YOLO, None, ("agx-orin",), ((24.1, 9.6), (8.0, 4.2), (5.4, 2.9), (4.0, 2.2))),
-    Case("TX2 ViT", TX2, None, ("tx2",), ((2.8, 5.8), (1.7, 4.5), (1.1, 3.8), (0.8, 2.8))),
-    Case("Orin Nano ResNet", NANO, None, ("orin-nano",), ((4.8, 4.7), (3.6, 4.3), (3.2, 3.2), (2.0, 2.2))),
+    PredictorCase(
+        "Orin MobileNet, ResNet known", MOBILENET, RESNET, (), ((6.1, 2.7), (4.3, 3.0), (3.2, 2.0), (2.4, 1.5))
+    ),
+    PredictorCase("Orin YOLO, ResNet known", YOLO, RESNET, (), ((14.0, 6.1), (6.0, 4.0), (4.3, 2.5), (3.9, 2.1))),
+    PredictorCase("Xavier ViT, ResNet-50 known", VIT, RESNET50, (), ((2.7, 2.1), (0.9, 2.3), (0.9, 1.7), (0.7, 1.3))),
+    PredictorCase("Xavier ResNet-50, ViT known", RESNET50, VIT, (), ((1.0, 1.8), (0.8, 2.0), (0.6, 1.4), (0.5, 1.1))),
+    PredictorCase("Orin MobileNet", MOBILENET, None, ("agx-orin",), ((10.1, 4.3), (8.0, 3.8), (6.7, 2.9), (2.7, 1.6))),
+    PredictorCase("Orin YOLO", YOLO, None, ("agx-orin",), ((24.1, 9.6), (8.0, 4.2), (5.4, 2.9), (4.0, 2.2))),
+    PredictorCase("TX2 ViT", TX2, None, ("tx2",), ((2.8, 5.8), (1.7, 4.5), (1.1, 3.8), (0.8, 2.8))),
+    PredictorCase("Orin Nano ResNet", NANO, None, ("orin-nano",), ((4.8, 4.7), (3.6, 4.3), (3.2, 3.2), (2.0, 2.2))),
 )
 KNOWN_BOARDS = (
-    Case("Orin ResNet, its board known", RESNET, None, (), ()),
-    Case("Orin MobileNet, its board known", MOBILENET, None, (), ()),
-    Case("Orin YOLO, its board known", YOLO, None, (), ()),
-    Case("Xavier ViT, its board known", VIT, None, (), ()),
-    Case("Xavier ResNet-50, its board known", RESNET50, None, (), ()),
+    PredictorCase("Orin ResNet, its board known", RESNET, None, (), ()),
+    PredictorCase("Orin MobileNet, its board known", MOBILENET, None, (), ()),
+    PredictorCase("Orin YOLO, its board known", YOLO, None, (), ()),
+    PredictorCase("Xavier ViT, its board known", VIT, None, (), ()),
+    PredictorCase("Xavier ResNet-50, its board known", RESNET50, None, (), ()),
 )
 """No reference is at hand, but calibrated profiles of other workloads on such a board."""
-FEW = (2, 5, 10)
+FEW_COUNTS = (2, 5, 10)
 TRANSFERS = (
     ("Orin MobileNet from ResNet", MOBILENET, RESNET),
     ("Orin YOLO from ResNet", YOLO, RESNET),
@@ -97,12 +101,12 @@ BOARDS, EACH, OFFSET_SD = 10, 3, 0.05
 def main() -> None:
     """Print what was asked for; everything by default."""
     parts = {
-        "accuracy": accuracy,
-        "few": few,
-        "baselines": baselines,
-        "choice": choice,
-        "sharing": sharing,
-        "speed": speed,
+        "accuracy": report_accuracy,
+        "few": report_few_modes,
+        "baselines": report_baselines,
+        "choice": report_choice,
+        "sharing": report_sharing,
+        "speed": report_speed,
     }
     parser = argparse.ArgumentParser()
     parser.add_argument("parts", nargs="*", metavar="part", help=f"{', '.join(parts)}; all of them by default")
@@ -116,118 +120,128 @@ def main() -> None:
         parts[name](asked.seeds)
 
 
-def table_of(path: str) -> ProfileTable:
-    return read_table(Path(os.environ["FEDGE_PROFILES"]) / path)
+def load_table(path: str) -> ProfileTable:
+    return read_mode_table(Path(os.environ["FEDGE_PROFILES"]) / path)
 
 
-def target_of(path: str, reference: str | None, without: tuple[str, ...] = ()) -> Target:
+def build_target(path: str, reference: str | None, without: tuple[str, ...] = ()) -> PredictionTarget:
     """The table as ``fedge predict eval`` sees it; without power budgets, since they take time."""
-    table = table_of(path)
-    background = background_of(table, [table_of(reference)] if reference else [], without)
-    return Target(table, background, plausible_rows(table, background.knowledge.maxn), ())
+    table = load_table(path)
+    background = build_background(table, [load_table(reference)] if reference else [], without)
+    return PredictionTarget(table, background, find_plausible_rows(table, background.knowledge.maxn), ())
 
 
-def play(targets: Sequence[Target], methods: Sequence[str], counts: tuple[int, ...], seeds: int) -> list[Outcome]:
-    return play_ways(targets, [(method, None) for method in methods], counts, seeds)
+def run_methods(
+    targets: Sequence[PredictionTarget], methods: Sequence[str], counts: tuple[int, ...], seeds: int
+) -> list[CellResult]:
+    return run_setups(targets, [(method, None) for method in methods], counts, seeds)
 
 
-def play_ways(
-    targets: Sequence[Target], ways: Sequence[tuple[str, str | None]], counts: tuple[int, ...], seeds: int
-) -> list[Outcome]:
+def run_setups(
+    targets: Sequence[PredictionTarget], ways: Sequence[tuple[str, str | None]], counts: tuple[int, ...], seeds: int
+) -> list[CellResult]:
     """Every method, with its own or the given way of choosing, in as many processes as there are cores."""
-    chosen = tuple(way_of(method, None, choice) for method, choice in ways)
-    outcomes = run(Study(tuple(targets), chosen, counts, seeds), len(os.sched_getaffinity(0)))
+    chosen = tuple(resolve_setup(method, None, choice) for method, choice in ways)
+    outcomes = run_prediction_study(
+        PredictionStudy(tuple(targets), chosen, counts, seeds), len(os.sched_getaffinity(0))
+    )
     failed = [outcome.row.error for outcome in outcomes if outcome.row.error]
     if failed:
         sys.exit(f"a cell failed: {failed[0]}")
     return outcomes
 
 
-def figures(outcomes: list[Outcome], target: int, method: str, count: int, *names: str) -> Floats:
+def collect_figures(outcomes: list[CellResult], target: int, method: str, count: int, *names: str) -> Floats:
     """Fields ``names`` of all seeds, shape (seeds, names)."""
-    rows = [o.row for o in outcomes if (o.cell.target, o.cell.way.method, o.cell.modes) == (target, method, count)]
+    rows = [o.row for o in outcomes if (o.cell.target, o.cell.setup.method, o.cell.modes) == (target, method, count)]
     return np.array([[getattr(row, name) for name in names] for row in rows], dtype=np.float64)
 
 
-def pair(errors: Floats) -> str:
+def format_errors(errors: Floats) -> str:
     mean, worst = errors.mean(axis=0), errors.max(axis=0)
     return f"{mean[0]:.1f}/{mean[1]:.1f} ({worst[0]:.1f}/{worst[1]:.1f})"
 
 
-def accuracy(seeds: int) -> None:
+def report_accuracy(seeds: int) -> None:
     """The default predictor beside the recipe, and how many true values its 90 % intervals hold."""
-    outcomes = play([target_of(c.target, c.reference, c.without) for c in CASES], ["fedge"], COUNTS, seeds)
+    outcomes = run_methods(
+        [build_target(c.target, c.reference, c.without) for c in CASES], ["fedge"], MODE_COUNTS, seeds
+    )
     table = Table(title=f"fedge, time / power, mean of {seeds} seeds (worst); recipe; cover of the 90 % interval")
     table.add_column("table")
-    for count in COUNTS:
+    for count in MODE_COUNTS:
         table.add_column(f"{count} modes", justify="right")
-    ratios = np.empty((len(CASES), len(COUNTS), 2))
+    ratios = np.empty((len(CASES), len(MODE_COUNTS), 2))
     for i, case in enumerate(CASES):
         cells = []
-        for j, count in enumerate(COUNTS):
-            errors = figures(outcomes, i, "fedge", count, "time_mape", "power_mape")
-            cover = figures(outcomes, i, "fedge", count, "coverage90").mean()
+        for j, count in enumerate(MODE_COUNTS):
+            errors = collect_figures(outcomes, i, "fedge", count, "time_mape", "power_mape")
+            cover = collect_figures(outcomes, i, "fedge", count, "coverage90").mean()
             ratios[i, j] = errors.mean(axis=0) / np.array(case.recipe[j])
-            cells.append(f"{pair(errors)}; {case.recipe[j][0]}/{case.recipe[j][1]}; {cover:.0f}")
+            cells.append(f"{format_errors(errors)}; {case.recipe[j][0]}/{case.recipe[j][1]}; {cover:.0f}")
         table.add_row(case.title, *cells)
     CONSOLE.print(table)
-    for j, count in enumerate(COUNTS):
+    for j, count in enumerate(MODE_COUNTS):
         mean = np.exp(np.log(ratios[:, j]).mean(axis=0))
         CONSOLE.print(f"{count} modes: error relative to the recipe, geometric mean: {mean[0]:.2f}/{mean[1]:.2f}")
-    worse = [(CASES[i].title, COUNTS[j], q) for i, j, q in np.argwhere(ratios > 1.05).tolist()]
+    worse = [(CASES[i].title, MODE_COUNTS[j], q) for i, j, q in np.argwhere(ratios > 1.05).tolist()]
     CONSOLE.print(f"cells more than 5 % above the recipe: {len(worse)} of {ratios.size}")
 
 
-def few(seeds: int) -> None:
+def report_few_modes(seeds: int) -> None:
     """What the estimate by layers is worth to the default predictor, from nothing measured on."""
     table = Table(title=f"fedge, time / power, mean of {seeds} seeds: with layers | with other workloads alone")
-    for heading in ("table", "0 modes", *(f"{count} modes" for count in FEW)):
+    for heading in ("table", "0 modes", *(f"{count} modes" for count in FEW_COUNTS)):
         table.add_column(heading, justify="left" if heading == "table" else "right")
-    targets = [target_of(case.target, case.reference, case.without) for case in (*CASES, *KNOWN_BOARDS)]
-    both = [targets, [_without_layers(target) for target in targets]]
-    outcomes = play([target for some in both for target in some], ["fedge"], FEW, seeds)
-    errors = np.empty((2, len(targets), 1 + len(FEW), 2))
+    targets = [build_target(case.target, case.reference, case.without) for case in (*CASES, *KNOWN_BOARDS)]
+    both = [targets, [_drop_layer_priors(target) for target in targets]]
+    outcomes = run_methods([target for some in both for target in some], ["fedge"], FEW_COUNTS, seeds)
+    errors = np.empty((2, len(targets), 1 + len(FEW_COUNTS), 2))
     for way, some in enumerate(both):
         for i, target in enumerate(some):
-            errors[way, i, 0] = _untaught(target)
-            for j, count in enumerate(FEW):
-                found = figures(outcomes, way * len(targets) + i, "fedge", count, "time_mape", "power_mape")
+            errors[way, i, 0] = _compute_prior_errors(target)
+            for j, count in enumerate(FEW_COUNTS):
+                found = collect_figures(outcomes, way * len(targets) + i, "fedge", count, "time_mape", "power_mape")
                 errors[way, i, j + 1] = found.mean(axis=0)
     for i, case in enumerate((*CASES, *KNOWN_BOARDS)):
-        cells = (" | ".join(f"{t:.1f}/{p:.1f}" for t, p in errors[:, i, j]) for j in range(1 + len(FEW)))
+        cells = (" | ".join(f"{t:.1f}/{p:.1f}" for t, p in errors[:, i, j]) for j in range(1 + len(FEW_COUNTS)))
         table.add_row(case.title, *cells)
     CONSOLE.print(table)
     ratios = np.exp(np.log(errors[0] / errors[1]).mean(axis=0))
-    for count, (time_ratio, power_ratio) in zip((0, *FEW), ratios, strict=True):
+    for count, (time_ratio, power_ratio) in zip((0, *FEW_COUNTS), ratios, strict=True):
         CONSOLE.print(f"{count} modes: error with layers beside that without, {time_ratio:.2f}/{power_ratio:.2f}")
 
 
-def _without_layers(target: Target) -> Target:
+def _drop_layer_priors(target: PredictionTarget) -> PredictionTarget:
     knowledge = target.background.knowledge
     told = replace(target.background, knowledge=replace(knowledge, priors=knowledge.priors[1:]))
     return replace(target, background=told)
 
 
-def _untaught(target: Target) -> tuple[float, float]:
+def _compute_prior_errors(target: PredictionTarget) -> tuple[float, float]:
     """Errors over all modes before anything is measured."""
-    said = predictor_for("fedge", target.background.knowledge).fit([]).predict(target.table.modes)
-    return _mape(said.step_s, target.table.step_s), _mape(said.power_w, target.table.power_w)
+    said = load_predictor("fedge", target.background.knowledge).fit([]).predict(target.table.modes)
+    return _compute_mape(said.step_s, target.table.step_s), _compute_mape(said.power_w, target.table.power_w)
 
 
-def baselines(seeds: int) -> None:
+def report_baselines(seeds: int) -> None:
     """PowerTrain and others beside the default, from the same reference."""
-    targets = [target_of(path, reference) for _, path, reference in TRANSFERS]
+    targets = [build_target(path, reference) for _, path, reference in TRANSFERS]
     methods = ("powertrain", "mlp", "forest", "gp", "linear", "physical", "fedge")
-    outcomes = play(targets, methods, COUNTS[1:], seeds)
+    outcomes = run_methods(targets, methods, MODE_COUNTS[1:], seeds)
     table = Table(title=f"time / power, mean of {seeds} seeds (worst)")
-    for heading in ("transfer", "method", *(f"{count} modes" for count in COUNTS[1:])):
+    for heading in ("transfer", "method", *(f"{count} modes" for count in MODE_COUNTS[1:])):
         table.add_column(heading, justify="left" if heading in {"transfer", "method"} else "right")
     for i, (title, _, _) in enumerate(TRANSFERS):
         for method in methods:
-            errors = [figures(outcomes, i, method, count, "time_mape", "power_mape") for count in COUNTS[1:]]
-            table.add_row(title, method, *map(pair, errors), end_section=method == methods[-1])
-        best = figures(outcomes, i, "powertrain", 50, "time_mape", "power_mape").mean(axis=0)
-        ten, twenty = (figures(outcomes, i, "fedge", n, "time_mape", "power_mape").mean(axis=0) for n in (10, 20))
+            errors = [
+                collect_figures(outcomes, i, method, count, "time_mape", "power_mape") for count in MODE_COUNTS[1:]
+            ]
+            table.add_row(title, method, *map(format_errors, errors), end_section=method == methods[-1])
+        best = collect_figures(outcomes, i, "powertrain", 50, "time_mape", "power_mape").mean(axis=0)
+        ten, twenty = (
+            collect_figures(outcomes, i, "fedge", n, "time_mape", "power_mape").mean(axis=0) for n in (10, 20)
+        )
         CONSOLE.print(
             f"{title}: fedge beats PowerTrain's 50 modes in time with 10: {ten[0] < best[0]}, in power with 20: "
             f"{twenty[1] < best[1]}, in both with 10: {bool((ten < best).all())}"
@@ -235,10 +249,10 @@ def baselines(seeds: int) -> None:
     CONSOLE.print(table)
 
 
-def choice(seeds: int) -> None:
+def report_choice(seeds: int) -> None:
     """Penalty over the observed optimum, and how often the limit was broken by more than 1 W."""
     paths = ((RESNET, MOBILENET), (MOBILENET, RESNET), (YOLO, RESNET))
-    targets = [replace(target_of(path, reference), budgets_w=PAPER_W) for path, reference in paths]
+    targets = [replace(build_target(path, reference), budgets_w=PAPER_BUDGETS_W) for path, reference in paths]
     table = Table(title=f"17..50 W, three AGX Orin tables, {seeds} seeds; implausible rows left out (with them)")
     for heading in (
         "way",
@@ -255,42 +269,44 @@ def choice(seeds: int) -> None:
     ways = (("fedge", "verified"), ("fedge", "margin"), ("fedge", "plain"), ("powertrain", "plain"))
     names = ("penalty_median", "penalty_mean", "excess_w", "over_limit", "over_limit_1w", "verify_modes")
     for method, how in ways:
-        outcomes = play_ways(targets, [(method, how)], (10, 50), seeds)
+        outcomes = run_setups(targets, [(method, how)], (10, 50), seeds)
         for count in (10, 50):
             for place, (path, _) in enumerate(paths):
                 rows = [o.row for o in outcomes if (o.cell.target, o.cell.modes) == (place, count)]
-                table.add_row(f"{method} {how}", Path(path).stem, str(count), *(_with_all(rows, n) for n in names))
+                table.add_row(
+                    f"{method} {how}", Path(path).stem, str(count), *(_format_with_implausible(rows, n) for n in names)
+                )
             rows = [o.row for o in outcomes if o.cell.modes == count]
-            shown = (_with_all(rows, name) for name in names)
+            shown = (_format_with_implausible(rows, name) for name in names)
             table.add_row(f"{method} {how}", "mean of the three", str(count), *shown, end_section=True)
     CONSOLE.print(table)
 
 
-def _with_all(rows: Sequence[Row], name: str) -> str:
+def _format_with_implausible(rows: Sequence[PredictionRow], name: str) -> str:
     """The mean without implausible rows and, in brackets, with them."""
     left_out, all_in = (np.mean([getattr(row, field) for row in rows]) for field in (name, f"{name}_all"))
     return f"{left_out:.2f} ({all_in:.2f})"
 
 
-def sharing(seeds: int) -> None:
+def report_sharing(seeds: int) -> None:
     """Ten boards, each off by a constant factor, that measure three modes each; the error on each board's own truth."""
     table = Table(title=f"{BOARDS} boards, each {OFFSET_SD:.0%} (one sd) off in time and in power, {seeds} seeds")
     for heading in ("table", "10 modes, alone", "3 modes each, shared", "3 modes, alone"):
         table.add_column(heading, justify="left" if heading == "table" else "right")
     for case in CASES[:4]:
-        target = target_of(case.target, case.reference, case.without)
-        found = np.array([_sharing(target, seed) for seed in range(seeds)]).mean(axis=0)
+        target = build_target(case.target, case.reference, case.without)
+        found = np.array([_compute_sharing_errors(target, seed) for seed in range(seeds)]).mean(axis=0)
         table.add_row(case.title, *(f"{t:.1f}/{p:.1f}" for t, p in found))
     CONSOLE.print(table)
 
 
-def _sharing(target: Target, seed: int) -> Floats:
+def _compute_sharing_errors(target: PredictionTarget, seed: int) -> Floats:
     """Errors of ten modes alone, three shared and three alone, time and power: (3, 2), mean over the boards."""
     table = target.table
     knowledge = replace(target.background.knowledge, seed=seed)
     factors = np.exp(OFFSET_SD * np.random.default_rng(seed).standard_normal((BOARDS, 2)))
-    design = explorer_for("active", table.modes, knowledge).ask(BOARDS * EACH)
-    rows = [index_of(table.modes, mode) for mode in design]
+    design = load_explorer("active", table.modes, knowledge).ask(BOARDS * EACH)
+    rows = [find_mode_index(table.modes, mode) for mode in design]
 
     def seen(board: int, some: Sequence[int | None], by: str | None) -> list[Measurement]:
         time_factor, power_factor = factors[board]
@@ -306,28 +322,30 @@ def _sharing(target: Target, seed: int) -> Floats:
         own = seen(board, rows[board::BOARDS], None)
         others = [m for b in range(BOARDS) if b != board for m in seen(b, rows[b::BOARDS], f"board-{b}")]
         alone = seen(board, rows[:10], None)
-        each = [predictor_for("fedge", knowledge).fit(some).predict(table.modes) for some in (alone, own + others, own)]
+        each = [
+            load_predictor("fedge", knowledge).fit(some).predict(table.modes) for some in (alone, own + others, own)
+        ]
         truth = table.step_s * factors[board, 0], table.power_w * factors[board, 1]
-        errors.append([[_mape(p.step_s, truth[0]), _mape(p.power_w, truth[1])] for p in each])
+        errors.append([[_compute_mape(p.step_s, truth[0]), _compute_mape(p.power_w, truth[1])] for p in each])
     mean: Floats = np.array(errors).mean(axis=0)
     return mean
 
 
-def _mape(predicted: Floats, true: Floats) -> float:
+def _compute_mape(predicted: Floats, true: Floats) -> float:
     return 100.0 * float(np.mean(np.abs(predicted / true - 1.0)))
 
 
-def speed(seeds: int) -> None:
+def report_speed(seeds: int) -> None:
     """Processor seconds of this process, so that what else runs here does not count; the least of ``seeds`` tries."""
-    target = target_of(MOBILENET, RESNET)
-    table, spec = target.table, board_of(target.table.device)
+    target = build_target(MOBILENET, RESNET)
+    table, spec = target.table, find_board_spec(target.table.device)
     assert spec is not None
-    every = grid(spec)
+    every = build_grid(spec)
     rows = np.random.default_rng(0).permutation(len(table.modes))[:50]
     seen = [Measurement(table.modes[i], 40, float(table.step_s[i]), float(table.power_w[i])) for i in rows]
     for method in ("fedge", "powertrain"):
         before_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        predictor = predictor_for(method, target.background.knowledge).fit(seen)
+        predictor = load_predictor(method, target.background.knowledge).fit(seen)
         predictor.predict(every)
         tries = []
         for _ in range(seeds if method == "fedge" else 2):
@@ -335,8 +353,8 @@ def speed(seeds: int) -> None:
             predictor.fit(seen)
             fitted = time.process_time()
             predictions = predictor.predict(every)
-            front_rows(predictions, "power")
-            fastest_within_power(predictions, 30.0)
+            find_front_rows(predictions, "power")
+            find_fastest_within_power(predictions, 30.0)
             tries.append((fitted - began, time.process_time() - fitted))
         fit_s, use_s = np.min(tries, axis=0)
         mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - before_mb

@@ -2,9 +2,10 @@
 
     python benchmarks/profiling.py [MODES] [SEED]
 
-Rules: `settled` (fedge profile's), `fixed` (40 minibatches, the first dropped, as the published tables did), `wait 3 s`
+Rules: `settled` (fedge profile's), `measure_fixed_steps` (40 minibatches, the first dropped, as the published tables
+did), `wait 3 s`
 (three seconds of work first, then the same 40). Boards: `emulated` as in docs/emulation.md, whose only start is the
-warm-up; and `settling`, the same truth with a start after every change of mode, assumed by us: the
+warm-up; and `build_settling_bench`, the same truth with a start after every change of mode, assumed by us: the
 first minibatch takes 3 times as long, times fall to their level with a time constant of 1.5 s from 8 % above it, power
 rises to its level within 1 s from 25 % below, one minibatch in a hundred takes 15 to 50 % longer, 3 % jitter with
 correlation 0.3 from one to the next. Both rules meter the same kinds of chunks on the same board.
@@ -20,13 +21,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedge.clock import VirtualClock
-from fedge.explorers import explorer_for
-from fedge.profiling.bench import Bench
-from fedge.profiling.emulated import emulated_bench
-from fedge.profiling.measuring import chunk_steps, measure
-from fedge.profiling.stability import Rule
-from fedge.seeds import generator
+from fedge.clock import SimulatedClock
+from fedge.predictors.explorers import load_explorer
+from fedge.profiling.emulated_bench import build_emulated_bench
+from fedge.profiling.mode_measurement import count_chunk_steps, measure_mode
+from fedge.profiling.profiling_bench import ProfilingBench
+from fedge.profiling.stability import StabilityRule
+from fedge.seeds import make_generator
 from fedge.types import Measurement, PowerMode
 
 BOARDS = ("agx-orin-64gb", "orin-nano", "nano")
@@ -40,18 +41,18 @@ RULES = ("settled", "fixed", "wait 3 s")
 class SettlingBoard:
     """A device with the truth of another one, whose minibatches and watts need a while after a change of mode."""
 
-    def __init__(self, bench: Bench, seed: int) -> None:
-        self.spec, self.clock = bench.device.spec, VirtualClock()
-        self.truth, self._seed = truth_of(bench), seed
+    def __init__(self, bench: ProfilingBench, seed: int) -> None:
+        self.spec, self.clock = bench.device.spec, SimulatedClock()
+        self.truth, self._seed = build_truth(bench), seed
         self._mode = bench.knowledge.maxn
 
     def idle_w(self, mode: PowerMode) -> float:
         return 0.0
 
     @contextmanager
-    def in_mode(self, mode: PowerMode) -> Iterator[None]:
+    def use_mode(self, mode: PowerMode) -> Iterator[None]:
         found, self._mode = self._mode, mode
-        self._rng = generator(self._seed, "settling", str(mode))
+        self._rng = make_generator(self._seed, "settling", str(mode))
         self._since_s, self._before, self._first = 0.0, 0.0, True
         yield
         self._mode = found
@@ -77,7 +78,7 @@ class SettlingBoard:
         return step_s, power_w
 
 
-def truth_of(bench: Bench) -> Callable[[PowerMode], tuple[float, float]]:
+def build_truth(bench: ProfilingBench) -> Callable[[PowerMode], tuple[float, float]]:
     """Seconds per step and watts of a mode, without noise."""
     surface = bench.device.surface
 
@@ -88,43 +89,47 @@ def truth_of(bench: Bench) -> Callable[[PowerMode], tuple[float, float]]:
     return truth
 
 
-def settling(bench: Bench, seed: int) -> Bench:
+def build_settling_bench(bench: ProfilingBench, seed: int) -> ProfilingBench:
     """The same bench with a board that needs a while."""
     board = SettlingBoard(bench, seed)
-    return replace(bench, device=board, clock=board.clock, rest=board.clock.sleep_s, temperature_c=lambda: None)
+    return replace(bench, device=board, clock=board.clock, idle_for=board.clock.sleep_s, temperature_c=lambda: None)
 
 
-def fixed(bench: Bench, mode: PowerMode, wait_s: float) -> tuple[float, float, float]:
+def measure_fixed_steps(bench: ProfilingBench, mode: PowerMode, wait_s: float) -> tuple[float, float, float]:
     """Median seconds per step and mean watts of 40 minibatches after the first, and the seconds that took."""
     begin_s = bench.clock.now_s()
-    with bench.device.in_mode(mode):
+    with bench.device.use_mode(mode):
         step_s = bench.device.measure(bench.workload, 1, bench.work).step_s
         while bench.clock.now_s() - begin_s < wait_s:
-            step_s = bench.device.measure(bench.workload, chunk_steps(step_s, Rule()), bench.work).step_s
+            step_s = bench.device.measure(bench.workload, count_chunk_steps(step_s, StabilityRule()), bench.work).step_s
         seen: list[Measurement] = []
         while (left := FIXED_STEPS - 1 - sum(one.steps for one in seen)) > 0:
-            seen.append(bench.device.measure(bench.workload, min(left, chunk_steps(step_s, Rule())), bench.work))
+            seen.append(
+                bench.device.measure(bench.workload, min(left, count_chunk_steps(step_s, StabilityRule())), bench.work)
+            )
             step_s = seen[-1].step_s
     times = np.repeat([one.step_s for one in seen], [one.steps for one in seen])
     power_w = sum(one.work_j for one in seen) / sum(one.work_s for one in seen)
     return float(np.median(times)), power_w, bench.clock.now_s() - begin_s
 
 
-def one_mode(bench: Bench, mode: PowerMode, rule: str) -> tuple[float, float, float, float, float, bool]:
+def measure_by_rule(
+    bench: ProfilingBench, mode: PowerMode, rule: str
+) -> tuple[float, float, float, float, float, bool]:
     """Seconds per step, watts, seconds spent, the two standard errors, settled."""
     if rule == "settled":
-        seen = measure(bench, mode, Rule())
+        seen = measure_mode(bench, mode, StabilityRule())
         verdict = seen.verdict
         errors = (verdict.time_se_log, verdict.power_se_log)
         return verdict.step_s, verdict.power_w, seen.seconds, *errors, verdict.settled
-    step_s, power_w, spent_s = fixed(bench, mode, WAIT_S if rule.startswith("wait") else 0.0)
+    step_s, power_w, spent_s = measure_fixed_steps(bench, mode, WAIT_S if rule.startswith("wait") else 0.0)
     return step_s, power_w, spent_s, math.nan, math.nan, True
 
 
-def row(bench: Bench, modes: list[PowerMode], rule: str) -> str:
+def format_row(bench: ProfilingBench, modes: list[PowerMode], rule: str) -> str:
     """One line: errors in percent (mean, and the 95th percentile), seconds per mode, how honest the errors are."""
-    truth = truth_of(bench) if not isinstance(bench.device, SettlingBoard) else bench.device.truth
-    seen = np.array([one_mode(bench, mode, rule) for mode in modes], dtype=float)
+    truth = build_truth(bench) if not isinstance(bench.device, SettlingBoard) else bench.device.truth
+    seen = np.array([measure_by_rule(bench, mode, rule) for mode in modes], dtype=float)
     true = np.array([truth(mode) for mode in modes])
     errors = np.abs(np.log(seen[:, :2] / true))
     honest = [100 * np.mean(errors[:, i] <= 2 * seen[:, 3 + i]) if rule == "settled" else math.nan for i in (0, 1)]
@@ -142,13 +147,13 @@ def main() -> None:
     """Print a line per board and rule."""
     count, seed = (int(given) for given in (*sys.argv[1:], *("50", "0")[len(sys.argv) - 1 :]))
     for name in BOARDS:
-        plain = emulated_bench(name, WORKLOAD, seed=seed)
-        modes = list(explorer_for("random", plain.candidates, plain.knowledge).ask(count))
+        plain = build_emulated_bench(name, WORKLOAD, seed=seed)
+        modes = list(load_explorer("random", plain.candidates, plain.knowledge).ask(count))
         for kind in ("emulated", "settling"):
             for rule in RULES:
-                fresh = emulated_bench(name, WORKLOAD, seed=seed)
-                bench = fresh if kind == "emulated" else settling(fresh, seed)
-                print(f"{name:13} {kind:9} {row(bench, modes, rule)}", flush=True)
+                fresh = build_emulated_bench(name, WORKLOAD, seed=seed)
+                bench = fresh if kind == "emulated" else build_settling_bench(fresh, seed)
+                print(f"{name:13} {kind:9} {format_row(bench, modes, rule)}", flush=True)
 
 
 if __name__ == "__main__":

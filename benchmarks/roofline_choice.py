@@ -25,28 +25,42 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
+from fedge.analysis.roofline import board_constants_fit
+from fedge.analysis.roofline.board_constants import compute_rooflines
+from fedge.analysis.roofline.board_constants_fit import activation_intensity, fit_constants
+from fedge.analysis.roofline.mode_rooflines import (
+    ModeRooflines,
+    RooflineOverheads,
+    batch_energy_j,
+    build_roofline_batch,
+    compute_batch_times,
+)
+from fedge.analysis.roofline.pagoda_fit import fit_per_mode
+from fedge.analysis.roofline.roofline_validation import (
+    LeftOutProtocol,
+    RooflineChoiceScore,
+    RooflinePrediction,
+    find_oracle_row,
+    oracle_saving_share,
+    predict_left_out,
+    score_choice,
+)
+from fedge.analysis.roofline.slowdown_choice import DEFAULT_MAX_SLOWDOWN
+from fedge.costs.layers.known_networks import find_known_network
+from fedge.costs.layers.network_cost import NetworkCost
 from fedge.devices.catalogue import find
-from fedge.evaluation.implausible import plausible_rows
-from fedge.layers.known import known_network
-from fedge.layers.network import NetworkCost
-from fedge.modes import index_of
-from fedge.profiles.table import batch_sizes_of, read_table
-from fedge.roofline import fit
-from fedge.roofline.board import rooflines
-from fedge.roofline.choice import SLOWDOWN
-from fedge.roofline.fit import fit_constants, intensity_of
-from fedge.roofline.judging import LeftOut, Predicted, Verdict, oracle_row, predictions, share_of_oracle, verdict
-from fedge.roofline.pagoda import fit_per_mode
-from fedge.roofline.surface import Overheads, Rooflines, batch_of, energy_j, times
+from fedge.devices.tables.mode_table import list_batch_sizes, read_mode_table
+from fedge.modes import find_mode_index
+from fedge.studies.implausible_rows import find_plausible_rows
 from fedge.types import DeviceSpec, Modes, ProfileTable
 
 CONSOLE = Console(width=190)
 NETWORKS = ("mobilenetv3l-gld23k", "resnet50-imagenet")
 NOT_COUNTED = {("resnet50-imagenet", 32), ("resnet50-imagenet", 64)}
 MARGINS = (0.0, 0.005, 0.01, 0.02, 0.03)
-LEAST_NOISE = (0.005, 0.01, 0.02, 0.03)
-Record = TypeVar("Record", Rooflines, Overheads)
-TOLERATED = 1.02
+MIN_NOISE_SDS = (0.005, 0.01, 0.02, 0.03)
+Record = TypeVar("Record", ModeRooflines, RooflineOverheads)
+TOLERATED_EXCESS = 1.02
 """Beyond the allowed slowdown, before a case counts as too slow."""
 
 
@@ -58,13 +72,13 @@ def main() -> None:
         sys.exit("FEDGE_PROFILES: got nothing; the folder of measured tables")
     spec = find("agx-orin")
     paths = [Path(folder) / "agx-orin" / "infer" / f"{name}.csv" for name in NETWORKS]
-    tables = [read_table(path, batch_size=size) for path in paths for size in batch_sizes_of(path)]
-    networks = {name: network for name in NETWORKS if (network := known_network(name)) is not None}
+    tables = [read_mode_table(path, batch_size=size) for path in paths for size in list_batch_sizes(path)]
+    networks = {name: network for name in NETWORKS if (network := find_known_network(name)) is not None}
     for name in sys.argv[1:] or PARTS:
         PARTS[name](tables, networks, spec)
 
 
-def choices(tables: Sequence[ProfileTable], networks: dict[str, NetworkCost], spec: DeviceSpec) -> None:
+def report_choices(tables: Sequence[ProfileTable], networks: dict[str, NetworkCost], spec: DeviceSpec) -> None:
     """Every protocol, and Pagoda's five constants per mode beside it."""
     summary = Table(title="All eight cases: share of the oracle's saving %, by margin on the predicted slowdown")
     summary.add_column("model")
@@ -72,29 +86,40 @@ def choices(tables: Sequence[ProfileTable], networks: dict[str, NetworkCost], sp
     for margin in MARGINS:
         summary.add_column(f"{100 * margin:g} %", justify="right")
     summary.add_column("error of time, power %", justify="right")
-    ways: tuple[LeftOut, ...] = ("case", "network", "none")
+    ways: tuple[LeftOutProtocol, ...] = ("case", "network", "none")
     for left_out in ways:
-        cases = predictions(tables, networks, spec, left_out)
-        show(f"fedge, left out: {left_out}", [verdict(case) for case in cases])
-        summary.add_row("fedge", left_out, *(_share(cases, margin) for margin in MARGINS), _errors(cases))
-        fewer = [_plausible(case, spec) for case in cases]
-        summary.add_row("", "plausible rows", *(_share(fewer, margin) for margin in MARGINS), _errors(fewer))
+        cases = predict_left_out(tables, networks, spec, left_out)
+        print_verdicts(f"fedge, left out: {left_out}", [score_choice(case) for case in cases])
+        summary.add_row(
+            "fedge", left_out, *(_format_oracle_share(cases, margin) for margin in MARGINS), _format_errors(cases)
+        )
+        fewer = [_drop_implausible_rows(case, spec) for case in cases]
+        summary.add_row(
+            "", "plausible rows", *(_format_oracle_share(fewer, margin) for margin in MARGINS), _format_errors(fewer)
+        )
     for left_out in ways:
-        cases = predictions(tables, networks, spec, left_out, "pagoda")
-        summary.add_row("five constants", left_out, *(_share(cases, margin) for margin in MARGINS), _errors(cases))
+        cases = predict_left_out(tables, networks, spec, left_out, "pagoda")
+        summary.add_row(
+            "five constants",
+            left_out,
+            *(_format_oracle_share(cases, margin) for margin in MARGINS),
+            _format_errors(cases),
+        )
     CONSOLE.print(summary)
     CONSOLE.print("In brackets: cases slower than 1.02 x 1.05 of MAXN's measured time.")
     CONSOLE.print("Plausible rows: choice and oracle do without rows far off a smooth fit to their table; MAXN stays.")
 
 
-def show(title: str, verdicts: Sequence[Verdict]) -> None:
+def print_verdicts(title: str, verdicts: Sequence[RooflineChoiceScore]) -> None:
     """One line per case; ratios to MAXN as measured."""
-    table = Table(title=f"{title}; share of the oracle's saving {100 * share_of_oracle(_counted(verdicts)):.0f} %")
+    table = Table(
+        title=f"{title}; share of the oracle's saving {100 * oracle_saving_share(_filter_counted(verdicts)):.0f} %"
+    )
     for heading in ("network", "batch", "chosen", "time x", "saved %", "oracle", "time x", "saved %", "predicted"):
         table.add_column(heading, justify="left" if heading in {"network", "chosen", "oracle"} else "right")
     for one in verdicts:
         table.add_row(
-            one.workload + ("" if one in _counted(verdicts) else " (not counted)"),
+            one.workload + ("" if one in _filter_counted(verdicts) else " (not counted)"),
             str(one.batch_size),
             str(one.chosen),
             f"{one.slowdown:.3f}",
@@ -107,40 +132,40 @@ def show(title: str, verdicts: Sequence[Verdict]) -> None:
     CONSOLE.print(table)
 
 
-def _counted(verdicts: Sequence[Verdict]) -> list[Verdict]:
+def _filter_counted(verdicts: Sequence[RooflineChoiceScore]) -> list[RooflineChoiceScore]:
     return [one for one in verdicts if (one.workload, one.batch_size) not in NOT_COUNTED]
 
 
-def _share(cases: Sequence[Predicted], margin: float) -> str:
-    verdicts = _counted([verdict(case, margin=margin) for case in cases])
-    slow = sum(one.slowdown > TOLERATED * SLOWDOWN for one in verdicts)
-    return f"{100 * share_of_oracle(verdicts):.0f} ({slow})"
+def _format_oracle_share(cases: Sequence[RooflinePrediction], margin: float) -> str:
+    verdicts = _filter_counted([score_choice(case, margin=margin) for case in cases])
+    slow = sum(one.slowdown > TOLERATED_EXCESS * DEFAULT_MAX_SLOWDOWN for one in verdicts)
+    return f"{100 * oracle_saving_share(verdicts):.0f} ({slow})"
 
 
-def _plausible(case: Predicted, spec: DeviceSpec) -> Predicted:
+def _drop_implausible_rows(case: RooflinePrediction, spec: DeviceSpec) -> RooflinePrediction:
     """The case without the rows that no board can have meant, MAXN's excepted."""
-    keep = plausible_rows(case.table, spec.maxn).copy()
+    keep = find_plausible_rows(case.table, spec.maxn).copy()
     keep[case.maxn_row] = True
     modes = Modes(case.table.modes.knobs[keep])
     table = replace(case.table, modes=modes, step_s=case.table.step_s[keep], power_w=case.table.power_w[keep])
-    lines = _kept(case.lines, keep)
-    extra = None if lines.overheads is None else _kept(lines.overheads, keep)
+    lines = _select_rows(case.lines, keep)
+    extra = None if lines.overheads is None else _select_rows(lines.overheads, keep)
     return replace(case, table=table, lines=replace(lines, overheads=extra), maxn_row=int(keep[: case.maxn_row].sum()))
 
 
-def _kept(record: Record, keep: NDArray[np.bool_]) -> Record:
+def _select_rows(record: Record, keep: NDArray[np.bool_]) -> Record:
     """The marked rows of all arrays of a record."""
     arrays = {field.name: getattr(record, field.name) for field in fields(record)}
     return replace(record, **{name: rows[keep] for name, rows in arrays.items() if isinstance(rows, np.ndarray)})
 
 
-def _errors(cases: Sequence[Predicted]) -> str:
+def _format_errors(cases: Sequence[RooflinePrediction]) -> str:
     """Median over each table's rows, mean over the tables."""
     off = []
     for case in cases:
-        batch = batch_of(case.network, case.table.batch_size)
-        seconds = times(case.lines, batch).total_s
-        watts = energy_j(case.lines, batch, seconds) / seconds
+        batch = build_roofline_batch(case.network, case.table.batch_size)
+        seconds = compute_batch_times(case.lines, batch).total_s
+        watts = batch_energy_j(case.lines, batch, seconds) / seconds
         off.append(
             [np.median(np.abs(seconds / case.table.step_s - 1)), np.median(np.abs(watts / case.table.power_w - 1))]
         )
@@ -148,7 +173,7 @@ def _errors(cases: Sequence[Predicted]) -> str:
     return f"{time:.1f}, {power:.1f}"
 
 
-def findings(tables: Sequence[ProfileTable], networks: dict[str, NetworkCost], spec: DeviceSpec) -> None:
+def report_findings(tables: Sequence[ProfileTable], networks: dict[str, NetworkCost], spec: DeviceSpec) -> None:
     """Pagoda's findings, on these tables: where MAXN stands, and how often time implies energy."""
     table = Table(title="MAXN and the mode of least measured energy")
     for heading in (
@@ -164,9 +189,9 @@ def findings(tables: Sequence[ProfileTable], networks: dict[str, NetworkCost], s
     ):
         table.add_column(heading, justify="left" if heading in {"network", "least"} else "right")
     for one in tables:
-        row = index_of(one.modes, spec.maxn) or 0
+        row = find_mode_index(one.modes, spec.maxn) or 0
         joules = one.step_s * one.power_w
-        least, near = int(np.argmin(joules)), oracle_row(one, row)
+        least, near = int(np.argmin(joules)), find_oracle_row(one, row)
         table.add_row(
             one.workload,
             str(one.batch_size),
@@ -175,46 +200,50 @@ def findings(tables: Sequence[ProfileTable], networks: dict[str, NetworkCost], s
             f"{100 * (1 - joules[least] / joules[row]):.1f}",
             f"{one.step_s[least] / one.step_s[row]:.2f}",
             f"{100 * (1 - joules[near] / joules[row]):.1f}",
-            *_next_clock(one, row),
+            *_compare_next_clock(one, row),
         )
     CONSOLE.print(table)
     constants = fit_constants(tables, networks, spec)
-    fits = {f"fedge, {name}": rooflines(constants, tables[0].modes, intensity_of(networks[name])) for name in networks}
+    fits = {
+        f"fedge, {name}": compute_rooflines(constants, tables[0].modes, activation_intensity(networks[name]))
+        for name in networks
+    }
     fits["five constants per mode"] = fit_per_mode(tables, networks)
     for name, lines in fits.items():
         CONSOLE.print(
-            f"{name}: time-efficient implies energy-efficient in {_implied(lines)} of {len(lines.tau_f)} modes"
+            f"{name}: time-efficient implies energy-efficient in {_count_time_implies_energy(lines)} of "
+            f"{len(lines.tau_f)} modes"
         )
 
 
-def _next_clock(table: ProfileTable, maxn_row: int) -> tuple[str, str]:
+def _compare_next_clock(table: ProfileTable, maxn_row: int) -> tuple[str, str]:
     """The mode with MAXN's other knobs and the next lower CPU clock: its time over MAXN's, and both powers."""
     maxn = table.modes[maxn_row]
     lower = [mode for mode in table.modes if replace(mode, cpu_mhz=maxn.cpu_mhz) == maxn and mode != maxn]
-    there = index_of(table.modes, max(lower, key=lambda mode: mode.cpu_mhz)) or 0
+    there = find_mode_index(table.modes, max(lower, key=lambda mode: mode.cpu_mhz)) or 0
     slower = table.step_s[there] / table.step_s[maxn_row]
     return f"{slower:.2f}", f"{table.power_w[there]:.1f}, {table.power_w[maxn_row]:.1f}"
 
 
-def noise(tables: Sequence[ProfileTable], networks: dict[str, NetworkCost], spec: DeviceSpec) -> None:
+def report_noise(tables: Sequence[ProfileTable], networks: dict[str, NetworkCost], spec: DeviceSpec) -> None:
     """The judged case left out, with other values of what the fit takes for a row's least noise, in time and power."""
     judged = [one for one in tables if (one.workload, one.batch_size) not in NOT_COUNTED]
-    usual = fit.NOISE_TIME_SD, fit.NOISE_POWER_SD
-    for least_sd in LEAST_NOISE:
-        fit.NOISE_TIME_SD = fit.NOISE_POWER_SD = least_sd
-        share = _share(predictions(tables, networks, spec, judged=judged), 0.0)
+    usual = board_constants_fit.NOISE_TIME_SD, board_constants_fit.NOISE_POWER_SD
+    for least_sd in MIN_NOISE_SDS:
+        board_constants_fit.NOISE_TIME_SD = board_constants_fit.NOISE_POWER_SD = least_sd
+        share = _format_oracle_share(predict_left_out(tables, networks, spec, judged=judged), 0.0)
         CONSOLE.print(f"least noise {100 * least_sd:g} %: {share} % of the oracle's saving")
-    fit.NOISE_TIME_SD, fit.NOISE_POWER_SD = usual
+    board_constants_fit.NOISE_TIME_SD, board_constants_fit.NOISE_POWER_SD = usual
 
 
-def _implied(lines: Rooflines) -> int:
-    return sum(lines.at(row).time_implies_energy for row in range(len(lines.tau_f)))
+def _count_time_implies_energy(lines: ModeRooflines) -> int:
+    return sum(lines.mode_roofline(row).time_implies_energy for row in range(len(lines.tau_f)))
 
 
 PARTS: dict[str, Callable[[Sequence[ProfileTable], dict[str, NetworkCost], DeviceSpec], None]] = {
-    "choices": choices,
-    "findings": findings,
-    "noise": noise,
+    "choices": report_choices,
+    "findings": report_findings,
+    "noise": report_noise,
 }
 
 

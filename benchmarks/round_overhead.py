@@ -45,7 +45,7 @@ from typing import Any
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
-GOAL = 0.7
+MAX_OVERHEAD_RATIO = 0.7
 BOARDS = ("nano", "xavier-nx", "agx-orin-jp6", "orin-nano-jp6")
 BATCH, RATE, MOMENTUM = 16, 0.01, 0.9
 TEST_SAMPLES = 200
@@ -54,13 +54,13 @@ import time
 begun_s = time.perf_counter()
 import torch
 torch_s = time.perf_counter() - begun_s
-from fedge.worker.models import MODELS
+from fedge.worker.architectures import MODELS
 from fedge.worker.tasks import Shape
 net = MODELS[{model!r}](Shape(3, 32, 10))
 torch.optim.SGD(net.parameters(), lr=0.1)
 print(torch_s, time.perf_counter() - begun_s)
 """
-TASK = "from fedge.worker.models import MODELS\n\n\ndef model(shape):\n    return MODELS[{model!r}](shape)\n"
+TASK = "from fedge.worker.architectures import MODELS\n\n\ndef model(shape):\n    return MODELS[{model!r}](shape)\n"
 EXPERIMENT = """
 name: overhead
 seed: 1
@@ -77,7 +77,7 @@ PARTS = ("boards", "server")
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class MessageTimes:
     """Seconds of one message.
 
     ``wait``: from the beginning of the push to the ClientApp's process; ``start``: until its function is entered;
@@ -94,51 +94,51 @@ class Sent:
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class RoundTimes:
     """Seconds of one round: until the last reply is there, until the next push begins, and both; and its messages."""
 
     boards: float
     server: float
-    sent: tuple[Sent, ...]
+    sent: tuple[MessageTimes, ...]
 
     @property
-    def wall(self) -> float:
+    def wall_s(self) -> float:
         return self.boards + self.server
 
 
 def main() -> int:
     """Measure and print."""
-    asked = _options()
+    asked = _parse_arguments()
     sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    load_s = [_import_and_load(asked.model) for _ in range(3)]
+    load_s = [_measure_import_and_load(asked.model) for _ in range(3)]
     torch_s, whole_s = (statistics.median(column) for column in zip(*load_s, strict=True))
     print(f"{asked.model} in a fresh process: import torch {torch_s:.2f} s, with model and optimiser {whole_s:.2f} s")
     folder = Path(asked.keep or tempfile.mkdtemp(prefix="overhead-"))
     try:
-        plain, ours = _played(asked, folder)
+        plain, ours = _run_both(asked, folder)
     finally:
         if not asked.keep:
             shutil.rmtree(folder, ignore_errors=True)
-    _show(plain, ours)
-    ratio = statistics.median(r.wall for r in ours) / statistics.median(r.wall for r in plain)
-    print(f"fedge / plain Flower, medians of a round's wall time: {ratio:.2f} (goal: {GOAL} at most)")
+    _print_rounds(plain, ours)
+    ratio = statistics.median(r.wall_s for r in ours) / statistics.median(r.wall_s for r in plain)
+    print(f"fedge / plain Flower, medians of a round's wall time: {ratio:.2f} (goal: {MAX_OVERHEAD_RATIO} at most)")
     print(f"load of the machine: {' '.join(f'{load:.1f}' for load in os.getloadavg())}, {os.cpu_count()} cores")
     return 0
 
 
-def _options() -> argparse.Namespace:
+def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("rounds", type=int, nargs="?", default=6)
     parser.add_argument("--blocks", type=int, default=2)
-    parser.add_argument("--model", default="small-cnn", help="a network of fedge.worker.models")
+    parser.add_argument("--model", default="small-cnn", help="a network of fedge.worker.architectures")
     parser.add_argument("--steps", type=int, default=16, help="minibatches of a board's round")
     parser.add_argument("--stock-start", action="store_true", help="start fedge's ClientApps as Flower does")
     parser.add_argument("--keep", help="keep the run's files in this folder")
     return parser.parse_args()
 
 
-def _import_and_load(model: str) -> tuple[float, float]:
+def _measure_import_and_load(model: str) -> tuple[float, float]:
     """Seconds of a fresh process to import torch, and with that to have model and optimiser."""
     command = [sys.executable, "-c", IMPORT_AND_LOAD.format(model=model)]
     env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
@@ -147,30 +147,30 @@ def _import_and_load(model: str) -> tuple[float, float]:
     return torch_s, whole_s
 
 
-def _played(asked: argparse.Namespace, folder: Path) -> tuple[list[Round], list[Round]]:
+def _run_both(asked: argparse.Namespace, folder: Path) -> tuple[list[RoundTimes], list[RoundTimes]]:
     """The rounds of plain Flower's runs and of fedge's, on one fleet."""
     from contracts.loopback_fleet import loopback_fleet
     from contracts.runners import runners
 
     folder.mkdir(parents=True, exist_ok=True)
-    plain: list[Round] = []
-    ours: list[Round] = []
-    with _traced(folder / "trace.jsonl") as trace, loopback_fleet(BOARDS, folder, "process") as fleet:
+    plain: list[RoundTimes] = []
+    ours: list[RoundTimes] = []
+    with _trace_processes(folder / "trace.jsonl") as trace, loopback_fleet(BOARDS, folder, "process") as fleet:
         for name in fleet.desks:
-            _give_samples(folder / name, asked.steps * BATCH)
+            _configure_samples(folder / name, asked.steps * BATCH)
         _write_samples(folder / "test", TEST_SAMPLES, seed=0)
         for block in range(1, asked.blocks + 1):
             with runners(fleet.runtimes, folder / f"plain-{block}-runners", ready=False):
                 _run_plain(asked, folder, fleet.address, block)
-            plain += _rounds(trace, {})
+            plain += _read_rounds(trace, {})
             with runners(fleet.runtimes, folder / f"fedge-{block}-runners", ready=not asked.stock_start):
                 _run_fedge(asked, folder, fleet.address, block)
-            ours += _rounds(trace, _training_s(folder / f"fedge-{block}"))
+            ours += _read_rounds(trace, _read_training_s(folder / f"fedge-{block}"))
     return plain, ours
 
 
 @contextmanager
-def _traced(path: Path) -> Iterator[Path]:
+def _trace_processes(path: Path) -> Iterator[Path]:
     """Everything that is started inside notes into ``path``."""
     before = os.environ.copy()
     os.environ["FEDGE_ROUND_TRACE"] = str(path)
@@ -183,7 +183,7 @@ def _traced(path: Path) -> Iterator[Path]:
         os.environ.update(before)
 
 
-def _give_samples(place: Path, count: int) -> None:
+def _configure_samples(place: Path, count: int) -> None:
     """A board's own samples, which its settings name."""
     own = place / "state" / "own"
     _write_samples(own, count, seed=int(place.name.rpartition("-")[2]))
@@ -196,19 +196,19 @@ def _write_samples(folder: Path, count: int, seed: int) -> None:
     from fedge.worker import sources
 
     folder.mkdir(parents=True, exist_ok=True)
-    data = sources.synthetic(count, 3, 32, 10, seed)
+    data = sources.make_synthetic(count, 3, 32, 10, seed)
     if seed == 0:
         data = data._replace(test_x=data.train_x, test_y=data.train_y)
-    for part in sources.PARTS:
+    for part in sources.ARRAY_NAMES:
         np.save(folder / f"{part}.npy", getattr(data, part))
 
 
 def _run_plain(asked: argparse.Namespace, folder: Path, address: str, block: int) -> None:
     """The plain app, by Flower's own command."""
-    from experiments.backends.fleet import connection
-    from experiments.backends.processes import Launch, ending, private
-    from experiments.backends.staging import run_config_toml
-    from experiments.backends.submission import log_of, submit
+    from experiments.backends.fleet_backend import connection_toml
+    from experiments.backends.flower_app import run_config_toml
+    from experiments.backends.run_processes import Launch, end_processes_on_exit, private_environment
+    from experiments.backends.run_submission import open_serverapp_log, submit
     from fedge.experiment import SuperlinkSpec
 
     place = folder / f"plain-{block}"
@@ -216,13 +216,13 @@ def _run_plain(asked: argparse.Namespace, folder: Path, address: str, block: int
     shutil.copytree(Path(__file__).with_name("plain_flower"), app, ignore=shutil.ignore_patterns("__pycache__"))
     home = place / ".flwr"
     home.mkdir()
-    (home / "config.toml").write_text(connection(SuperlinkSpec(address=address)), encoding="utf-8")
+    (home / "config.toml").write_text(connection_toml(SuperlinkSpec(address=address)), encoding="utf-8")
     config = {"rounds": asked.rounds + 2, "nodes": len(BOARDS), "model": asked.model, "samples": str(folder / "test")}
     config |= {"batch-size": BATCH, "steps": asked.steps, "learning-rate": RATE, "momentum": MOMENTUM}
     (home / "run-config.toml").write_text(run_config_toml(config), encoding="utf-8")
-    launch = Launch(app, home, place / "logs", private(os.environ, place), lambda: None)
-    with ending(launch):
-        submit(launch, log_of(launch), home / "run-config.toml", [], lambda: None)
+    launch = Launch(app, home, place / "logs", private_environment(os.environ, place), lambda: None)
+    with end_processes_on_exit(launch):
+        submit(launch, open_serverapp_log(launch), home / "run-config.toml", [], lambda: None)
 
 
 def _run_fedge(asked: argparse.Namespace, folder: Path, address: str, block: int) -> None:
@@ -240,7 +240,15 @@ def _run_fedge(asked: argparse.Namespace, folder: Path, address: str, block: int
         address=address,
     )
     experiment.write_text(text, encoding="utf-8")
-    command = [sys.executable, "-m", "experiments.cli", "run", str(experiment), "--out", str(folder / f"fedge-{block}")]
+    command = [
+        sys.executable,
+        "-m",
+        "experiments.cli.main",
+        "run",
+        str(experiment),
+        "--out",
+        str(folder / f"fedge-{block}"),
+    ]
     log = folder / f"fedge-{block}.log"
     with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output, cwd=ROOT) as process:
         try:
@@ -251,10 +259,10 @@ def _run_fedge(asked: argparse.Namespace, folder: Path, address: str, block: int
         sys.exit(f"fedge run ended with {process.returncode}\n{log.read_text(encoding='utf-8')}")
 
 
-def _training_s(run: Path) -> dict[int, list[float]]:
+def _read_training_s(run: Path) -> dict[int, list[float]]:
     """By round, each board's seconds of minibatches, as metered."""
-    from fedge.telemetry.reading import read_rows
-    from fedge.telemetry.rows import ClientRow
+    from fedge.telemetry.store_reader import read_rows
+    from fedge.telemetry.store_records import ClientRow
 
     found: dict[int, list[float]] = {}
     for row in read_rows(run, ClientRow):
@@ -263,7 +271,7 @@ def _training_s(run: Path) -> dict[int, list[float]]:
     return found
 
 
-def _rounds(trace: Path, metered: Mapping[int, Sequence[float]]) -> list[Round]:
+def _read_rounds(trace: Path, metered: Mapping[int, Sequence[float]]) -> list[RoundTimes]:
     """What was noted since the last call, as rounds: without the first, and up to the last push."""
     events = [json.loads(line) for line in trace.read_text(encoding="utf-8").splitlines()]
     trace.rename(trace.with_name(f"trace-{time.time_ns()}.jsonl"))
@@ -277,31 +285,33 @@ def _rounds(trace: Path, metered: Mapping[int, Sequence[float]]) -> list[Round]:
         known = metered.get(number)
         shares = known or [left[each]["train_s"] for each in push["ids"]]
         sent = tuple(
-            _sent(push["begun_s"], entered[each], left[each], pulled_s[each], share)
+            _build_message_times(push["begun_s"], entered[each], left[each], pulled_s[each], share)
             for each, share in zip(push["ids"], shares, strict=True)
         )
-        rounds.append(Round(last_s - push["begun_s"], following["begun_s"] - last_s, sent))
+        rounds.append(RoundTimes(last_s - push["begun_s"], following["begun_s"] - last_s, sent))
     return rounds[1:]
 
 
-def _sent(begun_s: float, entered: Mapping[str, Any], left: Mapping[str, Any], pulled_s: float, share_s: float) -> Sent:
+def _build_message_times(
+    begun_s: float, entered: Mapping[str, Any], left: Mapping[str, Any], pulled_s: float, share_s: float
+) -> MessageTimes:
     started_s, at_s, left_s = entered["started_s"], entered["at_s"], left["at_s"]
     answer_s = left_s - at_s - share_s
-    return Sent(started_s - begun_s, at_s - started_s, answer_s, share_s, pulled_s - left_s, left["cpu_s"])
+    return MessageTimes(started_s - begun_s, at_s - started_s, answer_s, share_s, pulled_s - left_s, left["cpu_s"])
 
 
-def _show(plain: Sequence[Round], ours: Sequence[Round]) -> None:
+def _print_rounds(plain: Sequence[RoundTimes], ours: Sequence[RoundTimes]) -> None:
     print(f"{'seconds':26s} {'plain Flower':>24s} {'fedge':>24s}")
     for phase in PHASES:
         columns = ([getattr(sent, phase) for r in rounds for sent in r.sent] for rounds in (plain, ours))
-        print(f"{'message: ' + phase:26s} " + " ".join(map(_spread, columns)))
+        print(f"{'message: ' + phase:26s} " + " ".join(map(_format_spread, columns)))
     for part in (*PARTS, "wall"):
         columns = ([getattr(r, part) for r in rounds] for rounds in (plain, ours))
-        print(f"{'round: ' + part:26s} " + " ".join(map(_spread, columns)))
+        print(f"{'round: ' + part:26s} " + " ".join(map(_format_spread, columns)))
     print(f"{len(plain)} and {len(ours)} rounds; medians (smallest to largest)")
 
 
-def _spread(seconds: Iterable[float]) -> str:
+def _format_spread(seconds: Iterable[float]) -> str:
     values = list(seconds)
     return f"{statistics.median(values):8.2f} ({min(values):5.2f} to {max(values):5.2f})"
 

@@ -19,18 +19,18 @@ from pathlib import Path
 
 from fedge.clock import RealClock
 from fedge.devices.sensing import OpenSensor
-from fedge.devices.sensing.board import BoardSensor
 from fedge.devices.sensing.sampler import Sampler
-from fedge.devices.sensing.tegrastats import TegrastatsSensor
+from fedge.devices.sensing.sysfs_sensor import SysfsSensor
+from fedge.devices.sensing.tegrastats_sensor import TegrastatsSensor
 from fedge.powerd.machine import Machine
 
 SECONDS = 20.0
 BOARD = "agx-orin-jp6"
 RATES_HZ = (1, 10, 20)
 LIMIT_PERCENT = 1.0
-LOOKS = 2000
-KEPT = 5000
-LINE = (
+TIMED_READINGS = 2000
+KEPT_SAMPLES = 5000
+TEGRASTATS_LINE = (
     "03-04-2024 10:00:01 RAM 4722/62800MB (lfb 5x4MB) SWAP 0/31400MB (cached 0MB) CPU [0%@729,1%@729,0%@729,2%@729,"
     "0%@1728,0%@1728,0%@1728,0%@1728,off,off,off,off] EMC_FREQ 1%@3199 GR3D_FREQ 41%@[612,612] NVENC off NVDEC off "
     "VIC off OFA off NVDLA0 off NVDLA1 off PVA0_FREQ off APE 174 cpu@48.093C soc2@45.437C soc0@46.343C gpu@44.875C "
@@ -39,7 +39,7 @@ LINE = (
 )
 
 
-def recorded_board(folder: str) -> Machine:
+def build_recorded_board(folder: str) -> Machine:
     """The recorded board, made below ``folder``."""
     sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
     from contracts import jetsons
@@ -47,64 +47,69 @@ def recorded_board(folder: str) -> Machine:
     return Machine(str(jetsons.build(BOARD, folder)))
 
 
-def percent(seconds: float) -> float:
+def measure_cpu_percent(seconds: float) -> float:
     """Percent of one core that this process uses over ``seconds`` from now."""
     cpu_s, wall_s = time.process_time(), time.perf_counter()
     time.sleep(seconds)
     return 100 * (time.process_time() - cpu_s) / (time.perf_counter() - wall_s)
 
 
-def sampled(sensor: OpenSensor, hz: float, seconds: float) -> tuple[float, int]:
+def measure_sampling(sensor: OpenSensor, hz: float, seconds: float) -> tuple[float, int]:
     """Percent of one core, and the samples that came."""
     clock = RealClock()
     with Sampler(sensor, clock, hz) as sampler:
         time.sleep(0.5)
         start_s = clock.now_s()
-        used = percent(seconds)
-        return used, sampler.window(start_s, clock.now_s()).samples
+        used = measure_cpu_percent(seconds)
+        return used, sampler.energy_between(start_s, clock.now_s()).samples
 
 
-def tegrastats_at(root: Path, hz: int) -> Machine:
-    """A machine whose tegrastats prints ``LINE`` at ``hz``."""
+def build_tegrastats_machine(root: Path, hz: int) -> Machine:
+    """A machine whose tegrastats prints ``TEGRASTATS_LINE`` at ``hz``."""
     program = root / "usr/bin/tegrastats"
     program.parent.mkdir(parents=True, exist_ok=True)
-    loop = f"while True: print({LINE!r}, flush=True); time.sleep({1 / hz})"
+    loop = f"while True: print({TEGRASTATS_LINE!r}, flush=True); time.sleep({1 / hz})"
     source = f"import time\n{loop}"
     program.write_text(f"#!/bin/sh\nexec {shlex.quote(sys.executable)} -c {shlex.quote(source)}\n")
     program.chmod(0o755)
     return Machine(str(root))
 
 
-def bytes_each(sensor: OpenSensor) -> float:
+def measure_bytes_per_sample(sensor: OpenSensor) -> float:
     """Memory of a sample that is kept."""
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
-    kept = [sensor.read() for _ in range(KEPT)]
+    kept = [sensor.read() for _ in range(KEPT_SAMPLES)]
     used = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
     return used / len(kept)
 
 
-def look_us(sensor: OpenSensor) -> float:
+def measure_reading_us(sensor: OpenSensor) -> float:
     """Microseconds of CPU for one look."""
     cpu_s = time.process_time()
-    for _ in range(LOOKS):
+    for _ in range(TIMED_READINGS):
         sensor.read()
-    return (time.process_time() - cpu_s) / LOOKS * 1e6
+    return (time.process_time() - cpu_s) / TIMED_READINGS * 1e6
 
 
 def main() -> None:
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else SECONDS
-    print(f"{BOARD}, {seconds:g} s each; the process alone uses {percent(seconds):.3f} % of a core")
+    print(f"{BOARD}, {seconds:g} s each; the process alone uses {measure_cpu_percent(seconds):.3f} % of a core")
     with tempfile.TemporaryDirectory() as folder:
-        sensor = BoardSensor(recorded_board(folder), RealClock())
-        print(f"one look at the files: {look_us(sensor):.0f} us of CPU; a kept sample: {bytes_each(sensor):.0f} B")
+        sensor = SysfsSensor(build_recorded_board(folder), RealClock())
+        print(
+            f"one look at the files: {measure_reading_us(sensor):.0f} us of CPU; a kept sample: "
+            f"{measure_bytes_per_sample(sensor):.0f} B"
+        )
         print(f"{'Hz':>4} {'sysfs, % of a core':>20} {'samples':>8} {'tegrastats, %':>15} {'samples':>8}")
         worst = 0.0
         for hz in RATES_HZ:
-            files, count = sampled(sensor, hz, seconds)
-            lines = TegrastatsSensor(tegrastats_at(Path(folder) / "t", hz), RealClock(), interval_ms=1000 // hz)
-            parsed, parsed_count = sampled(lines, hz, seconds)
+            files, count = measure_sampling(sensor, hz, seconds)
+            lines = TegrastatsSensor(
+                build_tegrastats_machine(Path(folder) / "t", hz), RealClock(), interval_ms=1000 // hz
+            )
+            parsed, parsed_count = measure_sampling(lines, hz, seconds)
             lines.close()
             print(f"{hz:>4} {files:>20.3f} {count:>8} {parsed:>15.3f} {parsed_count:>8}")
             worst = files if hz == 10 else worst

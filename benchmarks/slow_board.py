@@ -24,11 +24,11 @@ import json, resource, sys, time
 began = time.monotonic()
 from clients import app as client_app
 from fedge import modes, rounds
-from fedge.costs.priors import priors_for
+from fedge.costs.cost_priors import priors_for
 from fedge.devices.catalogue import load_catalogue
 from fedge.experiment import Experiment
-from fedge.physics.knowledge import Knowledge
-from fedge.policies import lowest_mode, policy_for
+from fedge.physics.prior_knowledge import Knowledge
+from fedge.decisions.policies import lowest_mode, policy_for
 from fedge.predictors import predictor_for
 from fedge.types import Goal, LinkUse, Modes, Workload
 from fedge.wire import Ask, from_json, to_json
@@ -67,7 +67,7 @@ print(json.dumps({
 def main() -> None:
     """Print seconds and memory of one decision under the quota."""
     share = float(sys.argv[1]) if len(sys.argv) > 1 else 0.1
-    experiment, ask = _question()
+    experiment, ask = _build_question()
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     process = subprocess.Popen(
         [sys.executable, "-c", CLIENT, experiment], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -76,14 +76,14 @@ def main() -> None:
     assert process.stdin is not None
     process.stdin.write(ask + "\n")
     process.stdin.flush()
-    _hold_back(process, share)
+    _limit_cpu_share(process, share)
     out, _ = process.communicate()
     if process.returncode:
         sys.exit(f"the client ended with {process.returncode}")
     print(f"at {share:.0%} of a core, {SAMPLES} samples: {out.strip()}")
 
 
-def _hold_back(process: subprocess.Popen[str], share: float) -> None:
+def _limit_cpu_share(process: subprocess.Popen[str], share: float) -> None:
     """Let the process run for ``share`` of each period until it ends."""
     while process.poll() is None:
         process.send_signal(signal.SIGCONT)
@@ -93,24 +93,24 @@ def _hold_back(process: subprocess.Popen[str], share: float) -> None:
             time.sleep((1.0 - share) * PERIOD_S)
 
 
-def _question() -> tuple[str, str]:
+def _build_question() -> tuple[str, str]:
     """An experiment with one AGX Orin, and a board that comes with measurements of earlier rounds."""
     import numpy as np
 
     from fedge.devices.catalogue import load_catalogue
     from fedge.experiment import Experiment, FleetEntry
-    from fedge.modes import grid
+    from fedge.modes import build_grid
     from fedge.types import Measurement
-    from fedge.wire import Ask, BoardState, to_json
+    from fedge.wire import ClientState, RequestMessage, to_json
 
     experiment = Experiment(fleet=(FleetEntry(device="agx-orin-64gb"),))
-    modes = grid(load_catalogue()["agx-orin-64gb"])
+    modes = build_grid(load_catalogue()["agx-orin-64gb"])
     rng = np.random.default_rng(0)
     seen = tuple(
         Measurement(modes[int(row)], 40, float(rng.uniform(0.1, 0.5)), float(rng.uniform(15.0, 50.0)))
         for row in rng.permutation(len(modes))[:SAMPLES]
     )
-    ask = Ask("front", 5, policy="balanced", state=BoardState(seen), model_bytes=100_000)
+    ask = RequestMessage("front", 5, policy="balanced", state=ClientState(seen), model_bytes=100_000)
     return experiment.model_dump_json(), to_json(ask)
 
 

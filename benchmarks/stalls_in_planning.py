@@ -25,20 +25,20 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from fedge.devices.emulated import WARM_UP_STEPS
+from fedge.client import emulated
+from fedge.client.loader_stalls import LoaderPredictor
+from fedge.devices.board_kinds import build_knowledge
+from fedge.devices.emulated_board import WARM_UP_STEPS
 from fedge.experiment import Experiment, FleetEntry, LoaderSpec, WorkloadSpec
-from fedge.fleetsim import client
-from fedge.fleetsim.boards import knowledge_of
-from fedge.predictors import predictor_for
-from fedge.rounds.loading import LoadingPredictor
-from fedge.types import Goal, Measurement, RoundReport
-from fedge.wire import Ask, BoardState
+from fedge.predictors import load_predictor
+from fedge.types import Measurement, RoundGoal, RoundReport
+from fedge.wire import ClientState, RequestMessage
 
 CONSOLE = Console(width=150)
 SLACK = 1.1
-LATE = 1.02
+LATE_TOLERANCE = 1.02
 """Rounds later than this share of their deadline count as late."""
-MEASURED = (1, 4, 10)
+MEASURED_COUNTS = (1, 4, 10)
 POLICY = "least-energy-within-deadline"
 LOADERS = {
     "no stall: 4 workers, cached": LoaderSpec(workers=4),
@@ -50,7 +50,7 @@ LOADERS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class BoardRun:
     """One board's rounds: joules of each, how many were late, the last one's main mode, errors of time at both ends."""
 
     energy_j: tuple[float, ...]
@@ -70,39 +70,39 @@ def main() -> None:
     asked = parser.parse_args()
     parts = asked.parts or ("choices", "rounds")
     if "choices" in parts:
-        choices(5 * asked.seeds)
+        report_choices(5 * asked.seeds)
     if "rounds" in parts:
-        rounds(asked.rounds, asked.seeds)
+        report_rounds(asked.rounds, asked.seeds)
 
 
-def choices(seeds: int) -> None:
+def report_choices(seeds: int) -> None:
     """What a mode costs that was chosen from predictions alone."""
     table = Table(
         title="Mode chosen after so many measured ones: energy above the oracle's, time of the deadline, percent"
     )
     table.add_column("loader")
-    for count in MEASURED:
+    for count in MEASURED_COUNTS:
         for known in ("known", "not known"):
             table.add_column(f"{count}, {known}", justify="right")
     for name, loader in LOADERS.items():
-        seats = [client.seat_of(_experiment(loader, seed), 0) for seed in range(1, seeds + 1)]
+        seats = [emulated.load_client(_build_experiment(loader, seed), 0) for seed in range(1, seeds + 1)]
         cells = []
-        for count in MEASURED:
+        for count in MEASURED_COUNTS:
             for known in (True, False):
-                worth = np.array([_chosen(seat, count, known, seed) for seed, seat in enumerate(seats)])
+                worth = np.array([_score_choice(seat, count, known, seed) for seed, seat in enumerate(seats)])
                 energy, time = 100 * worth.mean(axis=0)
-                cells.append(f"{energy - 100:+.1f}, {time:.0f}, {int((worth[:, 1] > LATE).sum())} late")
+                cells.append(f"{energy - 100:+.1f}, {time:.0f}, {int((worth[:, 1] > LATE_TOLERANCE).sum())} late")
         table.add_row(name, *cells)
     CONSOLE.print(table)
 
 
-def _chosen(seat: client.Seat, count: int, known: bool, seed: int) -> tuple[float, float]:
+def _score_choice(seat: emulated.EmulatedClient, count: int, known: bool, seed: int) -> tuple[float, float]:
     """True energy over the oracle's and true time over the deadline, of the mode that is chosen."""
-    assert seat.load is not None
+    assert seat.loader is not None
     truth, rng = seat.truth, np.random.default_rng(seed)
-    top = truth.row(seat.kind.spec.maxn)
+    top = truth.find_row(seat.kind.spec.maxn)
     rows = [top, *rng.choice(len(truth.modes), count - 1, replace=False)]
-    waits = seat.load.waits[seat.allowed]
+    waits = seat.loader.stall_share[seat.candidate_mask]
     seen = [
         Measurement(
             truth.modes[row],
@@ -113,8 +113,8 @@ def _chosen(seat: client.Seat, count: int, known: bool, seed: int) -> tuple[floa
         )
         for row in map(int, rows)
     ]
-    inner = predictor_for("fedge", knowledge_of(seat.kind, (), float(truth.idle_w[top])))
-    said = (LoadingPredictor(inner, seat.load.believed) if known else inner).fit(seen).predict(truth.modes)
+    inner = load_predictor("fedge", build_knowledge(seat.kind, (), float(truth.idle_w[top])))
+    said = (LoaderPredictor(inner, seat.loader.expected) if known else inner).fit(seen).predict(truth.modes)
     deadline_s, idle_w = SLACK * float(truth.step_s[top]), float(truth.idle_w.min())
     joules = truth.step_s * (truth.power_w - idle_w) + deadline_s * idle_w
     hoped = said.step_s * (said.power_w - idle_w)
@@ -123,7 +123,7 @@ def _chosen(seat: client.Seat, count: int, known: bool, seed: int) -> tuple[floa
     return float(joules[row]) / least, float(truth.step_s[row]) / deadline_s
 
 
-def rounds(count: int, seeds: int) -> None:
+def report_rounds(count: int, seeds: int) -> None:
     """Rounds as boards play them."""
     for name, loader in LOADERS.items():
         table = Table(title=name)
@@ -143,16 +143,16 @@ def rounds(count: int, seeds: int) -> None:
         for known in (True, False):
             runs = []
             for seed in range(1, seeds + 1):
-                experiment = _experiment(loader, seed)
-                with _knowing(known):
-                    runs.append(_played(experiment, count))
-                least.append(_least(experiment))
-            table.add_row("known" if known else "not known", *_cells(runs))
+                experiment = _build_experiment(loader, seed)
+                with _override_loader_knowledge(known):
+                    runs.append(_run_rounds(experiment, count))
+                least.append(_find_oracle(experiment))
+            table.add_row("known" if known else "not known", *_format_cells(runs))
         table.add_row("oracle", f"{np.mean([j for j, _ in least]):.0f}", "", "", "", "", "", "", least[0][1])
         CONSOLE.print(table)
 
 
-def _cells(runs: list[Run]) -> list[str]:
+def _format_cells(runs: list[BoardRun]) -> list[str]:
     energy = np.array([run.energy_j for run in runs])
     errors = [f"{100 * np.mean([getattr(run, name) for run in runs]):.1f}" for name in ("first_ape", "last_ape")]
     figures = [f"{energy.mean():.0f}", f"{energy[:, 0].mean():.0f}", f"{energy[:, -1].mean():.0f}"]
@@ -160,7 +160,7 @@ def _cells(runs: list[Run]) -> list[str]:
     return [*figures, f"{sum(run.late for run in runs)} of {energy.size}", *errors, runs[0].mode]
 
 
-def _experiment(loader: LoaderSpec, seed: int) -> Experiment:
+def _build_experiment(loader: LoaderSpec, seed: int) -> Experiment:
     return Experiment(
         seed=seed,
         backend="local",
@@ -170,45 +170,49 @@ def _experiment(loader: LoaderSpec, seed: int) -> Experiment:
 
 
 @contextmanager
-def _knowing(known: bool) -> Iterator[None]:
+def _override_loader_knowledge(known: bool) -> Iterator[None]:
     """Play boards whose predictor knows of the loader, or has never heard of it; what they do truly is the same."""
-    seat_of, seats = client.seat_of, dict[tuple[str, int], client.Seat]()
+    seat_of, seats = emulated.load_client, dict[tuple[str, int], emulated.EmulatedClient]()
 
-    def deaf(experiment: Experiment, index: int) -> client.Seat:
+    def deaf(experiment: Experiment, index: int) -> emulated.EmulatedClient:
         key = (experiment.model_dump_json(), index)
         if key not in seats:
-            seats[key] = dataclasses.replace(seat_of(experiment, index), load=None)
+            seats[key] = dataclasses.replace(seat_of(experiment, index), loader=None)
         return seats[key]
 
     if not known:
-        client.seat_of = deaf
+        emulated.load_client = deaf
     try:
         yield
     finally:
-        client.seat_of = seat_of
+        emulated.load_client = seat_of
 
 
-def _deadline_s(seat: client.Seat) -> float:
-    step_s = float(seat.surface.step_s[seat.surface.row(seat.kind.spec.maxn)])
+def _round_deadline_s(seat: emulated.EmulatedClient) -> float:
+    step_s = float(seat.surface.step_s[seat.surface.find_row(seat.kind.spec.maxn)])
     link = seat.link.transfer(1_000_000)
     return SLACK * ((seat.steps + WARM_UP_STEPS) * step_s + link.down_s + link.up_s)
 
 
-def _played(experiment: Experiment, rounds: int) -> Run:
-    seat = client.seat_of(experiment, 0)
-    deadline_s, state, arrays = _deadline_s(seat), BoardState(), client.task_of(experiment).initial_arrays(1)
+def _run_rounds(experiment: Experiment, rounds: int) -> BoardRun:
+    seat = emulated.load_client(experiment, 0)
+    deadline_s, state, arrays = (
+        _round_deadline_s(seat),
+        ClientState(),
+        emulated.load_experiment_task(experiment).initial_arrays(1),
+    )
     reports: list[RoundReport] = []
     for number in range(1, rounds + 1):
-        goal = Goal(POLICY, seat.steps, deadline_s=deadline_s, rounds_left=rounds - number)
-        ask = Ask("train", number, number * deadline_s, POLICY, state, goal, 1_000_000)
-        answer, _ = client.answer(experiment, 0, ask, arrays)
+        goal = RoundGoal(POLICY, seat.steps, deadline_s=deadline_s, rounds_left=rounds - number)
+        ask = RequestMessage("train", number, number * deadline_s, POLICY, state, goal, 1_000_000)
+        answer, _ = emulated.answer_request(experiment, 0, ask, arrays)
         assert answer.report is not None, answer.error
         assert answer.state is not None
         reports.append(answer.report)
         state = answer.state
-    return Run(
-        tuple(_energy_j(report, deadline_s) for report in reports),
-        sum(report.busy_s > LATE * deadline_s for report in reports),
+    return BoardRun(
+        tuple(_round_energy_j(report, deadline_s) for report in reports),
+        sum(report.busy_s > LATE_TOLERANCE * deadline_s for report in reports),
         float(np.mean([report.busy_s for report in reports])) / deadline_s,
         str(max(reports[-1].parts, key=lambda part: part.steps).mode),
         reports[0].prior_time_ape or 0.0,
@@ -216,13 +220,13 @@ def _played(experiment: Experiment, rounds: int) -> Run:
     )
 
 
-def _energy_j(report: RoundReport, deadline_s: float) -> float:
+def _round_energy_j(report: RoundReport, deadline_s: float) -> float:
     return sum(part.work_j for part in report.parts) + report.idle_w * max(0.0, deadline_s - report.work_s)
 
 
-def _least(experiment: Experiment) -> tuple[float, str]:
-    seat = client.seat_of(experiment, 0)
-    surface, deadline_s = seat.truth, _deadline_s(seat)
+def _find_oracle(experiment: Experiment) -> tuple[float, str]:
+    seat = emulated.load_client(experiment, 0)
+    surface, deadline_s = seat.truth, _round_deadline_s(seat)
     link = seat.link.transfer(1_000_000)
     work_s = (seat.steps + WARM_UP_STEPS) * surface.step_s
     idle_w = float(surface.idle_w.min())

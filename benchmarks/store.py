@@ -24,26 +24,26 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from fedge.telemetry import open_run, parts
-from fedge.telemetry.reading import read_rows
-from fedge.telemetry.rows import ClientRow, RoundRow, SampleRow, Traced
-from fedge.telemetry.schema import CLIENTS, ROUNDS, SAMPLES, batch_of_rows
+from fedge.telemetry import open_run, store_files
 from fedge.telemetry.store import RunTables
+from fedge.telemetry.store_reader import read_rows
+from fedge.telemetry.store_records import ClientRow, RoundRow, RoundTrace, SampleRow
+from fedge.telemetry.store_schema import CLIENTS, ROUNDS, SAMPLES, rows_to_batch
 from fedge.types import Trace
 
-MILLIONS = 50.0
+DEFAULT_MILLIONS = 50.0
 BOARDS, STRETCHES = 1000, 100
 WRITTEN, PLAIN = 1_000_000, 500_000
 """Rows appended to measure the writing, and rows in the other forms."""
 ROUNDS_PLAYED = 100
 AT_LEAST_ROWS_PER_S, AT_MOST_S = 100_000, 2.0
-ASKED = """
+QUERY = """
     select board, sum(power_w * span_s) as energy_j, sum(power_w * span_s) / sum(span_s) as mean_w
     from samples group by board order by board
 """
 
 
-def trace(chance: random.Random, start_s: float) -> Trace:
+def draw_trace(chance: random.Random, start_s: float) -> Trace:
     """Ten seconds of a board at 10 Hz."""
 
     def figures(low: float, high: float) -> tuple[float, ...]:
@@ -64,25 +64,25 @@ def trace(chance: random.Random, start_s: float) -> Trace:
     )
 
 
-def rounds_of_traces(rows: int) -> Iterator[list[Traced]]:
+def generate_traces(rows: int) -> Iterator[list[RoundTrace]]:
     """``rows`` stretches, a hundred boards at a time."""
     chance = random.Random(0)
-    made = [trace(chance, 0.0) for _ in range(100)]
+    made = [draw_trace(chance, 0.0) for _ in range(100)]
     for at in range(rows // (100 * STRETCHES)):
         first = at * 100 % BOARDS
-        yield [Traced(1 + at, f"board-{first + i}", one) for i, one in enumerate(made)]
+        yield [RoundTrace(1 + at, f"board-{first + i}", one) for i, one in enumerate(made)]
 
 
-def timed(work: Callable[[], object]) -> float:
+def measure_cpu_s(work: Callable[[], object]) -> float:
     """CPU seconds of one call, of all threads."""
     started_s = time.process_time()
     work()
     return time.process_time() - started_s
 
 
-def store_rows(folder: Path, rows: int) -> float:
+def measure_store_cpu_s(folder: Path, rows: int) -> float:
     """CPU seconds that this process takes to append and close: what one core has to do."""
-    batches = list(rounds_of_traces(rows))
+    batches = list(generate_traces(rows))
     tables = RunTables(folder)
 
     def write() -> None:
@@ -90,41 +90,43 @@ def store_rows(folder: Path, rows: int) -> float:
             tables.append(batch)
         tables.close()
 
-    return timed(write)
+    return measure_cpu_s(write)
 
 
-def fill(folder: Path, rows: int) -> None:
+def fill_store(folder: Path, rows: int) -> None:
     """The parts of a long run, each like the ones that were appended, with figures of their own."""
     import numpy as np
     import pyarrow as pa
 
     source = pa.concat_tables([open_run(folder).arrow("samples")])
-    where, chance = parts.table_folder(folder, SAMPLES), np.random.default_rng(0)
+    where, chance = store_files.table_folder(folder, SAMPLES), np.random.default_rng(0)
     at = source.schema.get_field_index("power_w")
-    number = parts.listing(where).last
+    number = store_files.list_store_files(where).last
     done = source.num_rows
     while done < rows:
         piece = source.slice(0, min(rows - done, 262_144))
         watts = pa.array(np.round(chance.uniform(3, 30, piece.num_rows), 3))
         number += 1
-        parts.write_part(parts.path_of(where, number, parts.PART), piece.set_column(at, "power_w", watts))
+        store_files.write_part(
+            store_files.numbered_path(where, number, store_files.PART), piece.set_column(at, "power_w", watts)
+        )
         done += piece.num_rows
 
 
-def plain_rows(rows: int) -> list[dict[str, Any]]:
+def build_plain_rows(rows: int) -> list[dict[str, Any]]:
     """The samples as dictionaries: what a program has that writes JSON, CSV or SQL itself."""
     columns = [name for name in SampleRow.__slots__ if name not in {"at_s", "round", "board", "rails_w"}]
     return [
         {"at_s": at_s, "round": traced.round, "board": traced.board}
         | {name: getattr(traced.trace, name)[i] for name in columns}
         | {name: watts[i] for name, watts in traced.trace.rails_w.items()}
-        for batch in rounds_of_traces(rows)
+        for batch in generate_traces(rows)
         for traced in batch
         for i, at_s in enumerate(traced.trace.start_s)
     ]
 
 
-def as_json(folder: Path, rows: list[dict[str, Any]]) -> tuple[float, float]:
+def measure_json(folder: Path, rows: list[dict[str, Any]]) -> tuple[float, float]:
     """CPU seconds to write and to ask."""
     import pandas as pd
 
@@ -134,10 +136,12 @@ def as_json(folder: Path, rows: list[dict[str, Any]]) -> tuple[float, float]:
                 file.write(json.dumps(row) + "\n")
                 file.flush()
 
-    return timed(write), timed(lambda: grouped(pd.read_json(folder / "samples.jsonl", lines=True)))
+    return measure_cpu_s(write), measure_cpu_s(
+        lambda: group_by_board(pd.read_json(folder / "samples.jsonl", lines=True))
+    )
 
 
-def as_csv(folder: Path, rows: list[dict[str, Any]]) -> tuple[float, float]:
+def measure_csv(folder: Path, rows: list[dict[str, Any]]) -> tuple[float, float]:
     """CPU seconds to write and to ask."""
     import pandas as pd
 
@@ -149,10 +153,10 @@ def as_csv(folder: Path, rows: list[dict[str, Any]]) -> tuple[float, float]:
                 writer.writerow(row)
                 file.flush()
 
-    return timed(write), timed(lambda: grouped(pd.read_csv(folder / "samples.csv")))
+    return measure_cpu_s(write), measure_cpu_s(lambda: group_by_board(pd.read_csv(folder / "samples.csv")))
 
 
-def as_sqlite(folder: Path, rows: list[dict[str, Any]]) -> tuple[float, float]:
+def measure_sqlite(folder: Path, rows: list[dict[str, Any]]) -> tuple[float, float]:
     """CPU seconds to write, a transaction for every trace, and to ask."""
     base = sqlite3.connect(folder / "samples.db", isolation_level=None)
     base.execute("pragma journal_mode = wal")
@@ -166,20 +170,20 @@ def as_sqlite(folder: Path, rows: list[dict[str, Any]]) -> tuple[float, float]:
             base.executemany(f"insert into samples values ({places})", values[at : at + STRETCHES])
             base.execute("commit")
 
-    seconds = timed(write), timed(lambda: base.execute(ASKED).fetchall())
+    seconds = measure_cpu_s(write), measure_cpu_s(lambda: base.execute(QUERY).fetchall())
     base.close()
     return seconds
 
 
-def grouped(frame: Any) -> Any:
+def group_by_board(frame: Any) -> Any:
     """The question in pandas."""
     frame["energy_j"] = frame["power_w"] * frame["span_s"]
     sums = frame.groupby("board")[["energy_j", "span_s"]].sum()
     return sums["energy_j"] / sums["span_s"]
 
 
-WHOLE = ("cores", "steps", "probes", "samples", "own_samples", "shared_samples", "asked_steps")
-WORDS = {
+INTEGER_FIELDS = ("cores", "steps", "probes", "samples", "own_samples", "shared_samples", "asked_steps")
+TEXT_FIELDS = {
     "device": "orin-nano",
     "status": "done",
     "error": None,
@@ -192,20 +196,22 @@ WORDS = {
 }
 
 
-def client_rows(number: int) -> list[ClientRow]:
+def build_client_rows(number: int) -> list[ClientRow]:
     """A round's thousand rows."""
-    figures = {name: float(number) for name in ClientRow.__slots__} | dict.fromkeys(WHOLE, number) | WORDS
+    figures = (
+        {name: float(number) for name in ClientRow.__slots__} | dict.fromkeys(INTEGER_FIELDS, number) | TEXT_FIELDS
+    )
     return [ClientRow(**{**figures, "round": number, "board": f"board-{i}"}) for i in range(BOARDS)]
 
 
-def round_row(number: int) -> RoundRow:
+def build_round_row(number: int) -> RoundRow:
     """A round's own row."""
     figures = dict.fromkeys(RoundRow.__slots__, 1.0)
     whole = dict.fromkeys(("selected", "done", "late", "failed", "cancelled", "available", "stale"), BOARDS)
     return RoundRow(**{**figures, **whole, "round": number, "straggler": "board-1"})
 
 
-def long_run(folder: Path) -> tuple[list[float], list[float]]:
+def measure_long_run(folder: Path) -> tuple[list[float], list[float]]:
     """CPU seconds of each round's rows appended to the store, and of every tenth one's with the tables written anew."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -218,8 +224,8 @@ def long_run(folder: Path) -> tuple[list[float], list[float]]:
     def rewrite() -> None:
         for name, table, rows in (("clients", CLIENTS, clients), ("rounds", ROUNDS, rounds)):
             target = folder / f"{name}.new"
-            pq.write_table(pa.Table.from_batches([batch_of_rows(table, rows)]), target)
-            parts.sync_file(target)
+            pq.write_table(pa.Table.from_batches([rows_to_batch(table, rows)]), target)
+            store_files.sync_file(target)
             target.replace(folder / f"{name}.parquet")
 
     def append(now: list[ClientRow], row: RoundRow) -> None:
@@ -227,12 +233,12 @@ def long_run(folder: Path) -> tuple[list[float], list[float]]:
         tables.append([row])
 
     for number in range(1, ROUNDS_PLAYED + 1):
-        now, row = client_rows(number), round_row(number)
-        ours.append(timed(lambda now=now, row=row: append(now, row)))
+        now, row = build_client_rows(number), build_round_row(number)
+        ours.append(measure_cpu_s(lambda now=now, row=row: append(now, row)))
         clients += now
         rounds.append(row)
         if number == 1 or number % 10 == 0:
-            anew.append(timed(rewrite))
+            anew.append(measure_cpu_s(rewrite))
     tables.close()
     assert len(read_rows(folder / "store-run", ClientRow)) == ROUNDS_PLAYED * BOARDS
     return ours, anew
@@ -240,7 +246,7 @@ def long_run(folder: Path) -> tuple[list[float], list[float]]:
 
 def report_writing(folder: Path) -> float:
     """Print rows/s; returns them."""
-    per_s = WRITTEN / store_rows(folder / "run", WRITTEN)
+    per_s = WRITTEN / measure_store_cpu_s(folder / "run", WRITTEN)
     print(f"append: {per_s:,.0f} sample rows/s on one core, parts included ({WRITTEN:,} rows)")
     shutil.rmtree(folder / "run")
     return per_s
@@ -248,14 +254,14 @@ def report_writing(folder: Path) -> float:
 
 def report_asking(folder: Path, rows: int) -> tuple[float, float]:
     """Print the seconds of the question; returns the median of three in real time, and in CPU time."""
-    store_rows(folder / "run", WRITTEN)
-    fill(folder / "run", rows)
+    measure_store_cpu_s(folder / "run", WRITTEN)
+    fill_store(folder / "run", rows)
     size = sum(path.stat().st_size for path in (folder / "run").rglob("*.parquet"))
     real, cpu = [], []
     for _ in range(3):
         with open_run(folder / "run") as run:
             started_s = time.perf_counter()
-            cpu.append(timed(lambda run=run: run.query(ASKED)))
+            cpu.append(measure_cpu_s(lambda run=run: run.query(QUERY)))
             real.append(time.perf_counter() - started_s)
     shown = ", ".join(f"{one:.2f}" for one in real)
     print(
@@ -281,8 +287,12 @@ def main(millions: float) -> int:
         folder = Path(name)
         per_s = report_writing(folder)
         taken_s, cpu_s = report_asking(folder, rows)
-        same = plain_rows(PLAIN)
-        for form, work in (("JSON lines, pandas", as_json), ("CSV, pandas", as_csv), ("SQLite", as_sqlite)):
+        same = build_plain_rows(PLAIN)
+        for form, work in (
+            ("JSON lines, pandas", measure_json),
+            ("CSV, pandas", measure_csv),
+            ("SQLite", measure_sqlite),
+        ):
             write_s, ask_s = work(folder, same)
             scaled_s = ask_s * rows / PLAIN
             print(
@@ -291,11 +301,11 @@ def main(millions: float) -> int:
                 f"({scaled_s / cpu_s:.0f} times slower to ask)"
             )
         del same
-        report_rounds(*long_run(folder))
+        report_rounds(*measure_long_run(folder))
     kept = per_s >= AT_LEAST_ROWS_PER_S and taken_s < AT_MOST_S
     print("limits kept" if kept else f"MISSED: {AT_LEAST_ROWS_PER_S:,} rows/s and {AT_MOST_S:g} s")
     return 0 if kept else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main(float(sys.argv[1]) if len(sys.argv) > 1 else MILLIONS))
+    sys.exit(main(float(sys.argv[1]) if len(sys.argv) > 1 else DEFAULT_MILLIONS))

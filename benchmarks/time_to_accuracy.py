@@ -33,22 +33,22 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from fedge.devices.emulated import top_mode
-from fedge.experiment import Board, Experiment, boards
-from fedge.fleetsim import client
-from fedge.modes import index_of
-from fedge.telemetry.rows import RoundRow
+from fedge.client import emulated
+from fedge.devices.emulated_board import find_top_mode
+from fedge.experiment import Experiment, FleetBoard, list_boards
+from fedge.modes import find_mode_index
 from fedge.telemetry.store import MemoryTables
-from server.aggregation import strategy_of
-from server.port import LocalPort, Question, Reply
-from server.runs import coordinator_of
-from server.staleness import Asynchronous
+from fedge.telemetry.store_records import RoundRow
+from server.aggregation.aggregator import build_strategy
+from server.aggregation.async_strategies import AsyncStrategy
+from server.run import build_coordinator
+from server.transport.client_port import IncomingReply, LocalPort, OutgoingRequest
 
-KINDS = ("nano", "xavier-nx", "agx-xavier", "orin-nano", "agx-orin-64gb")
-EACH = 4
-SEATS = 5
-BUFFER = 5
-WINDOW = 3
+BOARD_KINDS = ("nano", "xavier-nx", "agx-xavier", "orin-nano", "agx-orin-64gb")
+BOARDS_PER_KIND = 4
+CLIENTS_PER_ROUND = 5
+BUFFER_SIZE = 5
+EVALUATION_WINDOW = 3
 """Evaluations whose mean must not be below the target."""
 QUICK_ROUNDS = 8
 MODELS_PER_ROUND = 4
@@ -56,7 +56,7 @@ MODELS_PER_ROUND = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class AccuracyTask:
     """A task to learn: the accuracy aimed at, how many rounds are played at most, and how a board trains."""
 
     task: str
@@ -65,14 +65,14 @@ class Job:
     workload: Mapping[str, float]
 
 
-JOBS = (
-    Job("digits-cnn", 0.90, 200, {"local_epochs": 2.0, "learning_rate": 0.05}),
-    Job("synthetic-cnn", 0.75, 120, {"local_epochs": 2.0, "learning_rate": 0.02}),
+ACCURACY_TASKS = (
+    AccuracyTask("digits-cnn", 0.90, 200, {"local_epochs": 2.0, "learning_rate": 0.05}),
+    AccuracyTask("synthetic-cnn", 0.75, 120, {"local_epochs": 2.0, "learning_rate": 0.02}),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class RunVariant:
     """A way of going about it, in an experiment's own words, and the way that it is held against."""
 
     name: str
@@ -80,24 +80,24 @@ class Way:
     against: str | None = None
 
 
-def _some(selector: str, policy: str) -> dict[str, Any]:
-    """``SEATS`` boards a round."""
-    return {"policy": {"name": policy}, "selection": {"name": selector, "count": SEATS}}
+def _select_clients(selector: str, policy: str) -> dict[str, Any]:
+    """``CLIENTS_PER_ROUND`` boards a round."""
+    return {"policy": {"name": policy}, "selection": {"name": selector, "count": CLIENTS_PER_ROUND}}
 
 
-FEDBUFF = {"policy": {"name": "maxn"}, "strategy": {"name": "FedBuff", "options": {"buffer_size": BUFFER}}}
-WAYS = (
-    Way("random, maxn", _some("random", "maxn")),
-    Way("planner, balanced", _some("planner", "balanced"), "random, maxn"),
-    Way("random, balanced", _some("random", "balanced"), "random, maxn"),
-    Way("oort, balanced", _some("oort", "balanced"), "random, maxn"),
-    Way("all, FedAvg, maxn", {"policy": {"name": "maxn"}}),
-    Way("all, FedBuff, maxn", FEDBUFF, "all, FedAvg, maxn"),
+FEDBUFF = {"policy": {"name": "maxn"}, "strategy": {"name": "FedBuff", "options": {"buffer_size": BUFFER_SIZE}}}
+RUN_VARIANTS = (
+    RunVariant("random, maxn", _select_clients("random", "maxn")),
+    RunVariant("planner, balanced", _select_clients("planner", "balanced"), "random, maxn"),
+    RunVariant("random, balanced", _select_clients("random", "balanced"), "random, maxn"),
+    RunVariant("oort, balanced", _select_clients("oort", "balanced"), "random, maxn"),
+    RunVariant("all, FedAvg, maxn", {"policy": {"name": "maxn"}}),
+    RunVariant("all, FedBuff, maxn", FEDBUFF, "all, FedAvg, maxn"),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class AccuracyRun:
     """One run: when, and for how many joules, the target was reached (None: never), and its best accuracy."""
 
     task: str
@@ -111,18 +111,18 @@ class Run:
     fleet_joules: float | None = None
 
 
-class Reached(Exception):
+class TargetReached(Exception):
     """The target is reached: nothing more has to be played."""
 
 
-def experiment_of(job: Job, way: Way, seed: int, rounds: int) -> Experiment:
+def build_experiment(job: AccuracyTask, way: RunVariant, seed: int, rounds: int) -> Experiment:
     """The experiment of a way; ``rounds`` are models where it is asynchronous."""
     shared = {
         "name": "time-to-accuracy",
         "seed": seed,
         "rounds": rounds,
         "backend": "local",
-        "fleet": [{"device": kind, "count": EACH} for kind in KINDS],
+        "fleet": [{"device": kind, "count": BOARDS_PER_KIND} for kind in BOARD_KINDS],
         "workload": {"task": job.task, **job.workload},
         "data": {"partition": "dirichlet", "alpha": 0.1},
         "predictor": "physical",
@@ -131,75 +131,79 @@ def experiment_of(job: Job, way: Way, seed: int, rounds: int) -> Experiment:
     return Experiment.model_validate({**shared, **way.settings})
 
 
-def port_of(experiment: Experiment) -> LocalPort:
+def build_local_port(experiment: Experiment) -> LocalPort:
     """The boards, called in this process."""
 
-    def respond(board: Board, question: Question) -> Reply:
-        return Reply(*client.answer(experiment, board.index, question.ask, question.arrays))
+    def respond(board: FleetBoard, question: OutgoingRequest) -> IncomingReply:
+        return IncomingReply(*emulated.answer_request(experiment, board.index, question.ask, question.arrays))
 
     return LocalPort(
-        {board.name: lambda question, board=board: respond(board, question) for board in boards(experiment)}
+        {board.name: lambda question, board=board: respond(board, question) for board in list_boards(experiment)}
     )
 
 
-def play(job: Job, way: Way, seed: int, rounds: int) -> Run:
+def run_variant(job: AccuracyTask, way: RunVariant, seed: int, rounds: int) -> AccuracyRun:
     """One run, until the target is reached or ``rounds`` are played, or as many results merged asynchronously."""
     logging.getLogger("flwr").setLevel(logging.ERROR)
     started_s = time.monotonic()
-    experiment = experiment_of(job, way, seed, rounds)
-    asynchronous = isinstance(strategy_of(experiment.strategy), Asynchronous)
-    rows = played(job, experiment_of(job, way, seed, rounds * MODELS_PER_ROUND) if asynchronous else experiment)
-    end = reached(rows, job.target)
+    experiment = build_experiment(job, way, seed, rounds)
+    asynchronous = isinstance(build_strategy(experiment.strategy), AsyncStrategy)
+    rows = run_until_target(
+        job, build_experiment(job, way, seed, rounds * MODELS_PER_ROUND) if asynchronous else experiment
+    )
+    end = find_target_row(rows, job.target)
     if asynchronous and end is not None:
-        rows = played(job, experiment_of(job, way, seed, end + 1))
-    return run_of(job, way, seed, rows, end, time.monotonic() - started_s)
+        rows = run_until_target(job, build_experiment(job, way, seed, end + 1))
+    return summarize_run(job, way, seed, rows, end, time.monotonic() - started_s)
 
 
-def played(job: Job, experiment: Experiment) -> list[RoundRow]:
+def run_until_target(job: AccuracyTask, experiment: Experiment) -> list[RoundRow]:
     """The rounds until the target is reached, or all of them."""
     tables = MemoryTables()
 
     def on_round(_: int) -> None:
-        if reached(rows_of(tables), job.target) is not None:
-            raise Reached
+        if find_target_row(read_round_rows(tables), job.target) is not None:
+            raise TargetReached
 
-    with contextlib.suppress(Reached):
-        coordinator_of(experiment, port_of(experiment), tables, on_round=on_round).run()
-    return rows_of(tables)
+    with contextlib.suppress(TargetReached):
+        build_coordinator(experiment, build_local_port(experiment), tables, on_round=on_round).run()
+    return read_round_rows(tables)
 
 
-def rows_of(tables: MemoryTables) -> list[RoundRow]:
+def read_round_rows(tables: MemoryTables) -> list[RoundRow]:
     """The rounds so far."""
     return [row for row in tables.rows if isinstance(row, RoundRow)]
 
 
-def reached(rows: Sequence[RoundRow], target: float) -> int | None:
+def find_target_row(rows: Sequence[RoundRow], target: float) -> int | None:
     """The row at whose end the target was reached; None when it was not."""
     accuracy = [row.accuracy for row in rows]
-    for i in range(len(rows) - WINDOW + 1):
-        if accuracy[i] >= target and statistics.mean(accuracy[i : i + WINDOW]) >= target:
+    for i in range(len(rows) - EVALUATION_WINDOW + 1):
+        if accuracy[i] >= target and statistics.mean(accuracy[i : i + EVALUATION_WINDOW]) >= target:
             return i
     return None
 
 
-def run_of(job: Job, way: Way, seed: int, rows: Sequence[RoundRow], end: int | None, wall_s: float) -> Run:
+def summarize_run(
+    job: AccuracyTask, way: RunVariant, seed: int, rows: Sequence[RoundRow], end: int | None, wall_s: float
+) -> AccuracyRun:
     """What a run's rounds come to that reached the target in row ``end``."""
     best = max(row.accuracy for row in rows)
     if end is None:
-        return Run(job.task, way.name, seed, len(rows), best, wall_s)
+        return AccuracyRun(job.task, way.name, seed, len(rows), best, wall_s)
     joules = sum(row.energy_j for row in rows[: end + 1])
     fleet_joules = joules + sum(row.resting_energy_j or 0.0 for row in rows[: end + 1])
-    return Run(job.task, way.name, seed, end + 1, best, wall_s, rows[end].end_s, joules, fleet_joules)
+    return AccuracyRun(job.task, way.name, seed, end + 1, best, wall_s, rows[end].end_s, joules, fleet_joules)
 
 
-def spread_of(job: Job) -> str:
+def describe_spread(job: AccuracyTask) -> str:
     """How long a minibatch takes each kind at MAXN, and a round of two epochs each board with its own samples."""
-    experiment = experiment_of(job, WAYS[0], 1, 1)
+    experiment = build_experiment(job, RUN_VARIANTS[0], 1, 1)
     steps_s: dict[str, float] = {}
     rounds_s: list[float] = []
-    for board in boards(experiment):
-        seat = client.seat_of(experiment, board.index)
-        row = index_of(seat.surface.modes, top_mode(seat.surface))
+    for board in list_boards(experiment):
+        seat = emulated.load_client(experiment, board.index)
+        row = find_mode_index(seat.surface.modes, find_top_mode(seat.surface))
         assert row is not None
         step_s = float(seat.surface.step_s[row])
         steps_s.setdefault(board.entry.device, step_s)
@@ -210,7 +214,7 @@ def spread_of(job: Job) -> str:
     return f"a minibatch at MAXN: {kinds}; spread {spread:.1f}; {own}"
 
 
-def interval(values: Sequence[float]) -> tuple[float, float]:
+def compute_interval(values: Sequence[float]) -> tuple[float, float]:
     """Mean, and half of its 95 % interval by the t distribution; that is not a number for a single value."""
     from scipy import stats
 
@@ -219,36 +223,36 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
     return mean, half
 
 
-def told(values: Sequence[float | None], digits: int = 1) -> str:
+def format_mean_and_interval(values: Sequence[float | None], digits: int = 1) -> str:
     """Mean and interval of the values that there are."""
     known = [value for value in values if value is not None]
     if not known:
         return f"{'never':>17s}"
-    mean, half = interval(known)
+    mean, half = compute_interval(known)
     return f"{mean:8.{digits}f} ± {half:6.{digits}f}"
 
 
-def table(runs: Sequence[Run], job: Job) -> None:
+def print_table(runs: Sequence[AccuracyRun], job: AccuracyTask) -> None:
     """The ways of one task, then each against the one it is held against."""
-    print(f"\n{job.task}: until {job.target:.0%} accuracy\n  {spread_of(job)}")
+    print(f"\n{job.task}: until {job.target:.0%} accuracy\n  {describe_spread(job)}")
     print(f"  {'way':20s} {'reached':>8s}   {'seconds':>17s}   {'kJ, taking part':>17s}   {'kJ, fleet':>17s}   rounds")
-    for way in WAYS:
+    for way in RUN_VARIANTS:
         mine = [run for run in runs if run.way == way.name]
         done = [run for run in mine if run.seconds is not None]
         if mine:
-            columns = [told([r.seconds for r in done])]
+            columns = [format_mean_and_interval([r.seconds for r in done])]
             columns += [
-                told([(j or 0.0) / 1e3 for j in js], 2)
+                format_mean_and_interval([(j or 0.0) / 1e3 for j in js], 2)
                 for js in ([r.joules for r in done], [r.fleet_joules for r in done])
             ]
-            rounds = told([float(run.rounds) for run in done])
+            rounds = format_mean_and_interval([float(run.rounds) for run in done])
             print(f"  {way.name:20s} {len(done):3d} of {len(mine):1d}   {'   '.join(columns)}   {rounds}")
-    for way in WAYS:
+    for way in RUN_VARIANTS:
         if way.against is not None:
-            compare(runs, way)
+            print_comparison(runs, way)
 
 
-def compare(runs: Sequence[Run], way: Way) -> None:
+def print_comparison(runs: Sequence[AccuracyRun], way: RunVariant) -> None:
     """The ratio of a way to another one, seed by seed."""
     mine, other = ({r.seed: r for r in runs if r.way == name and r.seconds} for name in (way.name, way.against))
     both = sorted(mine.keys() & other.keys())
@@ -258,7 +262,10 @@ def compare(runs: Sequence[Run], way: Way) -> None:
             for field in ("seconds", "joules", "fleet_joules")
         )
         better = sum(t < 1.0 and j < 1.0 for t, j in zip(times, joules, strict=True))
-        figures = f"time {told(times, 2)}, joules {told(joules, 2)}, the fleet's {told(fleet, 2)}"
+        figures = (
+            f"time {format_mean_and_interval(times, 2)}, joules {format_mean_and_interval(joules, 2)}, the "
+            f"fleet's {format_mean_and_interval(fleet, 2)}"
+        )
         print(f"  {way.name} / {way.against}: {figures}; less of both in {better} of {len(both)} seeds")
 
 
@@ -267,21 +274,21 @@ def main(given: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first", type=int, default=1, help="the first seed")
-    parser.add_argument("--tasks", default=",".join(job.task for job in JOBS))
-    parser.add_argument("--ways", default=";".join(way.name for way in WAYS))
+    parser.add_argument("--tasks", default=",".join(job.task for job in ACCURACY_TASKS))
+    parser.add_argument("--ways", default=";".join(way.name for way in RUN_VARIANTS))
     parser.add_argument("--quick", action="store_true", help=f"one seed, {QUICK_ROUNDS} rounds: only that it works")
     parser.add_argument("--processes", type=int, default=2)
     asked = parser.parse_args(given)
-    jobs = [job for job in JOBS if job.task in asked.tasks.split(",")]
-    ways = [way for way in WAYS if way.name in asked.ways.split(";")]
+    jobs = [job for job in ACCURACY_TASKS if job.task in asked.tasks.split(",")]
+    ways = [way for way in RUN_VARIANTS if way.name in asked.ways.split(";")]
     if not jobs or not ways or asked.seeds < 1:
-        names = [[job.task for job in JOBS], [way.name for way in WAYS]]
+        names = [[job.task for job in ACCURACY_TASKS], [way.name for way in RUN_VARIANTS]]
         parser.error(f"nothing to play; tasks {', '.join(names[0])}; ways {'; '.join(names[1])}; at least one seed")
     seeds = range(asked.first, asked.first + (1 if asked.quick else asked.seeds))
-    runs: list[Run] = []
+    runs: list[AccuracyRun] = []
     with ProcessPoolExecutor(asked.processes) as pool:
         waiting = [
-            pool.submit(play, job, way, seed, QUICK_ROUNDS if asked.quick else job.rounds)
+            pool.submit(run_variant, job, way, seed, QUICK_ROUNDS if asked.quick else job.rounds)
             for seed in seeds
             for job in jobs
             for way in ways
@@ -290,7 +297,7 @@ def main(given: Sequence[str]) -> None:
             runs.append(done.result())
             print(runs[-1], file=sys.stderr, flush=True)
     for job in jobs:
-        table([run for run in runs if run.task == job.task], job)
+        print_table([run for run in runs if run.task == job.task], job)
 
 
 if __name__ == "__main__":

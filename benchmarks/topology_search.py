@@ -9,8 +9,8 @@ search  limits on memory over batch sizes: how many widths the search looks at, 
         widths finds, whether needs grow with width, and seconds
 zoo     which of torchvision's classifiers can be pruned, and the smallest share of the parameters; takes 20 minutes
 
-Predictions for a network that was measured were calibrated on it too; the figures of ``tables`` say how much the way of
-pruning matters, not how well an unknown network is predicted. Set OMP_NUM_THREADS=1.
+Predictions for a network that was measured were calibrated on it too; the figures of ``report_tables`` say how much
+the way of pruning matters, not how well an unknown network is predicted. Set OMP_NUM_THREADS=1.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from fedge.analysis.topology.network_variant import NetworkVariant
+from fedge.analysis.topology.pruning import MIN_CHANNEL_SHARE, PrunableNetwork, build_prunable
+from fedge.analysis.topology.variant_search import StepLimits, VariantSearch, list_channel_shares
+from fedge.costs.layers.network_cost import Convolution, LayerCost, NetworkCost
+from fedge.costs.layers.network_source import build_module
+from fedge.costs.memory.step_need import predict_step_need
 from fedge.devices import catalogue
 from fedge.errors import BadInput
-from fedge.layers.network import Convolution, LayerCost, NetworkCost
-from fedge.layers.source import module_of
-from fedge.memory.need import need
-from fedge.topology.pruning import LEAST_CHANNELS, Prunable, prunable
-from fedge.topology.search import Limits, Search, widths
-from fedge.topology.variant import Variant
 from fedge.types import DeviceSpec
 
 CONSOLE = Console(width=170)
@@ -52,7 +52,7 @@ COLUMNS = ("in_channels", "out_channels", "kernel", "padding", "stride", "groups
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredNetwork:
     """A network's table: convolutions by percent pruned, and (percent, batch size) -> seconds, megabytes."""
 
     levels: dict[int, tuple[Convolution, ...]]
@@ -61,7 +61,7 @@ class Measured:
 
 def main() -> None:
     """Print what was asked for; everything but the zoo by default."""
-    parts = {"tables": tables, "search": search, "zoo": zoo}
+    parts = {"tables": report_tables, "search": report_search, "zoo": report_zoo}
     parser = argparse.ArgumentParser()
     parser.add_argument("parts", nargs="*", metavar="part", help=f"{', '.join(parts)}; tables and search by default")
     asked = parser.parse_args()
@@ -72,15 +72,15 @@ def main() -> None:
         parts[name]()
 
 
-def made(model: str) -> Prunable:
-    module, shape = module_of(model)
-    return prunable(module, model, shape)
+def prepare_network(model: str) -> PrunableNetwork:
+    module, shape = build_module(model)
+    return build_prunable(module, model, shape)
 
 
 # Tables ---------------------------------------------------------------------------------------------------------------
 
 
-def tables() -> None:
+def report_tables() -> None:
     if not os.environ.get("FEDGE_PROFILES"):
         sys.exit("FEDGE_PROFILES: got nothing; the folder of measured tables")
     folder, device = Path(os.environ["FEDGE_PROFILES"]) / "perf4sight-tx2", catalogue.find("tx2")
@@ -91,43 +91,46 @@ def tables() -> None:
     for head in heads:
         table.add_column(head, justify="left" if head == "network" else "right")
     for name, model in NETWORKS.items():
-        table.add_row(name, *compared(measured(folder, name), made(model), device))
+        table.add_row(name, *compare_network(read_measured_network(folder, name), prepare_network(model), device))
     CONSOLE.print(table)
 
 
-def compared(table: Measured, network: Prunable, device: DeviceSpec) -> list[str]:
-    whole = weights(table.levels[0])
+def compare_network(table: MeasuredNetwork, network: PrunableNetwork, device: DeviceSpec) -> list[str]:
+    whole = count_weights(table.levels[0])
     work, activations, like_mb, like_s, seen_mb, seen_s = ([] for _ in range(6))
     levels = [level for level in table.levels if level]
     for level in levels:
         theirs = table.levels[level]
-        ours = nearest(network, weights(theirs) / whole)
-        work.append(arithmetic(ours.cost.convolutions) / arithmetic(theirs))
-        activations.append(written(ours.cost.convolutions) / written(theirs))
+        ours = find_nearest_variant(network, count_weights(theirs) / whole)
+        work.append(count_multiplications(ours.cost.convolutions) / count_multiplications(theirs))
+        activations.append(count_outputs(ours.cost.convolutions) / count_outputs(theirs))
         for (one, batch_size), (step_s, memory_mb) in table.steps.items():
             if one == level:
-                a, b = (need(only(one), device, batch_size) for one in (ours.cost.convolutions, theirs))
-                predicted = need(ours.cost, device, batch_size)
+                a, b = (
+                    predict_step_need(build_convolution_network(one), device, batch_size)
+                    for one in (ours.cost.convolutions, theirs)
+                )
+                predicted = predict_step_need(ours.cost, device, batch_size)
                 like_mb.append(a.memory_mb / b.memory_mb)
                 like_s.append(a.step_s / b.step_s)
                 seen_mb.append(predicted.memory_mb / memory_mb)
                 seen_s.append(predicted.step_s / step_s)
     figures = [f"{np.median(ratios):.3f}" for ratios in (work, activations, like_mb, like_s)]
-    errors = [f(ratios) for ratios in (seen_mb, seen_s) for f in (bias, mape)]
+    errors = [f(ratios) for ratios in (seen_mb, seen_s) for f in (format_bias, format_mape)]
     return [str(len(levels)), *figures, str(len(seen_mb)), *errors]
 
 
-def only(convolutions: tuple[Convolution, ...]) -> NetworkCost:
+def build_convolution_network(convolutions: tuple[Convolution, ...]) -> NetworkCost:
     """A network of these convolutions and nothing else."""
     layers = []
     for i, one in enumerate(convolutions):
         inputs, outputs = one.in_channels * one.input_size**2, one.out_channels * one.output_size**2
-        kernel = weights((one,))
+        kernel = count_weights((one,))
         layers.append(
             LayerCost(
                 name=f"conv{i}",
                 kind="conv",
-                flop=2 * arithmetic((one,)),
+                flop=2 * count_multiplications((one,)),
                 read_bytes=4 * inputs,
                 written_bytes=4 * outputs,
                 weight_bytes=4 * kernel,
@@ -139,15 +142,15 @@ def only(convolutions: tuple[Convolution, ...]) -> NetworkCost:
     return NetworkCost("convolutions", (3, 224, 224), tuple(layers), "geometry")
 
 
-def bias(ratios: list[float]) -> str:
+def format_bias(ratios: list[float]) -> str:
     return f"{100 * (np.median(ratios) - 1):+.1f}"
 
 
-def mape(ratios: list[float]) -> str:
+def format_mape(ratios: list[float]) -> str:
     return f"{100 * np.mean(np.abs(np.array(ratios) - 1)):.1f}"
 
 
-def measured(folder: Path, name: str) -> Measured:
+def read_measured_network(folder: Path, name: str) -> MeasuredNetwork:
     raw = json.loads((folder / f"{name}.layers.json").read_text(encoding="utf-8"))["levels"]
     levels = {
         int(level): tuple(Convolution(**dict(zip(COLUMNS, row, strict=True))) for row in rows)
@@ -159,64 +162,70 @@ def measured(folder: Path, name: str) -> Measured:
             if row["step_ms"] and row["memory_mb"]:
                 key = int(row["pruned_pct"]), int(row["batch_size"])
                 steps[key] = float(row["step_ms"]) / 1e3, float(row["memory_mb"])
-    return Measured(levels, steps)
+    return MeasuredNetwork(levels, steps)
 
 
-def nearest(network: Prunable, share: float) -> Variant:
+def find_nearest_variant(network: PrunableNetwork, share: float) -> NetworkVariant:
     """The variant whose convolutions keep this share of their parameters."""
-    low, high = LEAST_CHANNELS, 1.0
-    whole = weights(network.cost.convolutions)
+    low, high = MIN_CHANNEL_SHARE, 1.0
+    whole = count_weights(network.cost.convolutions)
     for _ in range(9):
         middle = (low + high) / 2
-        small = weights(network.by_channels(middle).cost.convolutions) / whole
+        small = count_weights(network.build_variant(middle).cost.convolutions) / whole
         low, high = (middle, high) if small <= share else (low, middle)
-    return network.by_channels(low)
+    return network.build_variant(low)
 
 
-def weights(convolutions: tuple[Convolution, ...]) -> float:
+def count_weights(convolutions: tuple[Convolution, ...]) -> float:
     return sum(c.out_channels * c.in_channels / c.groups * c.kernel**2 for c in convolutions)
 
 
-def arithmetic(convolutions: tuple[Convolution, ...]) -> float:
+def count_multiplications(convolutions: tuple[Convolution, ...]) -> float:
     return sum(c.out_channels * c.in_channels / c.groups * c.kernel**2 * c.output_size**2 for c in convolutions)
 
 
-def written(convolutions: tuple[Convolution, ...]) -> float:
+def count_outputs(convolutions: tuple[Convolution, ...]) -> float:
     return sum(c.out_channels * c.output_size**2 for c in convolutions)
 
 
 # Search ---------------------------------------------------------------------------------------------------------------
 
 
-def search() -> None:
-    device, shares = catalogue.find("tx2"), widths(LEAST_CHANNELS)
+def report_search() -> None:
+    device, shares = catalogue.find("tx2"), list_channel_shares(MIN_CHANNEL_SHARE)
     table = Table(title=f"Limits of 2,000 to 5,500 MB at batch 8, 32, 128: the search beside all {len(shares)} widths")
     heads = ("network", "not rising", "cases", "same as brute force", "most widths looked at", "prepare s", "search s")
     for head in heads:
         table.add_column(head, justify="left" if head == "network" else "right")
     for model in ("resnet18", "resnet50", "mobilenet_v2", "squeezenet1_0", "vit_b_32"):
         start_s = time.perf_counter()
-        network = made(model)
+        network = prepare_network(model)
         prepare_s = time.perf_counter() - start_s
         table.add_row(
-            model, *searched(network, device, shares), f"{prepare_s:.1f}", f"{one_search_s(model, device):.1f}"
+            model,
+            *summarize_search(network, device, shares),
+            f"{prepare_s:.1f}",
+            f"{measure_search_s(model, device):.1f}",
         )
     CONSOLE.print(table)
 
 
-def one_search_s(model: str, device: DeviceSpec) -> float:
+def measure_search_s(model: str, device: DeviceSpec) -> float:
     """Seconds of a search from nothing, the network being prepared."""
-    network = made(model)
+    network = prepare_network(model)
     start_s = time.perf_counter()
-    Search(widths(LEAST_CHANNELS), network.by_channels, lambda v, b: need(v.cost, device, b), Limits(3500.0)).largest(
-        32
-    )
+    VariantSearch(
+        list_channel_shares(MIN_CHANNEL_SHARE),
+        network.build_variant,
+        lambda v, b: predict_step_need(v.cost, device, b),
+        StepLimits(3500.0),
+    ).find_largest(32)
     return time.perf_counter() - start_s
 
 
-def searched(network: Prunable, device: DeviceSpec, shares: tuple[float, ...]) -> list[str]:
-    costs: dict[float, NetworkCost] = {share: network.by_channels(share).cost for share in shares}
-    needs = {b: [need(costs[share], device, b) for share in shares] for b in (8, 32, 128)}
+def summarize_search(network: PrunableNetwork, device: DeviceSpec, shares: tuple[float, ...]) -> list[str]:
+    costs: dict[float, NetworkCost] = {share: network.build_variant(share).cost for share in shares}
+    needs = {b: [predict_step_need(costs[share], device, b) for share in shares] for b in (8, 32, 128)}
     rises = [np.diff([one.memory_mb for one in row]) for row in needs.values()]
     falls = sum(int((steps < 0).sum()) for steps in rises)
     same, cases, most = 0, 0, 0
@@ -224,13 +233,13 @@ def searched(network: Prunable, device: DeviceSpec, shares: tuple[float, ...]) -
         for batch_size, row in needs.items():
             looked: set[float] = set()
 
-            def variant_at(share: float, looked: set[float] = looked) -> Variant:
+            def variant_at(share: float, looked: set[float] = looked) -> NetworkVariant:
                 looked.add(share)
-                return network.by_channels(share)
+                return network.build_variant(share)
 
-            found = Search(shares, variant_at, lambda v, b: need(v.cost, device, b), Limits(limit_mb)).largest(
-                batch_size
-            )
+            found = VariantSearch(
+                shares, variant_at, lambda v, b: predict_step_need(v.cost, device, b), StepLimits(limit_mb)
+            ).find_largest(batch_size)
             best = max(
                 (share for share, one in zip(shares, row, strict=True) if one.memory_mb <= limit_mb), default=None
             )
@@ -242,8 +251,8 @@ def searched(network: Prunable, device: DeviceSpec, shares: tuple[float, ...]) -
 # Zoo ------------------------------------------------------------------------------------------------------------------
 
 
-def zoo() -> None:
-    from fedge.worker.vision import models
+def report_zoo() -> None:
+    from fedge.worker.torchvision_shim import models
 
     table = Table(title="torchvision's classifiers")
     for head in ("network", "groups", "smallest share of the parameters, %", "not cut", "seconds"):
@@ -251,12 +260,12 @@ def zoo() -> None:
     for model in models.list_models(module=models):
         start_s = time.perf_counter()
         try:
-            network = made(model)
+            network = prepare_network(model)
         except BadInput as error:
             table.add_row(model, "none", "", error.got, "")
             continue
         reasons = Counter(one.reason for one in network.coupling.kept)
-        least = 100 * network.by_channels(LEAST_CHANNELS).parameter_share
+        least = 100 * network.build_variant(MIN_CHANNEL_SHARE).parameter_share
         told = "; ".join(f"{count} x {reason}" for reason, count in reasons.items())
         seconds = f"{time.perf_counter() - start_s:.1f}"
         table.add_row(model, str(len(network.coupling.groups)), f"{least:.1f}", told, seconds)

@@ -3,7 +3,8 @@
     python benchmarks/trace_cost.py [BOARDS] [--rounds 2] [--local-epochs 20]
 
 Plays the quickstart's task on BOARDS (1,000) boards of its four kinds and times, within the very run, what makes the
-traces on the boards (``trace_of_round``), what books them on the server (``told_of``) and what appends their rows to
+traces on the boards (``build_emulated_trace``), what books them on the server (``told_of``) and what appends their
+rows to
 the store. Printed: a round's wall time, each share of it, the stretches and the JSON bytes of an answer's trace. The
 goal is 3 % for making and booking, and 100 KB. The first round, which fills caches, is not counted.
 """
@@ -19,21 +20,21 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import server.coordinator
-from experiments.schema import load_experiment
-from fedge.experiment import boards
-from fedge.fleetsim import client
-from fedge.telemetry.rows import Traced
+import server.rounds.coordinator
+from experiments.spec.experiment_loader import load_experiment
+from fedge.client import emulated
+from fedge.experiment import list_boards
 from fedge.telemetry.store import Row, RunTables
+from fedge.telemetry.store_records import RoundTrace
 from fedge.wire import to_json
-from server.port import LocalPort, Question, Reply
-from server.runs import coordinator_of
+from server.run import build_coordinator
+from server.transport.client_port import IncomingReply, LocalPort, OutgoingRequest
 
 ROOT = Path(__file__).resolve().parents[1]
 QUICKSTART = ROOT / "experiments/configs/quickstart.yaml"
 
 
-class Timed:
+class FunctionTimer:
     """Seconds that some functions took since the last round's end, by name."""
 
     def __init__(self) -> None:
@@ -41,7 +42,7 @@ class Timed:
         self.rounds: list[dict[str, float]] = []
         self._began_s = time.perf_counter()
 
-    def of(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def wrap(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*args: Any) -> Any:
             began_s = time.perf_counter()
             try:
@@ -51,22 +52,22 @@ class Timed:
 
         return timed
 
-    def round_over(self, number: int) -> None:
+    def end_round(self, number: int) -> None:
         self.rounds.append(self.seconds | {"round": time.perf_counter() - self._began_s})
         self.seconds, self._began_s = {}, time.perf_counter()
 
 
-class Apart:
+class SeparateTraceTables:
     """A run's tables that take the traces apart from the other rows, so that their time is told apart."""
 
-    def __init__(self, folder: Path, timed: Timed) -> None:
+    def __init__(self, folder: Path, timed: FunctionTimer) -> None:
         self._tables = RunTables(folder)
-        self._append = timed.of("store", self._tables.append)
+        self._append = timed.wrap("store", self._tables.append)
 
     def append(self, rows: Iterable[Row]) -> None:
         kept = list(rows)
-        self._tables.append(row for row in kept if not isinstance(row, Traced))
-        if traces := [row for row in kept if isinstance(row, Traced)]:
+        self._tables.append(row for row in kept if not isinstance(row, RoundTrace))
+        if traces := [row for row in kept if isinstance(row, RoundTrace)]:
             self._append(traces)
 
 
@@ -81,24 +82,24 @@ def main(count: int, rounds: int, epochs: float) -> None:
         "data.partition=iid",
     ]
     experiment = load_experiment(QUICKSTART, wanted)
-    timed, traces = Timed(), list[tuple[int, int]]()
+    timed, traces = FunctionTimer(), list[tuple[int, int]]()
 
-    def respond(index: int, question: Question) -> Reply:
-        answer, trained = client.answer(experiment, index, question.ask, question.arrays)
+    def respond(index: int, question: OutgoingRequest) -> IncomingReply:
+        answer, trained = emulated.answer_request(experiment, index, question.ask, question.arrays)
         if index % 50 == 0 and len(answer.trace):
             traces.append((len(answer.trace), len(to_json(answer.trace))))
-        return Reply(answer, trained)
+        return IncomingReply(answer, trained)
 
-    client.trace_of_round = timed.of("make", client.trace_of_round)  # type: ignore[attr-defined]
-    server.coordinator.told_of = timed.of("book", server.coordinator.told_of)  # type: ignore[attr-defined]
-    port = LocalPort({b.name: lambda question, i=b.index: respond(i, question) for b in boards(experiment)})
+    emulated.build_emulated_trace = timed.wrap("make", emulated.build_emulated_trace)  # type: ignore[attr-defined]
+    server.coordinator.book_traces = timed.wrap("book", server.coordinator.book_traces)  # type: ignore[attr-defined]
+    port = LocalPort({b.name: lambda question, i=b.index: respond(i, question) for b in list_boards(experiment)})
     with tempfile.TemporaryDirectory() as folder:
-        tables = Apart(Path(folder), timed)
-        coordinator_of(experiment, port, tables, Path(folder) / "checkpoints", timed.round_over).run()
-    told(timed.rounds[1:], traces)
+        tables = SeparateTraceTables(Path(folder), timed)
+        build_coordinator(experiment, port, tables, Path(folder) / "checkpoints", timed.end_round).run()
+    print_report(timed.rounds[1:], traces)
 
 
-def told(rounds: list[dict[str, float]], traces: list[tuple[int, int]]) -> None:
+def print_report(rounds: list[dict[str, float]], traces: list[tuple[int, int]]) -> None:
     whole_s = statistics.median(each["round"] for each in rounds)
     print(f"round: {whole_s:.2f} s")
     for name in ("make", "book", "store"):

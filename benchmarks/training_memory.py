@@ -25,12 +25,20 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from fedge.costs.layers.known_networks import find_known_network
+from fedge.costs.memory.memory_study import (
+    TARGETS,
+    TRAIN_LEVELS,
+    MeasuredSteps,
+    TargetName,
+    evaluate_methods,
+    gather_steps,
+    predict_fedge,
+)
+from fedge.costs.memory.step_need import predict_step_need
+from fedge.costs.memory.step_table import StepTable, read_step_tables
 from fedge.devices.catalogue import find
-from fedge.layers.known import known_network
-from fedge.memory.need import need
-from fedge.memory.study import TARGETS, TRAIN_LEVELS, Steps, TargetName, evaluate, fedge, gather
-from fedge.memory.table import StepTable, read_tables
-from fedge.profiles.table import read_table
+from fedge.devices.tables.mode_table import read_mode_table
 
 CONSOLE = Console(width=120, highlight=False)
 SEEDS = 5
@@ -47,7 +55,14 @@ POWER_TABLES = (
 
 def main() -> None:
     """Print what was asked for; everything by default."""
-    parts = {"accuracy": accuracy, "floor": floor, "levels": levels, "pairs": pairs, "boards": boards, "speed": speed}
+    parts = {
+        "accuracy": report_accuracy,
+        "floor": report_error_floor,
+        "levels": report_levels,
+        "pairs": report_pairs,
+        "boards": report_boards,
+        "speed": report_speed,
+    }
     parser = argparse.ArgumentParser()
     parser.add_argument("parts", nargs="*", metavar="part", help=f"{', '.join(parts)}; all of them by default")
     asked = parser.parse_args()
@@ -59,25 +74,25 @@ def main() -> None:
         parts[name]()
 
 
-def profiles() -> Path:
+def profiles_folder() -> Path:
     return Path(os.environ["FEDGE_PROFILES"])
 
 
-def tables() -> tuple[StepTable, ...]:
-    return read_tables(profiles() / "perf4sight-tx2")
+def load_step_tables() -> tuple[StepTable, ...]:
+    return read_step_tables(profiles_folder() / "perf4sight-tx2")
 
 
-def accuracy() -> None:
+def report_accuracy() -> None:
     """Both methods, both splits, memory / latency."""
-    runs = [evaluate(tables(), ["perf4sight"], left_out=True, seed=seed) for seed in range(SEEDS)]
-    runs += [evaluate(tables(), ["fedge"], left_out=True)]
+    runs = [evaluate_methods(load_step_tables(), ["perf4sight"], left_out=True, seed=seed) for seed in range(SEEDS)]
+    runs += [evaluate_methods(load_step_tables(), ["fedge"], left_out=True)]
     for split in ("within", "left-out"):
         shown = Table(title=f"{split}: memory / latency, %")
         shown.add_column("network")
         means: dict[str, list[list[float]]] = {"perf4sight": [], "fedge": []}
         for method in means:
             shown.add_column(method, justify="right")
-        for table in tables():
+        for table in load_step_tables():
             cells = []
             for method, found in means.items():
                 errors = [
@@ -92,108 +107,112 @@ def accuracy() -> None:
         CONSOLE.print(shown)
 
 
-def floor() -> None:
+def report_error_floor() -> None:
     """Within a network, with and without each judged level's own median offset."""
     shown = Table(title="within, ours: error, and without every level's own offset, %")
     for heading in ("network", *TARGETS):
         shown.add_column(heading)
-    for table in tables():
+    for table in load_step_tables():
         cells = []
         for target in TARGETS:
-            judge, off = _judged(table.network, target)
+            judge, off = _predict_left_out(table.network, target)
             own = np.array([np.median(off[judge.level == level]) for level in judge.level])
-            cells.append(f"{_mape(off):.1f} -> {_mape(off - own):.1f}")
+            cells.append(f"{_compute_mape(off):.1f} -> {_compute_mape(off - own):.1f}")
         shown.add_row(table.network, *cells)
     CONSOLE.print(shown)
 
 
-def levels() -> None:
+def report_levels() -> None:
     """Latency within a network, measured by predicted: worst level, between neighbouring batch sizes, worst step."""
     shown = Table(title="within, ours, latency: measured by predicted")
     for heading in ("network", "worst level: median", "from one batch size to the next", "worst step"):
         shown.add_column(heading, justify="left" if heading == "network" else "right")
-    for table in tables():
-        judge, off = _judged(table.network, "latency")
+    for table in load_step_tables():
+        judge, off = _predict_left_out(table.network, "latency")
         medians = {level: float(np.median(off[judge.level == level])) for level in np.unique(judge.level)}
         worst = max(medians, key=lambda level: abs(medians[level]))
-        steps = np.concatenate([_changes(judge.batch[here], off[here]) for here in map(judge.level.__eq__, medians)])
+        steps = np.concatenate(
+            [_neighbour_differences(judge.batch[here], off[here]) for here in map(judge.level.__eq__, medians)]
+        )
         cells = (f"{worst:g} %: x {np.exp(-medians[worst]):.2f}", f"{100 * np.median(np.abs(steps)):.1f} % (median)")
         shown.add_row(table.network, *cells, f"x {np.exp(-off.min()):.1f}")
     CONSOLE.print(shown)
 
 
-def _changes(batch: np.ndarray, off: np.ndarray) -> np.ndarray:
+def _neighbour_differences(batch: np.ndarray, off: np.ndarray) -> np.ndarray:
     """Differences between a level's neighbouring batch sizes."""
     return np.diff(off[np.argsort(batch)])
 
 
-def _judged(network: str, target: TargetName) -> tuple[Steps, np.ndarray]:
+def _predict_left_out(network: str, target: TargetName) -> tuple[MeasuredSteps, np.ndarray]:
     """The steps of the judged levels, and log predicted by measured."""
-    steps = gather(tables())
+    steps = gather_steps(load_step_tables())
     there = steps[np.isfinite(steps.measured[target])]
     trained = np.isin(there.level, TRAIN_LEVELS)
     judge = there[(there.network == network) & ~trained]
-    off: np.ndarray = np.log(fedge(there[trained], judge, target, "within", 0) / judge.measured[target])
+    off: np.ndarray = np.log(predict_fedge(there[trained], judge, target, "within", 0) / judge.measured[target])
     return judge, off
 
 
-def pairs() -> None:
+def report_pairs() -> None:
     """Learnt from two networks, judged on each of the other two."""
     shown = Table(title="two networks left out, ours, %: each of the pair")
     for heading in ("pair", *TARGETS):
         shown.add_column(heading)
-    steps = gather(tables())
-    for pair in itertools.combinations([table.network for table in tables()], 2):
+    steps = gather_steps(load_step_tables())
+    for pair in itertools.combinations([table.network for table in load_step_tables()], 2):
         cells = []
         for target in TARGETS:
             there = steps[np.isfinite(steps.measured[target])]
             learn = there[~np.isin(there.network, pair)]
-            cells.append(" / ".join(f"{_error(learn, there[there.network == name], target):.1f}" for name in pair))
+            cells.append(
+                " / ".join(f"{_compute_error(learn, there[there.network == name], target):.1f}" for name in pair)
+            )
         shown.add_row(", ".join(pair), *cells)
     CONSOLE.print(shown)
 
 
-def _error(learn: Steps, judge: Steps, target: str) -> float:
-    predicted = fedge(learn, judge, target, "left-out", 0)  # type: ignore[arg-type]
-    return _mape(np.log(predicted / judge.measured[target]))  # type: ignore[index]
+def _compute_error(learn: MeasuredSteps, judge: MeasuredSteps, target: str) -> float:
+    predicted = predict_fedge(learn, judge, target, "left-out", 0)  # type: ignore[arg-type]
+    return _compute_mape(np.log(predicted / judge.measured[target]))  # type: ignore[index]
 
 
-def _mape(off: np.ndarray) -> float:
+def _compute_mape(off: np.ndarray) -> float:
     return 100.0 * float(np.mean(np.abs(np.exp(off) - 1.0)))
 
 
-def boards() -> None:
+def report_boards() -> None:
     """Seconds of a step at the top mode: what the shipped coefficients say, and what the table says."""
     shown = Table(title="shipped coefficients at the top mode")
     for heading in ("table", "batch", "measured s", "predicted s", "ratio", "spread", "label"):
         shown.add_column(heading, justify="left" if heading == "table" else "right")
     for path in POWER_TABLES:
-        table = read_table(profiles() / f"{path}.csv")
-        network = known_network(table.workload)
+        table = read_mode_table(profiles_folder() / f"{path}.csv")
+        network = find_known_network(table.workload)
         if network is None:
             continue
-        found = need(network, find(table.device), table.batch_size)
+        found = predict_step_need(network, find(table.device), table.batch_size)
         measured_s = float(table.step_s[int(np.lexsort(table.modes.knobs.T[::-1])[-1])])
         figures = (f"{measured_s:.3f}", f"{found.step_s:.3f}", f"{found.step_s / measured_s:.2f}")
         shown.add_row(path, str(table.batch_size), *figures, f"{found.step_sd_log:.2f}", found.label)
     CONSOLE.print(shown)
 
 
-def speed() -> None:
+def report_speed() -> None:
     """Processor milliseconds of a prediction, seconds of the study."""
-    network, device = known_network("resnet50-imagenet"), find("tx2")
+    network, device = find_known_network("resnet50-imagenet"), find("tx2")
     assert network is not None
     began = time.process_time()
-    need(network, device, 1)
+    predict_step_need(network, device, 1)
     first = time.process_time() - began
     began = time.process_time()
     for batch in range(1, 201):
-        need(network, device, batch)
+        predict_step_need(network, device, batch)
     each = (time.process_time() - began) / 200
     CONSOLE.print(f"a prediction: {1e3 * first:.1f} ms the first time, then {1e3 * each:.2f} ms")
     for method in ("perf4sight", "fedge"):
         began = time.process_time()
-        evaluate(tables(), [method], left_out=True)
+        evaluate_methods(load_step_tables(), [method], left_out=True)
         CONSOLE.print(f"the study with {method}: {time.process_time() - began:.1f} s")
 
 

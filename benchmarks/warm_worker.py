@@ -25,7 +25,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedge.worker.client import Client, WorkerError
+from fedge.worker.worker_client import WorkerClient, WorkerError
 
 ROOT = Path(__file__).resolve().parents[1]
 GOAL_S = 0.050
@@ -34,7 +34,7 @@ TASKS = {
     "digits-cnn": {"samples": 1000, "channels": 1, "side": 8, "classes": 10},
     "cifar10-resnet18": {"samples": 1000, "channels": 3, "side": 32, "classes": 10},
 }
-COLD = """
+COLD_SCRIPT = """
 import sys
 sys.path.insert(0, {root!r})
 from fedge.worker import sources, tasks, trainer
@@ -58,7 +58,7 @@ training.advance(1, stop)
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class StartTimes:
     """Seconds to the first minibatch's start; medians."""
 
     task: str
@@ -76,7 +76,7 @@ def main() -> int:
     parser.add_argument("--cold", type=int, default=3)
     parser.add_argument("--python", default=sys.executable)
     asked = parser.parse_args()
-    rows = [measured(task, asked.python, asked.repeats, asked.cold) for task in TASKS]
+    rows = [measure_task(task, asked.python, asked.repeats, asked.cold) for task in TASKS]
     print(f"{'task':18s} {'model':>8s} {'warm':>9s} {'worst':>9s} {'client':>9s} {'cold':>9s} {'cold/client':>12s}")
     for row in rows:
         print(
@@ -88,11 +88,11 @@ def main() -> int:
     return 1 if missed else 0
 
 
-def measured(task: str, python: str, repeats: int, cold: int) -> Figures:
+def measure_task(task: str, python: str, repeats: int, cold: int) -> StartTimes:
     """One task's figures."""
-    with tempfile.TemporaryDirectory() as folder, worker(Path(folder), python) as client:
+    with tempfile.TemporaryDirectory() as folder, start_worker(Path(folder), python) as client:
         client.load({"builtin": task}, {"synthetic": TASKS[task]}, "cpu")
-        begin = {"seed": 0, "options": options()}
+        begin = {"seed": 0, "options": build_train_options()}
         _, arrays = client.train(begin, steps=1, finish=True)  # without arrays: the task's own
         client.train(begin, arrays, steps=1, finish=True)  # the first; what is measured is the second and later ones
         warm, outside = [], []
@@ -105,19 +105,21 @@ def measured(task: str, python: str, repeats: int, cold: int) -> Figures:
             client.train(finish=True)  # as a round does before the next one begins
         model = Path(folder) / "model.npz"
         np.savez(model, **arrays)
-        colds = [cold_s(task, python, model) for _ in range(cold)]
+        colds = [measure_cold_start_s(task, python, model) for _ in range(cold)]
     size_mb = sum(array.nbytes for array in arrays.values()) / 1e6
     middle = statistics.median
-    return Figures(task, size_mb, middle(warm), max(warm), middle(outside), middle(colds))
+    return StartTimes(task, size_mb, middle(warm), max(warm), middle(outside), middle(colds))
 
 
-def options() -> dict[str, float]:
+def build_train_options() -> dict[str, float]:
     return {"steps": 1, "batch_size": BATCH, "learning_rate": 0.01}
 
 
-def cold_s(task: str, python: str, model: Path) -> float:
+def measure_cold_start_s(task: str, python: str, model: Path) -> float:
     """A fresh process, from before it starts until it says that its first minibatch begins."""
-    program = COLD.format(root=str(ROOT), sizes=TASKS[task], task=task, model=str(model), options=options())
+    program = COLD_SCRIPT.format(
+        root=str(ROOT), sizes=TASKS[task], task=task, model=str(model), options=build_train_options()
+    )
     begun_s = time.perf_counter()
     with subprocess.Popen([python, "-c", program], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -127,15 +129,15 @@ def cold_s(task: str, python: str, model: Path) -> float:
 
 
 @contextmanager
-def worker(folder: Path, python: str) -> Iterator[Client]:
+def start_worker(folder: Path, python: str) -> Iterator[WorkerClient]:
     """A worker of its own, ended afterwards."""
     path = str(folder / "worker.sock")
     command = [python, "-m", "fedge.worker", "--socket", path, "--device", "cpu"]
     process = subprocess.Popen(command, cwd=ROOT)
     try:
-        client = Client(path)
+        client = WorkerClient(path)
         ends_s = time.monotonic() + 60.0
-        while not ready(client):
+        while not is_ready(client):
             if process.poll() is not None or time.monotonic() > ends_s:
                 sys.exit(f"the worker under {python} does not start")
             time.sleep(0.05)
@@ -146,7 +148,7 @@ def worker(folder: Path, python: str) -> Iterator[Client]:
         process.wait()
 
 
-def ready(client: Client) -> bool:
+def is_ready(client: WorkerClient) -> bool:
     """Whether the worker answers and has torch."""
     try:
         return client.status()["torch"] is not None

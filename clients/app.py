@@ -8,36 +8,36 @@ from pathlib import Path
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
+from fedge.client import emulated as fleetsim
 from fedge.experiment import Experiment
-from fedge.fleetsim import client as fleetsim
 from fedge.types import NamedArrays, TrainResult
-from fedge.wire import Answer, Ask, from_json, to_json
+from fedge.wire import ReplyMessage, RequestMessage, from_json, to_json
 
-EMULATED = "partition-id"
+PARTITION_KEY = "partition-id"
 """Flower's simulation tells every node its place; a real board's node has none."""
 
 app = ClientApp()
 
 
 @app.query()
-def offer(message: Message, context: Context) -> Message:
+def query_front(message: Message, context: Context) -> Message:
     """The board's front, before any round."""
-    return _reply(message, context)
+    return _build_reply(message, context)
 
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """One round of training."""
-    return _reply(message, context)
+    return _build_reply(message, context)
 
 
-def _reply(message: Message, context: Context) -> Message:
+def _build_reply(message: Message, context: Context) -> Message:
     experiment = Experiment.model_validate_json(str(context.run_config["experiment"]))
-    ask = from_json(Ask, str(message.content.config_records["fedge"]["ask"]))
+    ask = from_json(RequestMessage, str(message.content.config_records["fedge"]["ask"]))
     records = message.content.array_records
     arrays = {name: array.numpy() for name, array in records["arrays"].items()} if "arrays" in records else None
     folder = str(context.run_config.get("folder", ""))
-    answer, trained = _answer(experiment, context.node_config, ask, arrays, Path(folder) if folder else None)
+    answer, trained = _compute_answer(experiment, context.node_config, ask, arrays, Path(folder) if folder else None)
     content = RecordDict({"fedge": ConfigRecord({"answer": to_json(answer)})})
     if trained is not None and not answer.cut:
         content["arrays"] = ArrayRecord({name: Array(value) for name, value in trained.arrays.items()})
@@ -45,13 +45,19 @@ def _reply(message: Message, context: Context) -> Message:
     return Message(content=content, reply_to=message)
 
 
-def _answer(
-    experiment: Experiment, node: Mapping[str, object], ask: Ask, arrays: NamedArrays | None, folder: Path | None = None
-) -> tuple[Answer, TrainResult | None]:
+def _compute_answer(
+    experiment: Experiment,
+    node: Mapping[str, object],
+    ask: RequestMessage,
+    arrays: NamedArrays | None,
+    folder: Path | None = None,
+) -> tuple[ReplyMessage, TrainResult | None]:
     """Of the emulated board of this place in the fleet, in the run's folder, or, on a real board, of that itself."""
-    if EMULATED in node:
-        return fleetsim.answer(experiment, int(str(node[EMULATED])), ask, arrays, folder)
-    from fedge.node import client as on_board
-    from fedge.node.settings import SETTINGS, read_settings
+    if PARTITION_KEY in node:
+        return fleetsim.answer_request(experiment, int(str(node[PARTITION_KEY])), ask, arrays, folder)
+    from fedge.client import real as on_board
+    from fedge.devices.node_settings import SETTINGS_PATH, read_settings
 
-    return on_board.answer(experiment, read_settings(Path(str(node.get("settings", SETTINGS)))), ask, arrays)
+    return on_board.answer_request(
+        experiment, read_settings(Path(str(node.get("settings", SETTINGS_PATH)))), ask, arrays
+    )

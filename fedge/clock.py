@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 
-class VirtualClock:
+class SimulatedClock:
     """A clock that moves only when told to."""
 
     def __init__(self, start_s: float = 0.0) -> None:

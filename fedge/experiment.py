@@ -9,11 +9,11 @@ from pydantic import BaseModel, ConfigDict, Field
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-class _Record(BaseModel):
+class _SpecModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
 
 
-class LinkSpec(_Record):
+class LinkSpec(_SpecModel):
     """A board's network: rates in Mbit/s, one-way latency, and the radio's power above idle while it transfers."""
 
     down_mbps: Positive = 50.0
@@ -22,7 +22,7 @@ class LinkSpec(_Record):
     radio_w: Annotated[float, Field(ge=0)] = 0.8
 
 
-class AvailabilitySpec(_Record):
+class AvailabilitySpec(_SpecModel):
     """When an emulated board can take part: on and off in turn, or the intervals of a file; always by default.
 
     On and off last ``on_s`` and ``off_s`` on average (exponentially distributed, from the seed). ``trace`` is a CSV
@@ -34,7 +34,7 @@ class AvailabilitySpec(_Record):
     trace: str | None = None
 
 
-class BatterySpec(_Record):
+class BatterySpec(_SpecModel):
     """An emulated board's battery: its capacity, the share it starts with, what charges it, and when it is spared."""
 
     capacity_wh: Positive
@@ -44,7 +44,7 @@ class BatterySpec(_Record):
     """Below this share the board takes part in no round."""
 
 
-class ServingSpec(_Record):
+class ServingSpec(_SpecModel):
     """A standing inference service on a board, which goes on while the board trains and while it waits.
 
     ``cost`` prices a batch (an inference cost's name). Requests come ``rate_hz`` times a second and are to be answered
@@ -60,7 +60,7 @@ class ServingSpec(_Record):
     """Real boards only: what the worker infers, one of its built-in tasks; None: the network that it trains."""
 
 
-class LoaderSpec(_Record):
+class LoaderSpec(_SpecModel):
     """How samples come to an emulated board's training: so many loader processes, from such a storage.
 
     Where they are not fast enough training waits for them. Samples are JPEGs of ``image_mpixel`` megapixels.
@@ -78,7 +78,7 @@ class LoaderSpec(_Record):
     """A file's mean size; None: what JPEG makes of the image."""
 
 
-class FleetEntry(_Record):
+class FleetEntry(_SpecModel):
     """``count`` alike boards; named ``<name or device>-1`` ... in the run."""
 
     device: str
@@ -102,7 +102,7 @@ class FleetEntry(_Record):
     """What training may use of their memory; None: what the catalogue says they have, less the system's share."""
 
 
-class MemorySpec(_Record):
+class MemorySpec(_SpecModel):
     """How a board that has too little memory for the workload's minibatches trains nevertheless.
 
     With ``guard`` it lowers the batch size, the width of its network, or both, until what is predicted, plus ``margin``
@@ -113,16 +113,16 @@ class MemorySpec(_Record):
     margin: Annotated[float, Field(ge=0, le=1)] = 0.05
     min_batch: Annotated[int, Field(ge=1)] = 1
     widths: Annotated[tuple[Annotated[float, Field(gt=0, le=1)], ...], Field(min_length=1)] | None = None
-    """The parts of every layer's channels that a board may keep. None: ``WIDTHS`` where the task's network can be
-    narrowed and the strategy averages, 1 elsewhere."""
+    """The parts of every layer's channels that a board may keep. None: ``DEFAULT_WIDTHS`` where the task's network can
+    be narrowed and the strategy averages, 1 elsewhere."""
     lower: Literal["batch-first", "width-first"] = "batch-first"
 
 
-WIDTHS = (1.0, 0.75, 0.5, 0.25)
+DEFAULT_WIDTHS = (1.0, 0.75, 0.5, 0.25)
 """The widths among which a board chooses where the experiment names none."""
 
 
-class NetworkSpec(_Record):
+class NetworkSpec(_SpecModel):
     """A network that no board has a table of: its minibatches are priced by its layers, and labelled estimated.
 
     ``model`` is a MODEL as in ``fedge layers``, ``input`` one sample's shape where it has another than its own.
@@ -139,7 +139,7 @@ class NetworkSpec(_Record):
     """What was counted, one line per layer: the launcher fills it in."""
 
 
-class WorkloadSpec(_Record):
+class WorkloadSpec(_SpecModel):
     """What is learnt (``task``) and what a minibatch of it costs on a board (``cost``, a cost profile's name).
 
     With ``network`` there is no such profile, and ``cost`` is but a name: the network's own by default.
@@ -155,7 +155,7 @@ class WorkloadSpec(_Record):
     network: NetworkSpec | None = None
 
 
-class DataSpec(_Record):
+class DataSpec(_SpecModel):
     """How the training samples are split over the boards."""
 
     partition: Literal["iid", "dirichlet", "shards"] = "dirichlet"
@@ -165,7 +165,7 @@ class DataSpec(_Record):
     download: bool = True
 
 
-class PolicySpec(_Record):
+class PolicySpec(_SpecModel):
     """A policy's name (``preset:NAME`` and ``module:function`` too) and its own numbers."""
 
     name: str = "balanced"
@@ -187,7 +187,7 @@ class PolicySpec(_Record):
         return {k: v for k, v in self.model_dump(exclude={"name"}).items() if v is not None}
 
 
-class ExplorationSpec(_Record):
+class ExplorationSpec(_SpecModel):
     """How a board learns while it trains: a few minibatches of a round in modes that may turn out to be better.
 
     Only where there is a deadline to keep: the rest of the round must still fit in it at full speed.
@@ -209,7 +209,7 @@ class ExplorationSpec(_Record):
     of which other boards of its kind told it enough; null for no limit, and unknown modes are worked in untried."""
 
 
-class StrategySpec(_Record):
+class StrategySpec(_SpecModel):
     """A class of ``flwr.serverapp.strategy`` (or ``module:Class``) and its keyword arguments."""
 
     name: str = "FedAvg"
@@ -218,7 +218,7 @@ class StrategySpec(_Record):
     """The strategy inside a wrapper such as ``DifferentialPrivacyServerSideFixedClipping``."""
 
 
-class SelectionSpec(_Record):
+class SelectionSpec(_SpecModel):
     """Who takes part in a round: a selector's name (or ``module:function``), how many, and its own numbers."""
 
     name: str = "all"
@@ -229,7 +229,7 @@ class SelectionSpec(_Record):
     options: dict[str, float] = Field(default_factory=dict)
 
 
-class LateSpec(_Record):
+class LateReplySpec(_SpecModel):
     """What happens to a board that is not done by ``deadline * (1 + grace)`` on the fleet's clock.
 
     ``accept``: the round waits for it. ``drop``: its reply is thrown away. ``discount``: its reply joins a later round,
@@ -242,7 +242,7 @@ class LateSpec(_Record):
     staleness_exponent: Annotated[float, Field(ge=0)] = 0.5
 
 
-class SuperlinkSpec(_Record):
+class SuperlinkSpec(_SpecModel):
     """The SuperLink of a fleet of real boards: where it listens, who vouches for it, how long boards may take."""
 
     address: str = "127.0.0.1:8000"
@@ -252,14 +252,14 @@ class SuperlinkSpec(_Record):
     """How long the server waits for the whole fleet before the first round; then it goes on with those that came."""
 
 
-class ExporterSpec(_Record):
+class ExporterSpec(_SpecModel):
     """Where a run's rows go besides its store: an exporter's name (or ``module:Class``) and its own options."""
 
     name: str
     options: dict[str, float | int | str | bool] = Field(default_factory=dict)
 
 
-class Experiment(_Record):
+class Experiment(_SpecModel):
     """One experiment, fully resolved; the same seed gives the same rows on every backend."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "experiment"
@@ -278,7 +278,7 @@ class Experiment(_Record):
     exploration: ExplorationSpec = ExplorationSpec()
     selection: SelectionSpec = SelectionSpec()
     strategy: StrategySpec = StrategySpec()
-    late: LateSpec = LateSpec()
+    late: LateReplySpec = LateReplySpec()
     reply_timeout_s: Positive = 600.0
     """Real seconds that the server waits for a round's replies before it counts the missing ones as failed."""
     exporters: tuple[ExporterSpec, ...] = ()
@@ -286,7 +286,7 @@ class Experiment(_Record):
     """Paths of the user's own Python modules that ``module:name`` entries refer to."""
 
 
-class Board(_Record):
+class FleetBoard(_SpecModel):
     """One board of the fleet: its own name, its place in the fleet and its entry."""
 
     name: str
@@ -294,9 +294,9 @@ class Board(_Record):
     entry: FleetEntry
 
 
-def boards(experiment: Experiment) -> tuple[Board, ...]:
+def list_boards(experiment: Experiment) -> tuple[FleetBoard, ...]:
     """Every board, in the order of the YAML; a board's place is also its data partition."""
     named = [
         (f"{entry.name or entry.device}-{i}", entry) for entry in experiment.fleet for i in range(1, entry.count + 1)
     ]
-    return tuple(Board(name=name, index=index, entry=entry) for index, (name, entry) in enumerate(named))
+    return tuple(FleetBoard(name=name, index=index, entry=entry) for index, (name, entry) in enumerate(named))

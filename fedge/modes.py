@@ -8,11 +8,11 @@ import numpy as np
 
 from fedge.types import DeviceSpec, Modes, PowerMode
 
-SAME_MHZ = 1e-6
+CLOCK_TOLERANCE_MHZ = 1e-6
 """Two clocks closer than this are the same table entry."""
 
 
-def grid(
+def build_grid(
     spec: DeviceSpec,
     cores: Sequence[int] | None = None,
     cpu_mhz: Sequence[float] | None = None,
@@ -21,7 +21,7 @@ def grid(
 ) -> Modes:
     """Every combination of the knobs, float64 (n, 4), memory varying fastest; a knob not given takes the board's table.
 
-    Values are taken as they are; see ``nearest`` to bring them onto the board's tables.
+    Values are taken as they are; see ``snap_to_spec`` to bring them onto the board's tables.
     """
     knobs = (
         spec.cores if cores is None else cores,
@@ -33,28 +33,28 @@ def grid(
     return Modes(np.stack([axis.ravel() for axis in axes], axis=1))
 
 
-def modes_of(modes: Iterable[PowerMode]) -> Modes:
+def stack_modes(modes: Iterable[PowerMode]) -> Modes:
     """The table of these modes, in their order."""
     rows = [(mode.cores, mode.cpu_mhz, mode.gpu_mhz, mode.mem_mhz) for mode in modes]
     return Modes(np.array(rows, dtype=np.float64).reshape(-1, 4))
 
 
-def nearest(spec: DeviceSpec, mode: PowerMode) -> PowerMode:
+def snap_to_spec(spec: DeviceSpec, mode: PowerMode) -> PowerMode:
     """The board's mode under these caps: per knob the highest table value <= the cap, else the lowest value."""
     return PowerMode(
-        int(_under(spec.cores, mode.cores)),
-        _under(spec.cpu_mhz, mode.cpu_mhz),
-        _under(spec.gpu_mhz, mode.gpu_mhz),
-        _under(spec.mem_mhz, mode.mem_mhz),
+        int(_round_down(spec.cores, mode.cores)),
+        _round_down(spec.cpu_mhz, mode.cpu_mhz),
+        _round_down(spec.gpu_mhz, mode.gpu_mhz),
+        _round_down(spec.mem_mhz, mode.mem_mhz),
     )
 
 
-def index_of(modes: Modes, mode: PowerMode) -> int | None:
+def find_mode_index(modes: Modes, mode: PowerMode) -> int | None:
     """The first row that holds ``mode``, or None."""
     knobs = np.array([mode.cores, mode.cpu_mhz, mode.gpu_mhz, mode.mem_mhz])
-    hits = np.flatnonzero((np.abs(modes.knobs - knobs) < SAME_MHZ).all(axis=1))
+    hits = np.flatnonzero((np.abs(modes.knobs - knobs) < CLOCK_TOLERANCE_MHZ).all(axis=1))
     return int(hits[0]) if len(hits) else None
 
 
-def _under(table: Sequence[float], cap: float) -> float:
-    return max((value for value in table if value <= cap + SAME_MHZ), default=min(table))
+def _round_down(table: Sequence[float], cap: float) -> float:
+    return max((value for value in table if value <= cap + CLOCK_TOLERANCE_MHZ), default=min(table))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fedge.errors import FedgeError
 from fedge.types import Floats, Front, FrontPoint, Modes, PowerMode, Predictions
 
-LIMIT = 64
+MAX_FRONT_POINTS = 64
 """Points of a front that travel with every reply, unless told otherwise."""
 
 
@@ -30,14 +30,14 @@ def front_mask(cost_a: Floats, cost_b: Floats) -> NDArray[np.bool_]:
     return mask
 
 
-def nearest_row(modes: Modes, mode: PowerMode) -> int:
+def find_nearest_row(modes: Modes, mode: PowerMode) -> int:
     """The row whose knobs are nearest to ``mode``, each knob as a share of the table's largest; the first of equals."""
     knobs = np.array([mode.cores, mode.cpu_mhz, mode.gpu_mhz, mode.mem_mhz])
     largest = np.maximum(modes.knobs.max(axis=0), 1.0)
     return int(np.argmin((np.abs(modes.knobs - knobs) / largest).sum(axis=1)))
 
 
-def offer(
+def build_front(
     predictions: Predictions,
     steps: float,
     idle_w: float,
@@ -45,7 +45,7 @@ def offer(
     maxn: PowerMode,
     *,
     maxn_idle_w: float | None = None,
-    limit: int | None = LIMIT,
+    limit: int | None = MAX_FRONT_POINTS,
     power: bool = False,
 ) -> Front:
     """A board's front for ``steps`` minibatches, from fastest to cheapest.
@@ -64,10 +64,10 @@ def offer(
     rows = np.flatnonzero(front_mask(work_s, above_idle_j))
     if len(rows) == 0:
         raise FedgeError(f"none of the {len(work_s)} modes has a finite prediction of time and power")
-    rows = _thinned(rows[np.argsort(work_s[rows])], limit)
+    rows = _thin_rows(rows[np.argsort(work_s[rows])], limit)
     if power:
         low = np.flatnonzero(front_mask(work_s, predictions.power_w))
-        rows = np.union1d(rows, _thinned(low[np.argsort(work_s[low])], limit))
+        rows = np.union1d(rows, _thin_rows(low[np.argsort(work_s[low])], limit))
         rows = rows[np.argsort(work_s[rows], kind="stable")]
 
     def point(row: int) -> FrontPoint:
@@ -76,14 +76,14 @@ def offer(
 
     return Front(
         points=tuple(point(int(row)) for row in rows),
-        maxn=point(nearest_row(predictions.modes, maxn)),
+        maxn=point(find_nearest_row(predictions.modes, maxn)),
         idle_w=idle_w,
         link_s=link_s,
         maxn_idle_w=idle_w if maxn_idle_w is None else maxn_idle_w,
     )
 
 
-def _thinned(rows: NDArray[np.intp], limit: int | None) -> NDArray[np.intp]:
+def _thin_rows(rows: NDArray[np.intp], limit: int | None) -> NDArray[np.intp]:
     if limit is None or len(rows) <= limit:
         return rows
     return rows[np.round(np.linspace(0, len(rows) - 1, limit)).astype(np.intp)]

@@ -9,7 +9,7 @@ from typing import Any
 from fedge.errors import BadInput, UnknownName
 
 
-def load(where: str, name: str, table: Mapping[str, str]) -> Any:
+def load_named(where: str, name: str, table: Mapping[str, str]) -> Any:
     """The object behind ``name``: an entry of ``table`` or ``module:attribute``.
 
     Raises ``UnknownName`` for a name that is neither, ``BadInput`` when the module or attribute cannot be loaded;

@@ -11,11 +11,11 @@ def _entropy(seed: int, labels: tuple[str | int, ...]) -> list[int]:
     return [seed, *(zlib.crc32(str(label).encode()) for label in labels)]
 
 
-def generator(seed: int, *labels: str | int) -> np.random.Generator:
+def make_generator(seed: int, *labels: str | int) -> np.random.Generator:
     """A generator that depends on the seed and the labels only, e.g. ``generator(1, "nano-1", 3, "noise")``."""
     return np.random.default_rng(_entropy(seed, labels))
 
 
-def derived_seed(seed: int, *labels: str | int) -> int:
+def derive_seed(seed: int, *labels: str | int) -> int:
     """A 31-bit seed of its own for a library that wants an integer."""
     return int(np.random.SeedSequence(_entropy(seed, labels)).generate_state(1)[0] & 0x7FFFFFFF)

@@ -54,7 +54,7 @@ class Modes:
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class LabelledValue:
     """A number of the catalogue with its source and label."""
 
     value: float
@@ -74,12 +74,12 @@ class DeviceSpec:
     mem_mhz: tuple[float, ...]
     presets: Mapping[str, PowerMode]
     default_preset: str
-    ram_gb: Figure
-    idle_w: Figure
-    max_w: Figure
-    gpu_gflops: Figure
-    mem_gbps: Figure
-    cpu_score: Figure
+    ram_gb: LabelledValue
+    idle_w: LabelledValue
+    max_w: LabelledValue
+    gpu_gflops: LabelledValue
+    mem_gbps: LabelledValue
+    cpu_score: LabelledValue
     """Single-core speed at the top CPU clock relative to an AGX Orin core (1.0)."""
     rails: tuple[str, ...]
     total_power: str
@@ -96,7 +96,7 @@ class DeviceSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class OperationCounts:
     """What a forward pass of a network holds, sorted by what bounds it on a GPU; per sample but for the weights."""
 
     dense_flop: float
@@ -122,7 +122,7 @@ class LayerWork:
 
     network: str
     """The network's own name, whatever it learns from."""
-    counted: Counted
+    counted: OperationCounts
     mixed: bool = False
     """Computed in mixed precision."""
     loading: Loading = "workers"
@@ -144,7 +144,7 @@ class Workload:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Scale:
+class TrainingScale:
     """What a board trains at: samples in a minibatch, and the part of every layer's channels that it keeps."""
 
     batch_size: int
@@ -155,7 +155,7 @@ class Scale:
 
 
 @dataclass(frozen=True, slots=True)
-class MemorySeen:
+class MemoryObservation:
     """What one try to train taught of a board's memory: the model's own prediction, and the peak or that it failed.
 
     ``peak_mb`` is None where the step ran out of ``limit_mb``.
@@ -173,8 +173,8 @@ class MemoryUse:
     ``predicted_mb`` is corrected by what the board had seen before; ``peak_mb`` is None where nobody knows.
     """
 
-    asked: Scale
-    used: Scale
+    asked: TrainingScale
+    used: TrainingScale
     predicted_mb: float
     limit_mb: float
     peak_mb: float | None = None
@@ -195,7 +195,7 @@ class ServiceUse:
     """What a standing inference service did during a stretch of work of ``seconds``, ``busy_s`` of them its own.
 
     ``requests`` were answered or dropped; ``late`` of them were answered after the latency budget. ``latencies`` counts
-    the answered ones by latency: the place of a bin of ``fedge.worker.latency`` and how many fell into it.
+    the answered ones by latency: the place of a bin of ``fedge.worker.latency_histogram`` and how many fell into it.
     """
 
     batch_size: int
@@ -242,7 +242,7 @@ class Measurement:
     """The board that saw it, when that is another one of the same kind; None for the board's own."""
     service: ServiceUse | None = None
     """What a standing service did meanwhile; ``step_s`` and ``power_w`` are as seen, with its share in them."""
-    scale: Scale | None = None
+    scale: TrainingScale | None = None
     """What was trained at, where that is not what the experiment asks for."""
     lost_s: float = 0.0
     """What tries that ran out of memory took before it, in the same round."""
@@ -261,7 +261,7 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class SensorSample:
     """What a board's sensors said at one moment; what a board has no sensor for is None or absent.
 
     ``at_s`` counts on a monotonic clock. ``throttle_events`` is a counter that only grows.
@@ -348,7 +348,7 @@ class Trace:
         return sum(power * span for power, span in zip(self.power_w, self.span_s, strict=True))
 
 
-NOTHING_SEEN = Trace()
+EMPTY_TRACE = Trace()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -433,7 +433,7 @@ class Front:
 
 
 @dataclass(frozen=True, slots=True)
-class Goal:
+class RoundGoal:
     """What the server asks of a client for one round.
 
     ``steps`` are minibatches' worth of work: those of the round, and the warm-up as far as it is known.
@@ -459,7 +459,7 @@ class FleetPlan:
     ``feasible`` tells whether the plan's limits can be kept.
     """
 
-    goals: Mapping[str, Goal]
+    goals: Mapping[str, RoundGoal]
     deadline_s: float | None = None
     round_s: float | None = None
     energy_j: float | None = None
@@ -470,7 +470,7 @@ class FleetPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Client:
+class ClientStatus:
     """What the server knows of a board when it chooses who takes part; None where it does not know.
 
     ``loss`` and ``accuracy`` are of the training in its last round, ``busy_s`` is how long that took; ``charge`` is the
@@ -491,7 +491,7 @@ class Client:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class SelectionContext:
     """What a selector is asked: for which round, how many clients, its options, and what it remembered before.
 
     ``memory`` is whatever numbers it returned after the last round, by names of its own. ``policy`` and ``limits`` are
@@ -507,7 +507,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Selected:
+class SelectionResult:
     """The clients of a round, what the selector wants to remember, and a deadline where it planned one."""
 
     boards: tuple[str, ...]
@@ -517,7 +517,7 @@ class Selected:
 
 
 @dataclass(frozen=True, slots=True)
-class Mix:
+class ModeMix:
     """A second mode for a part of the work: ``steps`` minibatches in ``mode``, done before those in the decision's."""
 
     mode: PowerMode
@@ -531,7 +531,7 @@ class Decision:
     mode: PowerMode
     why: str
     feasible: bool = True
-    mix: Mix | None = None
+    mix: ModeMix | None = None
 
 
 @dataclass(frozen=True, slots=True)

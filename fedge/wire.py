@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from fedge.errors import FedgeError
-from fedge.types import NOTHING_SEEN, Front, Goal, Measurement, MemorySeen, RoundReport, Trace
+from fedge.types import EMPTY_TRACE, Front, Measurement, MemoryObservation, RoundGoal, RoundReport, Trace
 
 R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
-class BoardState:
+class ClientState:
     """What a board remembers between rounds; the server keeps it for emulated boards, so that a run can be resumed.
 
     Its measurements are its own only.
@@ -26,12 +26,12 @@ class BoardState:
     """Fleet time at which the board last stopped working."""
     allowed_s: tuple[float, ...] = ()
     """Seconds per minibatch that the deadlines of its last rounds allowed."""
-    memory: tuple[MemorySeen, ...] = ()
+    memory: tuple[MemoryObservation, ...] = ()
     """What its last tries to train taught of its memory, oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class RequestMessage:
     """One question to a client: who it is, its front before any round, a round of training; or that the run is over."""
 
     kind: Literal["hello", "front", "train", "bye"]
@@ -39,8 +39,8 @@ class Ask:
     start_s: float = 0.0
     """Fleet time at which the round starts."""
     policy: str = ""
-    state: BoardState = BoardState()
-    goal: Goal | None = None
+    state: ClientState = ClientState()
+    goal: RoundGoal | None = None
     model_bytes: int = 0
     proximal_mu: float = 0.0
     shared: tuple[Measurement, ...] = ()
@@ -54,13 +54,13 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ReplyMessage:
     """A client's reply; ``error`` is the reason when there is nothing else."""
 
     board: str
     front: Front | None = None
     report: RoundReport | None = None
-    state: BoardState | None = None
+    state: ClientState | None = None
     samples: int | None = None
     """How many training samples the board has; with its first front."""
     error: str | None = None
@@ -70,11 +70,11 @@ class Answer:
     """With ``error``: for how many seconds more the board is kept for another run."""
     recorded: bool = False
     """With its first front: whether the board is a recorded folder, of which nothing is measured."""
-    trace: Trace = NOTHING_SEEN
+    trace: Trace = EMPTY_TRACE
     """What its sensors said, down-sampled; ``start_s`` counts from the round's start."""
 
 
-class Unreadable(FedgeError):
+class InvalidMessage(FedgeError):
     """A message that is not what it claims to be."""
 
 
@@ -96,11 +96,11 @@ def to_json(value: object) -> str:
 
 
 def from_json(record: type[R], text: str) -> R:
-    """The record behind ``text``; raises ``Unreadable`` when it does not fit."""
+    """The record behind ``text``; raises ``InvalidMessage`` when it does not fit."""
     from pydantic import ValidationError
 
     try:
         value: R = _adapter(record).validate_python(json.loads(text))
     except (ValidationError, json.JSONDecodeError) as error:
-        raise Unreadable(f"not a {record.__name__}: {error}") from error
+        raise InvalidMessage(f"not a {record.__name__}: {error}") from error
     return value

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fedge.telemetry.reading import read_rows
-from fedge.telemetry.rows import ClientRow, EventRow, RoundRow, SampleRow
+from fedge.telemetry.store_reader import read_rows
+from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow, SampleRow
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("simulations")]
 QUICK = ["--set", "rounds=3", "--set", "workload.local_epochs=1"]
@@ -30,7 +30,17 @@ KINDS: dict[str, tuple[str, ...]] = {
 
 def fedge(root: Path, backend: str, out: Path, cwd: Path, *more: str) -> subprocess.CompletedProcess[str]:
     config = root / "experiments/configs/quickstart.yaml"
-    command = [sys.executable, "-m", "experiments.cli", "run", str(config), "--backend", backend, "--out", str(out)]
+    command = [
+        sys.executable,
+        "-m",
+        "experiments.cli.main",
+        "run",
+        str(config),
+        "--backend",
+        backend,
+        "--out",
+        str(out),
+    ]
     return subprocess.run(
         [*command, *QUICK, *more],
         cwd=cwd,

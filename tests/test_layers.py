@@ -36,12 +36,12 @@ SIBLINGS = (
 
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("fedge.types", "fedge.errors", "fedge"),
-    ("fedge.interfaces",),
+    ("fedge.protocols",),
     (
         "fedge.registry",
-        "fedge.tegrastats",
+        "fedge.devices.sensing.tegrastats_line",
         "fedge.clock",
-        "fedge.journal",
+        "fedge.jsonlines",
         "fedge.pareto",
         "fedge.wire",
         "fedge.units",
@@ -50,8 +50,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "fedge.experiment",
         "fedge.physics",
         "fedge.choice",
-        "fedge.planning",
-        "fedge.layers",
+        "fedge.decisions.planning",
+        "fedge.costs.layers",
     ),
     tuple(f"fedge.{sibling}" for sibling in SIBLINGS),
     (
@@ -60,7 +60,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "fedge.node",
         "fedge.evaluation",
         "fedge.models",
-        "fedge.strategies",
+        "fedge.serving.strategies",
         "fedge.studies",
         "fedge.profiling",
         "fedge.characterisation",
@@ -82,19 +82,19 @@ HOMES: dict[str, tuple[str, ...]] = {
     "torch": (
         "fedge.workloads",
         "fedge.worker",
-        "fedge.layers.trace",
-        "fedge.layers.source",
-        "fedge.roofline.bench",
+        "fedge.costs.layers.torch_trace",
+        "fedge.costs.layers.network_source",
+        "fedge.analysis.roofline.microbenchmark",
         "fedge.topology",
         "fedge.placement.execution",
     ),
-    "sklearn": ("fedge.workloads", "fedge.predictors.forest", "fedge.memory.forest", "experiments"),
-    "torchvision": ("fedge.workloads", "fedge.worker", "fedge.layers.source"),
+    "sklearn": ("fedge.workloads", "fedge.predictors.forest", "fedge.costs.memory.memory_study", "experiments"),
+    "torchvision": ("fedge.workloads", "fedge.worker", "fedge.costs.layers.network_source"),
     "torch_pruning": ("fedge.topology",),
-    "onnx": ("fedge.layers.onnx_graph", "fedge.placement.execution"),
+    "onnx": ("fedge.costs.layers.onnx_graph", "fedge.placement.execution"),
     "onnxruntime": ("fedge.placement.execution",),
     "tensorrt": ("fedge.placement.execution",),
-    "pyarrow": ("fedge.telemetry", "fedge.profiles", "fedge.characterisation.sweep.storing", "experiments"),
+    "pyarrow": ("fedge.telemetry", "fedge.devices.tables", "fedge.characterisation.sweep_store", "experiments"),
     "duckdb": ("fedge.telemetry",),
     "pandas": ("fedge.telemetry",),
     "plotly": ("server", "experiments"),
@@ -106,7 +106,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "mlflow": ("server.exporters",),
     "cryptography": ("experiments",),
     "ansible_runner": ("experiments",),
-    "jtop": ("fedge.devices.sensing.jtop",),
+    "jtop": ("fedge.devices.sensing.jtop_sensor",),
     "typer": ("experiments",),
     "rich": ("experiments",),
 }
@@ -258,11 +258,19 @@ def test_a_library_is_imported_only_where_it_belongs(library: str) -> None:
 @pytest.mark.parametrize(
     ("module", "source", "reason"),
     [
-        ("fedge.types", "from fedge.interfaces import Device", "imports go down only"),
-        ("fedge.policies.balanced", "from fedge.predictors import forest", "these two do not know each other"),
-        ("fedge.policies.balanced", "def f():\n    import fedge.costs.energy", "these two do not know each other"),
+        ("fedge.types", "from fedge.protocols import Device", "imports go down only"),
+        (
+            "fedge.decisions.policies.balanced_policy",
+            "from fedge.predictors import forest",
+            "these two do not know each other",
+        ),
+        (
+            "fedge.decisions.policies.balanced_policy",
+            "def f():\n    import fedge.costs.energy",
+            "these two do not know each other",
+        ),
         ("clients.app", "from server.app import app", "these two do not know each other"),
-        ("experiments.cli", "import server.app", "only experiments.backends imports the programs"),
+        ("experiments.cli.main", "import server.app", "only experiments.backends imports the programs"),
         ("fedge.powerd.daemon", "from fedge.errors import BadInput", "a stand-alone part imports nothing of fedge"),
         ("fedge.rounds", "from experiments import cli", "imports go down only"),
         ("fedge.devices", "from .. import rounds", "imports go down only"),
@@ -276,9 +284,9 @@ def test_the_layer_rule_sees_an_import_that_breaks_it(module: str, source: str, 
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("fedge.policies.balanced", "from fedge.policies import power_cap"),
-        ("fedge.policies.balanced", "if TYPE_CHECKING:\n    from fedge.predictors import forest"),
-        ("experiments.backends.local", "from server.app import app"),
+        ("fedge.decisions.policies.balanced_policy", "from fedge.decisions.policies import power_cap"),
+        ("fedge.decisions.policies.balanced_policy", "if TYPE_CHECKING:\n    from fedge.predictors import forest"),
+        ("experiments.backends.local_backend", "from server.app import app"),
         ("fedge.devices.real", "from fedge.powerd import client"),
         ("fedge.powerd.daemon", "from fedge.powerd import limits"),
         ("server.app", "from fedge import __version__, rounds"),
@@ -290,8 +298,8 @@ def test_the_layer_rule_allows_an_import_that_goes_down(module: str, source: str
 
 def test_the_command_line_starts_without_heavy_libraries() -> None:
     if not (ROOT / "experiments" / "cli.py").exists():
-        pytest.skip("experiments/cli.py does not exist")
-    program = f"import sys, experiments.cli; print(*[m for m in {HEAVY!r} if m in sys.modules])"
+        pytest.skip("experiments/cli/main.py does not exist")
+    program = f"import sys, experiments.cli.main; print(*[m for m in {HEAVY!r} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == []

@@ -12,29 +12,31 @@ from typing import Any
 
 from fedge.errors import BadInput
 
-ADDRESS = "RAY_ADDRESS"
+ADDRESS_VARIABLE = "RAY_ADDRESS"
 ASK_WITHIN_S = 12.0
 """Ray itself would try for 35 s. Chosen by us."""
 LISTENS_WITHIN_S = 5.0
 """How long a machine has to take a connection. Chosen by us."""
-LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+LOOPBACK_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """Unless it is 0, Ray takes 127.0.0.1 for the machine's address in its network."""
-RIGHT = "the address of a running Ray cluster, such as 10.0.0.5:6379"
-STARTED = "ray start --head --include-dashboard true"
+ADDRESS_ADVICE = "the address of a running Ray cluster, such as 10.0.0.5:6379"
+START_COMMAND = "ray start --head --include-dashboard true"
 
 
-def joins(env: Mapping[str, str]) -> bool:
+def uses_cluster(env: Mapping[str, str]) -> bool:
     """Whether the environment names a cluster that a run joins."""
-    return env.get(ADDRESS, "local") not in {"", "local"}
+    return env.get(ADDRESS_VARIABLE, "local") not in {"", "local"}
 
 
-def check(env: Mapping[str, str]) -> None:
+def check_address(env: Mapping[str, str]) -> None:
     """Raise ``BadInput`` for an address of the wrong kind."""
-    if "://" in env[ADDRESS]:
-        raise BadInput(ADDRESS, repr(env[ADDRESS]), "the address of the cluster's head, such as 10.0.0.5:6379")
+    if "://" in env[ADDRESS_VARIABLE]:
+        raise BadInput(
+            ADDRESS_VARIABLE, repr(env[ADDRESS_VARIABLE]), "the address of the cluster's head, such as 10.0.0.5:6379"
+        )
 
 
-def dashboard_of(env: Mapping[str, str], within_s: float = ASK_WITHIN_S) -> str:
+def find_dashboard(env: Mapping[str, str], within_s: float = ASK_WITHIN_S) -> str:
     """The address of the dashboard of the cluster at RAY_ADDRESS, asked with the token that ``env`` tells of.
 
     Raises ``BadInput``, at the latest after ``within_s``, where that cluster is not there, does not let this program
@@ -47,44 +49,46 @@ def dashboard_of(env: Mapping[str, str], within_s: float = ASK_WITHIN_S) -> str:
             command, env={**env, **paths}, capture_output=True, text=True, timeout=within_s, check=False
         )
     except subprocess.TimeoutExpired as error:
-        got = f"{env[ADDRESS]}, where no Ray answered within {within_s:g} s"
-        raise BadInput(ADDRESS, got, RIGHT) from error
+        got = f"{env[ADDRESS_VARIABLE]}, where no Ray answered within {within_s:g} s"
+        raise BadInput(ADDRESS_VARIABLE, got, ADDRESS_ADVICE) from error
     lines = done.stdout.splitlines()
     if done.returncode or not lines:
         reason = (done.stderr.strip().splitlines() or ["no word"])[-1]
-        raise BadInput(ADDRESS, f"{env[ADDRESS]}, which could not be asked: {reason}", RIGHT)
-    return _told(json.loads(lines[-1]))
+        raise BadInput(ADDRESS_VARIABLE, f"{env[ADDRESS_VARIABLE]}, which could not be asked: {reason}", ADDRESS_ADVICE)
+    return _parse_answer(json.loads(lines[-1]))
 
 
-def _told(answer: Mapping[str, str]) -> str:
+def _parse_answer(answer: Mapping[str, str]) -> str:
     """The dashboard's address in the program's answer."""
     if "got" in answer:
-        raise BadInput(ADDRESS, answer["got"], answer["right"])
+        raise BadInput(ADDRESS_VARIABLE, answer["got"], answer["right"])
     found = answer["dashboard"]
     return found if "://" in found else f"http://{found}"
 
 
-def asked(address: str) -> str:
+def query_dashboard(address: str) -> str:
     """What the cluster at ``address`` tells of its dashboard; may wait for long. Raises ``BadInput``."""
     from ray.exceptions import AuthenticationError, RayError
 
-    resolved = _listening(address)
+    resolved = _resolve_address(address)
     try:
-        found = _asked(resolved)
+        found = _read_dashboard_url(resolved)
     except AuthenticationError as error:
         right = "its token: RAY_AUTH_MODE=token with RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
-        raise BadInput(ADDRESS, f"{address}, which asks for another token", right) from error
+        raise BadInput(ADDRESS_VARIABLE, f"{address}, which asks for another token", right) from error
     except RayError as error:
-        raise BadInput(ADDRESS, f"{address}: {_line(error)}", RIGHT) from error
+        raise BadInput(ADDRESS_VARIABLE, f"{address}: {_join_lines(error)}", ADDRESS_ADVICE) from error
     except RuntimeError as error:
         right = "a cluster with the same Ray and Python as here"
-        raise BadInput(ADDRESS, f"{address}: {_line(error)}", right) from error
+        raise BadInput(ADDRESS_VARIABLE, f"{address}: {_join_lines(error)}", right) from error
     if not found:
-        raise BadInput(ADDRESS, f"{address}, which runs without its dashboard", f"a cluster that has one: {STARTED}")
+        raise BadInput(
+            ADDRESS_VARIABLE, f"{address}, which runs without its dashboard", f"a cluster that has one: {START_COMMAND}"
+        )
     return found
 
 
-def _listening(address: str) -> str:
+def _resolve_address(address: str) -> str:
     """Host and port that Ray takes ``address`` for, where somebody listens."""
     from ray._private.services import canonicalize_bootstrap_address_or_die
 
@@ -93,18 +97,18 @@ def _listening(address: str) -> str:
         host, port = resolved.rsplit(":", 1)
         number = int(port)
     except ConnectionError as error:
-        right = f"{RIGHT}, or one here: {STARTED}"
-        raise BadInput(ADDRESS, f"{address}: no Ray, or more than one, on this machine", right) from error
+        right = f"{ADDRESS_ADVICE}, or one here: {START_COMMAND}"
+        raise BadInput(ADDRESS_VARIABLE, f"{address}: no Ray, or more than one, on this machine", right) from error
     except ValueError as error:
-        raise BadInput(ADDRESS, repr(address), RIGHT) from error
+        raise BadInput(ADDRESS_VARIABLE, repr(address), ADDRESS_ADVICE) from error
     try:
         socket.create_connection((host.strip("[]"), number), LISTENS_WITHIN_S).close()
     except (OSError, OverflowError) as error:
-        raise _unheard(address, resolved, error) from error
+        raise _no_answer_error(address, resolved, error) from error
     return resolved
 
 
-def _asked(resolved: str) -> str:
+def _read_dashboard_url(resolved: str) -> str:
     from ray import _raylet
     from ray._private.utils import check_version_info
 
@@ -117,25 +121,25 @@ def _asked(resolved: str) -> str:
     return (found or b"").decode()
 
 
-def _unheard(address: str, resolved: str, error: Exception) -> BadInput:
+def _no_answer_error(address: str, resolved: str, error: Exception) -> BadInput:
     reason = getattr(error, "strerror", None) or str(error)
     if resolved == address:
-        return BadInput(ADDRESS, f"{address}, where nothing answers ({reason})", RIGHT)
-    right = f"{RIGHT}; for one on 127.0.0.1 alone, {LOOPBACK}=0 too"
-    return BadInput(ADDRESS, f"{address}, for Ray {resolved}, where nothing answers ({reason})", right)
+        return BadInput(ADDRESS_VARIABLE, f"{address}, where nothing answers ({reason})", ADDRESS_ADVICE)
+    right = f"{ADDRESS_ADVICE}; for one on 127.0.0.1 alone, {LOOPBACK_VARIABLE}=0 too"
+    return BadInput(ADDRESS_VARIABLE, f"{address}, for Ray {resolved}, where nothing answers ({reason})", right)
 
 
-def _line(error: Exception) -> str:
+def _join_lines(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
 def main(address: str) -> str:
     """The program's answer, one line: ``dashboard``, or what was ``got`` and would be ``right``."""
     try:
-        return json.dumps({"dashboard": asked(address)})
+        return json.dumps({"dashboard": query_dashboard(address)})
     except BadInput as error:
         return json.dumps({"got": error.got, "right": error.right})
 
 
 if __name__ == "__main__":
-    sys.stdout.write(f"\n{main(os.environ[ADDRESS])}\n")
+    sys.stdout.write(f"\n{main(os.environ[ADDRESS_VARIABLE])}\n")

@@ -25,7 +25,7 @@ SERVER_DAYS = 365
 """Chosen by us: a lost key is worth a year at most."""
 BOARD_DAYS = 90
 """Chosen by us: a board's certificate lets it send figures of itself, no more; provisioning renews it."""
-EARLY = timedelta(hours=1)
+BACKDATED_BY = timedelta(hours=1)
 """Chosen by us: certificates hold from so long before they were made, for boards whose clock is a little behind."""
 BOARD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """A board's name as a certificate can hold it: X.509 ends a common name after 64 letters."""
@@ -62,14 +62,14 @@ def new_key() -> Key:
     return ec.generate_private_key(ec.SECP384R1())
 
 
-def key_text(key: Key) -> bytes:
+def encode_key(key: Key) -> bytes:
     """The key as PEM, not encrypted: the file's mode protects it, since services start without a person."""
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
 
 
-def certificate_text(certificate: x509.Certificate) -> bytes:
+def encode_certificate(certificate: x509.Certificate) -> bytes:
     return certificate.public_bytes(serialization.Encoding.PEM)
 
 
@@ -77,9 +77,9 @@ def make_ca(key: Key, now: datetime, days: int) -> Signer:
     """A CA that vouches for itself and may sign servers, but no further CA."""
     serial = x509.random_serial_number()
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"fedge fleet CA {serial % 16**8:08x}")])
-    usage = _usage(signs_certificates=True)
+    usage = _key_usage(signs_certificates=True)
     builder = (
-        _builder(name, name, key.public_key(), now, now + timedelta(days=days))
+        _start_certificate(name, name, key.public_key(), now, now + timedelta(days=days))
         .serial_number(serial)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
@@ -98,10 +98,10 @@ def make_server(ca: Signer, key: Key, hosts: Sequence[str], now: datetime, days:
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedge SuperLink")])
     authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(ca.key.public_key())
     builder = (
-        _builder(subject, ca.certificate.subject, key.public_key(), now, until)
+        _start_certificate(subject, ca.certificate.subject, key.public_key(), now, until)
         .serial_number(x509.random_serial_number())
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(signs_certificates=False), critical=True)
+        .add_extension(_key_usage(signs_certificates=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
         .add_extension(authority, critical=False)
@@ -144,32 +144,32 @@ def make_board(
         raise BadInput("the CA", f"one that ended on {until:%Y-%m-%d}", "a CA that holds (`fedge fleet keys`)")
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, board)])
     builder = (
-        _builder(subject, ca.certificate.subject, key, now, until)
+        _start_certificate(subject, ca.certificate.subject, key, now, until)
         .serial_number(x509.random_serial_number())
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(signs_certificates=False), critical=True)
+        .add_extension(_key_usage(signs_certificates=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=True)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca.key.public_key()), critical=False)
     )
     return builder.sign(ca.key, hashes.SHA384())
 
 
-def hosts_of(certificate: x509.Certificate) -> tuple[str, ...]:
+def list_certificate_hosts(certificate: x509.Certificate) -> tuple[str, ...]:
     """The hosts that a server's certificate holds for, loopback left out."""
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     found = [str(name.value) for name in names if isinstance(name, x509.DNSName | x509.IPAddress)]
     return tuple(host for host in found if host not in LOOPBACK)
 
 
-def _builder(
+def _start_certificate(
     subject: x509.Name, issuer: x509.Name, public: ec.EllipticCurvePublicKey, now: datetime, until: datetime
 ) -> x509.CertificateBuilder:
     builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(public)
-    builder = builder.not_valid_before(now - EARLY).not_valid_after(until)
+    builder = builder.not_valid_before(now - BACKDATED_BY).not_valid_after(until)
     return builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
 
 
-def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
     return x509.KeyUsage(
         digital_signature=not signs_certificates,
         key_cert_sign=signs_certificates,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.fleet.playbooks import environment, program
+from experiments.fleet.playbook_runner import ansible_environment, find_program
 from fedge.errors import BadInput
 
 SERVER, BOARDS = "server", "boards"
@@ -23,7 +23,7 @@ UNMATCHED = re.compile(r"Could not match supplied host pattern, ignoring:\s+(\S+
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class InventoryHost:
     """A host of the inventory with its variables as they stand there: ``{{ ... }}`` is not filled in."""
 
     name: str
@@ -42,15 +42,15 @@ class Inventory:
     """One server, and the boards in the order in which Ansible lists them."""
 
     path: Path
-    server: Member
-    boards: tuple[Member, ...]
+    server: InventoryHost
+    boards: tuple[InventoryHost, ...]
 
     @property
     def board_names(self) -> tuple[str, ...]:
         return tuple(board.name for board in self.boards)
 
 
-def read(path: Path, folder: Path) -> Inventory:
+def read_inventory(path: Path, folder: Path) -> Inventory:
     """The inventory as ``ansible-inventory`` reads it with the settings of the playbooks in ``folder``.
 
     Raises ``BadInput`` for a file that is not there or that Ansible does not take, and without exactly one server.
@@ -58,36 +58,36 @@ def read(path: Path, folder: Path) -> Inventory:
     if not path.exists():
         example = folder / "inventory.example.yml"
         raise BadInput("--inventory", f"{path}, where nothing is", f"a copy of {example} with your own boards in it")
-    done = _ask(path, folder)
+    done = _run_ansible_inventory(path, folder)
     if done.returncode != 0:
-        raise BadInput(str(path), "an inventory that Ansible refuses", complaint(done.stderr))
-    return members(json.loads(done.stdout), path)
+        raise BadInput(str(path), "an inventory that Ansible refuses", find_first_error(done.stderr))
+    return parse_inventory(json.loads(done.stdout), path)
 
 
-def within(found: Inventory, folder: Path, limit: str) -> tuple[str, ...]:
+def match_hosts(found: Inventory, folder: Path, limit: str) -> tuple[str, ...]:
     """The server and the boards that Ansible's pattern means; raises ``BadInput`` for one that means nobody."""
-    done = _ask(found.path, folder, "--limit", limit)
+    done = _run_ansible_inventory(found.path, folder, "--limit", limit)
     if done.returncode != 0:
-        raise BadInput("--limit", repr(limit), complaint(done.stderr))
+        raise BadInput("--limit", repr(limit), find_first_error(done.stderr))
     listed = json.loads(done.stdout)
-    meant = tuple(dict.fromkeys((*_hosts(listed, SERVER), *_hosts(listed, BOARDS))))
+    meant = tuple(dict.fromkeys((*_list_hosts(listed, SERVER), *_list_hosts(listed, BOARDS))))
     unmatched = UNMATCHED.findall(done.stderr)
     if unmatched or not meant:
         strange = ", ".join(unmatched) or limit
-        known = several([found.server.name, *found.board_names], NAMES_SHOWN)
+        known = format_names([found.server.name, *found.board_names], NAMES_SHOWN)
         raise BadInput("--limit", f"{strange!r}, which is nothing in {found.path}", f"hosts or groups of it: {known}")
     return meant
 
 
-def _ask(path: Path, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+def _run_ansible_inventory(path: Path, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     """What ``ansible-inventory --list`` says; it may hold secrets and is never written down."""
-    command = [program("ansible-inventory"), "--inventory", str(path.resolve()), "--list", *options]
+    command = [find_program("ansible-inventory"), "--inventory", str(path.resolve()), "--list", *options]
     try:
         # In the playbooks' folder, as the playbooks themselves run.
         return subprocess.run(
             command,
             cwd=folder,
-            env={**os.environ, **environment(os.environ, folder)},
+            env={**os.environ, **ansible_environment(os.environ, folder)},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -99,7 +99,7 @@ def _ask(path: Path, folder: Path, *options: str) -> subprocess.CompletedProcess
         raise BadInput(str(path), got, f"one that `ansible-inventory -i {path} --list` can read") from error
 
 
-def complaint(stderr: str) -> str:
+def find_first_error(stderr: str) -> str:
     """The first error of Ansible's, without its marks."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     errors = [line for line in lines if "[ERROR]" in line or line.startswith("ERROR")]
@@ -107,28 +107,28 @@ def complaint(stderr: str) -> str:
     return re.sub(r"^(\[ERROR\]|ERROR!?):?\s*", "", said)
 
 
-def members(listed: Mapping[str, Any], path: Path) -> Inventory:
+def parse_inventory(listed: Mapping[str, Any], path: Path) -> Inventory:
     """The server and the boards of a listing."""
     variables = listed.get("_meta", {}).get("hostvars", {})
-    servers, boards = (_hosts(listed, group) for group in (SERVER, BOARDS))
+    servers, boards = (_list_hosts(listed, group) for group in (SERVER, BOARDS))
     if len(servers) != 1:
         got = f"{len(servers)} hosts ({', '.join(servers)})" if servers else "nothing"
         raise BadInput(f"{path}: group {SERVER!r}", got, "exactly one host, the one that boards dial")
     if not boards:
         right = "the boards, one host each, by their names in experiments"
         raise BadInput(f"{path}: group {BOARDS!r}", "nothing", right)
-    server, *rest = (Member(name, variables.get(name, {})) for name in (*servers, *boards))
+    server, *rest = (InventoryHost(name, variables.get(name, {})) for name in (*servers, *boards))
     return Inventory(path, server, tuple(rest))
 
 
-def _hosts(listed: Mapping[str, Any], group: str) -> list[str]:
+def _list_hosts(listed: Mapping[str, Any], group: str) -> list[str]:
     """The hosts of a group and of the groups in it, each once."""
     entry = listed.get(group, {})
-    inside = [name for child in entry.get("children", ()) for name in _hosts(listed, child)]
+    inside = [name for child in entry.get("children", ()) for name in _list_hosts(listed, child)]
     return list(dict.fromkeys((*entry.get("hosts", ()), *inside)))
 
 
-def several(names: list[str], most: int) -> str:
+def format_names(names: list[str], most: int) -> str:
     """The names, the last of many only counted."""
     return (
         ", ".join(names) if len(names) <= most else f"{', '.join(names[: most - 1])} and {len(names) - most + 1} more"

@@ -10,12 +10,12 @@ from typing import Any
 Trace = dict[str, Any]
 LEGEND = {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0, "xanchor": "left", "traceorder": "normal"}
 """Above the plot, from the left: it never covers data."""
-DIGITS = 6
+JSON_DIGITS = 6
 """Significant digits kept in the page: more than any screen shows, and half the bytes."""
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class ChartFrame:
     """One of the views that a slider or a menu chooses from; ``told`` is written beside it, else the label."""
 
     label: str
@@ -34,7 +34,7 @@ class Chart:
     data: list[Trace]
     layout: dict[str, Any]
     height_px: int = 320
-    frames: tuple[Frame, ...] = ()
+    frames: tuple[ChartFrame, ...] = ()
     spans: tuple[tuple[str, float, float], ...] = ()
     """Named ranges of the x axis (label, from, to) that two menus choose from."""
     menu: str = ""
@@ -52,13 +52,13 @@ class Section:
     """Tables and legends below the charts, already escaped."""
 
 
-MOST_TICKS = 12
+MAX_TICKS = 12
 """Rounds up to which each has a mark on the axis; with more, marks fall on whole numbers anyway."""
 
 
 def round_axis(rounds: int) -> dict[str, Any]:
     """An axis of so many rounds, with whole numbers on it."""
-    return axis("round", **({"dtick": 1} if rounds <= MOST_TICKS else {}))
+    return axis("round", **({"dtick": 1} if rounds <= MAX_TICKS else {}))
 
 
 def axis(title: str, **more: Any) -> dict[str, Any]:
@@ -77,17 +77,17 @@ def log_ticks(low: float, high: float) -> dict[str, Any]:
     return {"tickvals": shown, "ticktext": [f"{tick:g}" for tick in shown]} if len(shown) > 1 else {}
 
 
-def marks(points: int) -> str:
+def line_mode(points: int) -> str:
     """A mark per point as long as they can be told apart."""
     return "lines+markers" if points <= 60 else "lines"
 
 
-def as_json(value: Any) -> Any:
+def to_json_value(value: Any) -> Any:
     """Numbers shortened, what is not finite turned into null."""
     if isinstance(value, float):
-        return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
+        return float(f"{value:.{JSON_DIGITS}g}") if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {key: as_json(inner) for key, inner in value.items()}
+        return {key: to_json_value(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [as_json(inner) for inner in value]
+        return [to_json_value(inner) for inner in value]
     return value

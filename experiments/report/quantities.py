@@ -10,28 +10,34 @@ UNKNOWN = "–"
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
+class UnitScale:
     """A unit for an axis: values are divided by ``per``."""
 
     unit: str
     per: float
 
-    def of(self, value: float | None) -> float | None:
+    def convert(self, value: float | None) -> float | None:
         return None if value is None else value / self.per
 
 
-def energy_scale(values_j: Iterable[float | None]) -> Scale:
+def energy_scale(values_j: Iterable[float | None]) -> UnitScale:
     """J, kJ or MJ, so that the largest value has at most four digits before the point."""
     largest_j = max((abs(v) for v in values_j if v is not None), default=0.0)
-    return next((s for s in (Scale("J", 1.0), Scale("kJ", 1e3)) if largest_j < 1e4 * s.per), Scale("MJ", 1e6))
+    return next(
+        (s for s in (UnitScale("J", 1.0), UnitScale("kJ", 1e3)) if largest_j < 1e4 * s.per), UnitScale("MJ", 1e6)
+    )
 
 
-def time_scale(values_s: Iterable[float | None]) -> Scale:
+def time_scale(values_s: Iterable[float | None]) -> UnitScale:
     """Seconds up to three hours, hours above."""
-    return Scale("s", 1.0) if max((v for v in values_s if v is not None), default=0.0) < 10_800 else Scale("h", 3600.0)
+    return (
+        UnitScale("s", 1.0)
+        if max((v for v in values_s if v is not None), default=0.0) < 10_800
+        else UnitScale("h", 3600.0)
+    )
 
 
-def known(value: float | None) -> bool:
+def is_known(value: float | None) -> bool:
     """Whether there is a finite number."""
     return value is not None and math.isfinite(value)
 
@@ -49,14 +55,18 @@ def energy(value_j: float | None) -> str:
     """With the prefix that fits: 45.2 kJ."""
     if value_j is None or not math.isfinite(value_j):
         return UNKNOWN
-    scale = next((s for s in (Scale("J", 1.0), Scale("kJ", 1e3)) if abs(value_j) < 1e3 * s.per), Scale("MJ", 1e6))
+    scale = next(
+        (s for s in (UnitScale("J", 1.0), UnitScale("kJ", 1e3)) if abs(value_j) < 1e3 * s.per), UnitScale("MJ", 1e6)
+    )
     return number(value_j / scale.per, 3, scale.unit)
 
 
 def energies(*values_j: float) -> tuple[str, ...]:
     """Several in the unit that fits the largest, for one sentence."""
     largest_j = max(abs(value) for value in values_j)
-    scale = next((s for s in (Scale("J", 1.0), Scale("kJ", 1e3)) if largest_j < 1e3 * s.per), Scale("MJ", 1e6))
+    scale = next(
+        (s for s in (UnitScale("J", 1.0), UnitScale("kJ", 1e3)) if largest_j < 1e3 * s.per), UnitScale("MJ", 1e6)
+    )
     return tuple(number(value / scale.per, 3, scale.unit) for value in values_j)
 
 

@@ -19,7 +19,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from fedge.errors import BadInput, UnknownName
-from fedge.types import DeviceSpec, Figure, Label, PowerMode
+from fedge.types import DeviceSpec, Label, LabelledValue, PowerMode
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """libyaml's where it is: a board reads all files for every message, and Python's own takes ten times as long."""
@@ -28,11 +28,11 @@ UNCAPPED = "MAXN"
 PRESET_SLACK = 0.06
 """How far a preset may lie from its table entry. nvpmodel files name rounded clocks (900 for 905.25, 640 for 614.4) and
 the boards snap to the nearest; what is farther off is a mistake."""
-LONGEST_TABLE = 1000
+MAX_TABLE_LENGTH = 1000
 """More clocks than any board has; a range beyond it is a slip of the pen."""
-FIGURES = ("ram_gb", "idle_w", "max_w", "gpu_gflops", "mem_gbps", "cpu_score")
+FIGURE_FIELDS = ("ram_gb", "idle_w", "max_w", "gpu_gflops", "mem_gbps", "cpu_score")
 """The fields that are single numbers, each with a source of its own."""
-CITED = (
+CITED_FIELDS = (
     "modules", "cores", "cpu_mhz", "gpu_mhz", "mem_mhz", "presets", "default_preset",
     "rails", "total_power", "accelerators", "jetpacks",
 )  # fmt: skip
@@ -50,9 +50,9 @@ class _Range(_Strict):
     more: list[float] = Field(default_factory=list, alias="and")
 
 
-def _table(value: object) -> tuple[float, ...]:
+def _parse_table(value: object) -> tuple[float, ...]:
     """A knob's table from a list or a range; ValueError says what would be right."""
-    values = _range(value) if isinstance(value, dict) else value
+    values = _expand_range(value) if isinstance(value, dict) else value
     if not isinstance(values, list) or not values or not all(type(v) in (int, float) for v in values):
         raise ValueError("a list of numbers, or a range {from, to, step, and}")
     if not all(math.isfinite(v) for v in values):
@@ -63,28 +63,28 @@ def _table(value: object) -> tuple[float, ...]:
     return numbers
 
 
-def _range(value: dict[object, object]) -> list[float]:
+def _expand_range(value: dict[object, object]) -> list[float]:
     try:
         given = _Range.model_validate(value)
     except ValidationError as error:
         raise ValueError("a range of numbers: from, to, step (1 if left out), and a list 'and'") from error
     steps = (given.to - given.start) / given.step
-    if not 0 <= steps < LONGEST_TABLE:
-        raise ValueError(f"a range that rises in at most {LONGEST_TABLE} steps")
+    if not 0 <= steps < MAX_TABLE_LENGTH:
+        raise ValueError(f"a range that rises in at most {MAX_TABLE_LENGTH} steps")
     if abs(given.start + round(steps) * given.step - given.to) > 1e-6:
         raise ValueError("a range whose 'to' is 'from' plus whole steps")
     return [given.start + i * given.step for i in range(round(steps) + 1)] + given.more
 
 
-def _counts(value: object) -> tuple[int, ...]:
-    numbers = _table(value)
+def _parse_core_counts(value: object) -> tuple[int, ...]:
+    numbers = _parse_table(value)
     if any(number != int(number) for number in numbers):
         raise ValueError("whole numbers of cores")
     return tuple(int(number) for number in numbers)
 
 
-_Table = Annotated[tuple[float, ...], BeforeValidator(_table)]
-_Counts = Annotated[tuple[int, ...], BeforeValidator(_counts)]
+_Table = Annotated[tuple[float, ...], BeforeValidator(_parse_table)]
+_Counts = Annotated[tuple[int, ...], BeforeValidator(_parse_core_counts)]
 _Text = Annotated[str, Field(min_length=1)]
 _Texts = Annotated[list[_Text], Field(min_length=1)]
 
@@ -136,12 +136,12 @@ class _Board(_Strict):
 
 def load_catalogue() -> Mapping[str, DeviceSpec]:
     """The stock boards by canonical name, in the order of their names; read once."""
-    return _stock()[0]
+    return _load_stock()[0]
 
 
 def aliases() -> Mapping[str, str]:
     """Other names of the stock boards -> canonical name."""
-    return _stock()[1]
+    return _load_stock()[1]
 
 
 def find(name: str, where: str = "--device") -> DeviceSpec:
@@ -152,7 +152,7 @@ def find(name: str, where: str = "--device") -> DeviceSpec:
     """
     if name.endswith((".yaml", ".yml")):
         return load_spec(Path(name))
-    specs, others = _stock()
+    specs, others = _load_stock()
     canonical = others.get(name, name)
     if canonical not in specs:
         raise UnknownName(where, name, (*specs, *others))
@@ -161,20 +161,20 @@ def find(name: str, where: str = "--device") -> DeviceSpec:
 
 def load_spec(path: Path | str) -> DeviceSpec:
     """The board in the user's own YAML file; raises ``BadInput`` that names the file and the field."""
-    return _spec(_read(Path(path)), str(path))
+    return _build_spec(_read_board_file(Path(path)), str(path))
 
 
 @lru_cache(maxsize=1)
-def _stock() -> tuple[Mapping[str, DeviceSpec], Mapping[str, str]]:
+def _load_stock() -> tuple[Mapping[str, DeviceSpec], Mapping[str, str]]:
     folder = resources.files("fedge.devices") / "catalogue"
     files = [file for file in folder.iterdir() if file.name.endswith(".yaml")]
-    boards = sorted(((_read(file), file.name) for file in files), key=lambda pair: pair[0].name)
-    specs = {board.name: _spec(board, where) for board, where in boards}
+    boards = sorted(((_read_board_file(file), file.name) for file in files), key=lambda pair: pair[0].name)
+    specs = {board.name: _build_spec(board, where) for board, where in boards}
     others = {alias: board.name for board, _ in boards for alias in board.aliases}
     return MappingProxyType(specs), MappingProxyType(others)
 
 
-def _read(file: Traversable | Path) -> _Board:
+def _read_board_file(file: Traversable | Path) -> _Board:
     where = str(file) if isinstance(file, Path) else file.name
     try:
         content = yaml.load(file.read_text(encoding="utf-8"), _LOADER)  # noqa: S506 -- a safe loader
@@ -187,10 +187,10 @@ def _read(file: Traversable | Path) -> _Board:
     try:
         return _Board.model_validate(content)
     except ValidationError as error:
-        raise _bad_field(where, error) from error
+        raise _build_field_error(where, error) from error
 
 
-def _bad_field(where: str, error: ValidationError) -> BadInput:
+def _build_field_error(where: str, error: ValidationError) -> BadInput:
     """The first thing wrong with the file, as one line."""
     first: Any = error.errors(include_url=False)[0]
     field = ".".join(str(part) for part in first["loc"])
@@ -204,8 +204,8 @@ def _bad_field(where: str, error: ValidationError) -> BadInput:
     return BadInput(f"{where}: {field}", got if len(got) <= 60 else got[:57] + "...", right)
 
 
-def _spec(board: _Board, where: str) -> DeviceSpec:
-    presets = {name: _preset(board, name, caps, where) for name, caps in board.presets.items()}
+def _build_spec(board: _Board, where: str) -> DeviceSpec:
+    presets = {name: _build_preset(board, name, caps, where) for name, caps in board.presets.items()}
     top = PowerMode(board.cores[-1], board.cpu_mhz[-1], board.gpu_mhz[-1], board.mem_mhz[-1])
     presets.setdefault(UNCAPPED, top)
     _check_names(board, tuple(presets), where)
@@ -220,17 +220,17 @@ def _spec(board: _Board, where: str) -> DeviceSpec:
         mem_mhz=board.mem_mhz,
         presets=MappingProxyType(presets),
         default_preset=board.default_preset,
-        ram_gb=_figure(board.ram_gb),
-        idle_w=_figure(board.idle_w),
-        max_w=_figure(board.max_w),
-        gpu_gflops=_figure(board.gpu_gflops),
-        mem_gbps=_figure(board.mem_gbps),
-        cpu_score=_figure(board.cpu_score),
+        ram_gb=_to_figure(board.ram_gb),
+        idle_w=_to_figure(board.idle_w),
+        max_w=_to_figure(board.max_w),
+        gpu_gflops=_to_figure(board.gpu_gflops),
+        mem_gbps=_to_figure(board.mem_gbps),
+        cpu_score=_to_figure(board.cpu_score),
         rails=tuple(board.rails),
         total_power=board.total_power,
         accelerators=tuple(board.accelerators),
         jetpacks=tuple(board.jetpacks),
-        sources=MappingProxyType(_sources(board)),
+        sources=MappingProxyType(_collect_sources(board)),
     )
 
 
@@ -241,27 +241,27 @@ def _check_names(board: _Board, presets: tuple[str, ...], where: str) -> None:
     for rail in board.total_power.split("+"):
         if rail.strip() not in board.rails:
             raise UnknownName(f"{where}: total_power", rail.strip(), tuple(board.rails))
-    for field in CITED:
+    for field in CITED_FIELDS:
         if field not in board.sources:
             raise BadInput(f"{where}: sources.{field}", "nothing", "a label and a source for every field")
     for field in board.sources:
-        if field not in CITED:
-            raise UnknownName(f"{where}: sources", field, CITED)
+        if field not in CITED_FIELDS:
+            raise UnknownName(f"{where}: sources", field, CITED_FIELDS)
 
 
-def _preset(board: _Board, name: str, caps: _Preset, where: str) -> PowerMode:
+def _build_preset(board: _Board, name: str, caps: _Preset, where: str) -> PowerMode:
     field = f"{where}: presets.{name}"
     if caps.cores is not None and caps.cores not in board.cores:
         raise BadInput(f"{field}.cores", str(caps.cores), f"one of {', '.join(map(str, board.cores))}")
     return PowerMode(
         caps.cores or board.cores[-1],
-        _snapped(board.cpu_mhz, caps.cpu_mhz, f"{field}.cpu_mhz"),
-        _snapped(board.gpu_mhz, caps.gpu_mhz, f"{field}.gpu_mhz"),
-        _snapped(board.mem_mhz, caps.mem_mhz, f"{field}.mem_mhz"),
+        _snap_to_table(board.cpu_mhz, caps.cpu_mhz, f"{field}.cpu_mhz"),
+        _snap_to_table(board.gpu_mhz, caps.gpu_mhz, f"{field}.gpu_mhz"),
+        _snap_to_table(board.mem_mhz, caps.mem_mhz, f"{field}.mem_mhz"),
     )
 
 
-def _snapped(table: tuple[float, ...], cap: float | None, where: str) -> float:
+def _snap_to_table(table: tuple[float, ...], cap: float | None, where: str) -> float:
     if cap is None:
         return table[-1]
     closest = min(table, key=lambda value: abs(value - cap))
@@ -270,14 +270,14 @@ def _snapped(table: tuple[float, ...], cap: float | None, where: str) -> float:
     return closest
 
 
-def _figure(given: _Figure) -> Figure:
-    return Figure(given.value, given.label, given.source)
+def _to_figure(given: _Figure) -> LabelledValue:
+    return LabelledValue(given.value, given.label, given.source)
 
 
-def _sources(board: _Board) -> dict[str, str]:
+def _collect_sources(board: _Board) -> dict[str, str]:
     """Field -> ``label: source``; ``modules`` also carries the numbers, for which ``DeviceSpec`` has no field."""
-    cited = {field: str(board.sources[field]) for field in CITED}
+    cited = {field: str(board.sources[field]) for field in CITED_FIELDS}
     modules = board.sources["modules"]
     cited["modules"] = f"{modules.label}: {', '.join(board.modules)}; {modules.source}"
-    figures: dict[str, _Figure] = {field: getattr(board, field) for field in FIGURES}
+    figures: dict[str, _Figure] = {field: getattr(board, field) for field in FIGURE_FIELDS}
     return cited | {field: f"{figure.label}: {figure.source}" for field, figure in figures.items()}

@@ -37,7 +37,7 @@ def load(path: Path, needed: bool) -> Config:
     """The file's content; a file that does not exist is all defaults unless it is ``needed``. Raises ``BadConfig``."""
     try:
         with path.open("rb") as file:
-            _only_roots(os.fstat(file.fileno()))
+            _check_owner(os.fstat(file.fileno()))
             text = file.read(LONGEST_CONFIG)
     except BadConfig as error:
         raise BadConfig(f"{path}: {error}") from error
@@ -55,7 +55,7 @@ def load(path: Path, needed: bool) -> Config:
         raise BadConfig(f"{path}: {error}; it must be one JSON object in UTF-8") from error
 
 
-def _only_roots(found: os.stat_result) -> None:
+def _check_owner(found: os.stat_result) -> None:
     """A root daemon obeys no file that others can write."""
     if os.geteuid() == 0 and (found.st_uid != 0 or found.st_mode & 0o022):
         raise BadConfig("others than root can write this file; chown root and chmod 644 it")
@@ -63,9 +63,9 @@ def _only_roots(found: os.stat_result) -> None:
 
 def parse(text: str) -> Config:
     """The configuration that a JSON text describes; raises ``BadConfig``, or ``ValueError`` where it is no JSON."""
-    raw = json.loads(text, object_pairs_hook=_once)
+    raw = json.loads(text, object_pairs_hook=_reject_duplicates)
     if not isinstance(raw, dict):
-        raise BadConfig(f"got {_short(raw)}; it must be one JSON object")
+        raise BadConfig(f"got {_shorten(raw)}; it must be one JSON object")
     fields: Dict[str, Any] = {}
     for key in raw:
         if key not in FIELDS:
@@ -74,7 +74,7 @@ def parse(text: str) -> Config:
     return Config(**fields)
 
 
-def _once(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
+def _reject_duplicates(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
     found: Dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
@@ -83,92 +83,92 @@ def _once(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
     return found
 
 
-def _short(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = json.dumps(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _whole(where: str, value: Any, least: int) -> int:
+def _check_whole_number(where: str, value: Any, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise BadConfig(f"{where}: got {_short(value)}; it must be a whole number of at least {least}")
+        raise BadConfig(f"{where}: got {_shorten(value)}; it must be a whole number of at least {least}")
     return value
 
 
-def _floor(key: str, value: Any) -> Dict[str, Any]:
+def _parse_floor(key: str, value: Any) -> Dict[str, Any]:
     known = {"cores": ("floor_cores", 1), "cpu_khz": ("floor_cpu_khz", 0)}
     if not isinstance(value, dict):
-        raise BadConfig(f'{key}: got {_short(value)}; it must look like {{"cores": 2, "cpu_khz": 400000}}')
+        raise BadConfig(f'{key}: got {_shorten(value)}; it must look like {{"cores": 2, "cpu_khz": 400000}}')
     for name in value:
         if name not in known:
             raise BadConfig(f"unknown key {f'{key}.{name}'!r}; known: {', '.join(f'{key}.{k}' for k in known)}")
-    return {known[name][0]: _whole(f"{key}.{name}", value[name], known[name][1]) for name in value}
+    return {known[name][0]: _check_whole_number(f"{key}.{name}", value[name], known[name][1]) for name in value}
 
 
-def _emc(key: str, value: Any) -> Dict[str, Any]:
+def _parse_emc(key: str, value: Any) -> Dict[str, Any]:
     if value not in ("lock", "cap"):
         raise BadConfig(
-            f'{key}: got {_short(value)}; it must be "lock" (a fixed memory clock) or "cap" (an upper limit)'
+            f'{key}: got {_shorten(value)}; it must be "lock" (a fixed memory clock) or "cap" (an upper limit)'
         )
     return {key: value}
 
 
-def _list(key: str, value: Any) -> List[Any]:
+def _check_list(key: str, value: Any) -> List[Any]:
     if not isinstance(value, list):
-        raise BadConfig(f"{key}: got {_short(value)}; it must be a list")
+        raise BadConfig(f"{key}: got {_shorten(value)}; it must be a list")
     return value
 
 
-def _clocks(key: str, value: Any) -> Dict[str, Any]:
-    clocks = [_whole(f"{key}[{n}]", clock, 1) for n, clock in enumerate(_list(key, value))]
+def _parse_clocks(key: str, value: Any) -> Dict[str, Any]:
+    clocks = [_check_whole_number(f"{key}[{n}]", clock, 1) for n, clock in enumerate(_check_list(key, value))]
     if clocks != sorted(set(clocks)):
-        raise BadConfig(f"{key}: got {_short(value)}; the clocks (Hz) must rise")
+        raise BadConfig(f"{key}: got {_shorten(value)}; the clocks (Hz) must rise")
     return {key: tuple(clocks)}
 
 
-def _hottest(key: str, value: Any) -> Dict[str, Any]:
+def _parse_hottest(key: str, value: Any) -> Dict[str, Any]:
     right = f"it must be a temperature from {COOLEST_LIMIT_C:g} to {HOTTEST_LIMIT_C:g} C"
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise BadConfig(f"{key}: got {_short(value)}; {right}")
+        raise BadConfig(f"{key}: got {_shorten(value)}; {right}")
     if not COOLEST_LIMIT_C <= value <= HOTTEST_LIMIT_C:
-        raise BadConfig(f"{key}: got {_short(value)}; {right}")
+        raise BadConfig(f"{key}: got {_shorten(value)}; {right}")
     return {key: float(value)}
 
 
-def _text(where: str, value: Any) -> str:
+def _check_text(where: str, value: Any) -> str:
     if not isinstance(value, str) or not value or not value.isprintable():
-        raise BadConfig(f"{where}: got {_short(value)}; it must be a text on one line, not empty")
+        raise BadConfig(f"{where}: got {_shorten(value)}; it must be a text on one line, not empty")
     return value
 
 
-def _name(key: str, value: Any) -> Dict[str, Any]:
-    return {key: _text(key, value)}
+def _parse_name(key: str, value: Any) -> Dict[str, Any]:
+    return {key: _check_text(key, value)}
 
 
-def _names(key: str, value: Any) -> Dict[str, Any]:
-    return {key: tuple(_text(f"{key}[{n}]", name) for n, name in enumerate(_list(key, value)))}
+def _parse_names(key: str, value: Any) -> Dict[str, Any]:
+    return {key: tuple(_check_text(f"{key}[{n}]", name) for n, name in enumerate(_check_list(key, value)))}
 
 
-def _extras(key: str, value: Any) -> Dict[str, Any]:
-    for extra in _list(key, value):
+def _parse_extras(key: str, value: Any) -> Dict[str, Any]:
+    for extra in _check_list(key, value):
         if extra not in EXTRAS:
-            raise BadConfig(f"{key}: got {_short(extra)}; known: {', '.join(EXTRAS)}")
+            raise BadConfig(f"{key}: got {_shorten(extra)}; known: {', '.join(EXTRAS)}")
     return {key: tuple(extra for extra in EXTRAS if extra in value)}
 
 
-def _path(key: str, value: Any) -> Dict[str, Any]:
-    if not _text(key, value).startswith("/"):
-        raise BadConfig(f"{key}: got {_short(value)}; it must be a path that begins with /")
+def _parse_path(key: str, value: Any) -> Dict[str, Any]:
+    if not _check_text(key, value).startswith("/"):
+        raise BadConfig(f"{key}: got {_shorten(value)}; it must be a path that begins with /")
     return {key: value}
 
 
 FIELDS: Dict[str, Callable[[str, Any], Dict[str, Any]]] = {
-    "floor": _floor,
-    "emc": _emc,
-    "emc_table_hz": _clocks,
-    "hottest_c": _hottest,
-    "needed_zones": _names,
-    "extras": _extras,
-    "group": _name,
-    "socket": _path,
-    "state": _path,
+    "floor": _parse_floor,
+    "emc": _parse_emc,
+    "emc_table_hz": _parse_clocks,
+    "hottest_c": _parse_hottest,
+    "needed_zones": _parse_names,
+    "extras": _parse_extras,
+    "group": _parse_name,
+    "socket": _parse_path,
+    "state": _parse_path,
 }

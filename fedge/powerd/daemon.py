@@ -11,20 +11,20 @@ from typing import Callable, List, NamedTuple, Optional
 
 from fedge.powerd import config as configuration
 from fedge.powerd import peers, sockets
-from fedge.powerd.board import Board
+from fedge.powerd.board_control import BoardControl
 from fedge.powerd.config import BadConfig, Config
-from fedge.powerd.keeper import Keeper
+from fedge.powerd.line_server import LineServer
 from fedge.powerd.machine import Machine
-from fedge.powerd.mode import Options, Refused
-from fedge.powerd.server import Server
-from fedge.powerd.verbs import Daemon
+from fedge.powerd.mode_records import HardwareOptions, PowerdRefusal
+from fedge.powerd.state_keeper import StateKeeper
+from fedge.powerd.verb_handlers import Daemon
 
 logger = logging.getLogger(__name__)
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
-class Places(NamedTuple):
+class DaemonPaths(NamedTuple):
     """Where the daemon's own files lie, below the machine's root."""
 
     socket: Path
@@ -33,23 +33,25 @@ class Places(NamedTuple):
 
 def main(argv: Optional[List[str]] = None, machine_at: Callable[[str], Machine] = Machine) -> int:
     """Run the daemon: 0 when it ended well, 1 when it cannot run here or left something changed, 2 for a bad file."""
-    asked = _arguments().parse_args(argv)
+    asked = _make_parser().parse_args(argv)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(message)s")
     machine = machine_at(asked.root)
     try:
         path = Path(asked.config) if asked.config else machine.path(configuration.CONFIG)
         config = configuration.load(path, needed=asked.config is not None)
-        places = Places(Path(asked.socket) if asked.socket else machine.path(config.socket), machine.path(config.state))
+        places = DaemonPaths(
+            Path(asked.socket) if asked.socket else machine.path(config.socket), machine.path(config.state)
+        )
         return _run(machine, config, places)
     except BadConfig as error:
-        return _say(2, error)
-    except Refused as refused:
-        return _say(1, refused.text)
+        return _report_exit(2, error)
+    except PowerdRefusal as refused:
+        return _report_exit(1, refused.text)
     except (sockets.CannotStart, OSError) as error:
-        return _say(1, error)
+        return _report_exit(1, error)
 
 
-def _arguments() -> argparse.ArgumentParser:
+def _make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="fedge-powerd", description="Sets a Jetson board's power modes, safely.")
     parser.add_argument("--config", help=f"the daemon's file (default {configuration.CONFIG})")
     parser.add_argument("--root", default="/", help="a folder that stands for / of the board (default /)")
@@ -57,42 +59,42 @@ def _arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def _say(code: int, why: object) -> int:
+def _report_exit(code: int, why: object) -> int:
     sys.stderr.write(f"fedge-powerd: {why}\n")
     return code
 
 
-def _run(machine: Machine, config: Config, places: Places) -> int:
-    gid = _group(machine, config)
-    board = Board(machine, _options(config))
+def _run(machine: Machine, config: Config, places: DaemonPaths) -> int:
+    gid = _find_group_id(machine, config)
+    board = BoardControl(machine, _make_options(config))
     sockets.make_folder(places.state, sockets.PRIVATE_MODE)
     sockets.make_folder(places.socket.parent, sockets.FOLDER_MODE)
-    lock = sockets.lock(places.state)
+    lock = sockets.lock_folder(places.state)
     try:
-        daemon = Daemon(board, Keeper(board, places.state, _boot(machine)), config)
-        gate = peers.Gate(config.group, gid, os.geteuid())
+        daemon = Daemon(board, StateKeeper(board, places.state, _read_boot_id(machine)), config)
+        gate = peers.AccessGate(config.group, gid, os.geteuid())
         wakeup = _Wakeup()
-        return _serve(daemon, gate, sockets.listen(places.socket, gid), places.socket, wakeup)
+        return _serve(daemon, gate, sockets.listen_at(places.socket, gid), places.socket, wakeup)
     finally:
         os.close(lock)
 
 
-def _serve(daemon: Daemon, gate: peers.Gate, listener: socket.socket, path: Path, wakeup: "_Wakeup") -> int:
+def _serve(daemon: Daemon, gate: peers.AccessGate, listener: socket.socket, path: Path, wakeup: "_Wakeup") -> int:
     """From the first look at the board to the last; clients that come early wait in the socket's queue."""
     try:
         daemon.start()
-        server = Server(listener, daemon.answer, gate.why_not, daemon.tick)
+        server = LineServer(listener, daemon.answer, gate.denial_reason, daemon.tick)
         logger.info("fedge-powerd listens at %s", path)
-        notify("READY=1")
+        notify_systemd("READY=1")
         server.serve(lambda: wakeup.ended, wakeup.reader)
     finally:
         whole = daemon.end()
         listener.close()
-        sockets.remove(path)
+        sockets.remove_socket(path)
     return 0 if whole else 1
 
 
-def _group(machine: Machine, config: Config) -> Optional[int]:
+def _find_group_id(machine: Machine, config: Config) -> Optional[int]:
     """The group's number; None where the socket stays with the ordinary user who tries the daemon below a root."""
     if machine.root != "/" and os.geteuid() != 0:
         return None
@@ -102,8 +104,8 @@ def _group(machine: Machine, config: Config) -> Optional[int]:
     return gid
 
 
-def _options(config: Config) -> Options:
-    return Options(
+def _make_options(config: Config) -> HardwareOptions:
+    return HardwareOptions(
         floor_cores=config.floor_cores,
         floor_cpu_khz=config.floor_cpu_khz,
         emc=config.emc,
@@ -113,7 +115,7 @@ def _options(config: Config) -> Options:
     )
 
 
-def _boot(machine: Machine) -> str:
+def _read_boot_id(machine: Machine) -> str:
     try:
         return machine.read(BOOT_ID)
     except OSError:
@@ -137,7 +139,7 @@ class _Wakeup:
         self.ended = True
 
 
-def notify(state: str) -> None:
+def notify_systemd(state: str) -> None:
     """Tell systemd, where it asked to be told; the address may be an abstract one."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:

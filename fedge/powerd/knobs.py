@@ -3,10 +3,10 @@
 import re
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
+from fedge.powerd.control_values import highest_at_most, read_int, read_numbers, try_read_int, try_read_text
 from fedge.powerd.machine import Machine
-from fedge.powerd.mode import Mode, Options, Tables
-from fedge.powerd.plan import EMC_SLACK_HZ, SLACK_HZ, Emc, EmcFiles, Span, SpanFiles
-from fedge.powerd.reading import at_or_below, maybe_text, maybe_whole, table, whole
+from fedge.powerd.mode_records import HardwareOptions, KnobTables, Mode
+from fedge.powerd.write_plan import EMC_SLACK_HZ, SLACK_HZ, EmcFiles, EmcState, LimitFiles, LimitSpan
 
 CPU = "/sys/devices/system/cpu"
 DEVFREQ = "/sys/class/devfreq"
@@ -17,27 +17,27 @@ EMC_CAPS = ("/sys/kernel/nvpmodel_emc_cap/emc_iso_cap", "/sys/kernel/nvpmodel_cl
 """Up to JetPack 5, and from JetPack 6 on; Hz, 0 is no cap."""
 GPU_NODES = ("gpu", "gv11b", "gp10b", "ga10b", "gb10b")
 """Device-tree names of the GPU, from the Nano to the Orin."""
-GPU_DESCRIBED = ("gpu-gpc-0", "gpu-nvd-0")
+READ_ONLY_GPUS = ("gpu-gpc-0", "gpu-nvd-0")
 """Thor's GPU clocks, known by folder name only: described, never set."""
-KHZ_BELOW = 10000000
+KHZ_THRESHOLD = 10000000
 """A number below it in a table of memory rates is in kHz: no memory runs below 10 MHz or at 10 GHz."""
 
 
-class Policy(NamedTuple):
+class CpufreqPolicy(NamedTuple):
     """A cpufreq policy of a cluster that is on; kHz."""
 
     name: str
     core: int
-    files: SpanFiles
-    span: Span
+    files: LimitFiles
+    span: LimitSpan
     table: Tuple[int, ...]
 
 
 class Gpu(NamedTuple):
-    """A GPU's devfreq; Hz. ``table`` is empty for one that is described only."""
+    """A GPU's devfreq; Hz. ``read_numbers`` is empty for one that is described only."""
 
     name: str
-    files: SpanFiles
+    files: LimitFiles
     table: Tuple[int, ...]
 
 
@@ -51,10 +51,10 @@ class Hardware(NamedTuple):
     emc_files: EmcFiles
     emc_hz: Tuple[int, ...]
 
-    def tables(self) -> Tables:
+    def tables(self) -> KnobTables:
         """The values each knob can have."""
         gpu = self.gpu()
-        return Tables(
+        return KnobTables(
             tuple(range(1, len(self.cores) + 1)), self.cpu_khz, gpu.table if gpu is not None else (), self.emc_hz
         )
 
@@ -63,112 +63,116 @@ class Hardware(NamedTuple):
         return next((gpu for gpu in self.gpus if gpu.table), None)
 
 
-class State(NamedTuple):
-    """How everything is set at one moment; ``gpus`` by name."""
+class KnobState(NamedTuple):
+    """How everything is set at one moment; ``find_gpus`` by name."""
 
     online: Dict[int, bool]
-    policies: Tuple[Policy, ...]
-    gpus: Dict[str, Span]
-    emc: Emc
+    policies: Tuple[CpufreqPolicy, ...]
+    gpus: Dict[str, LimitSpan]
+    emc: EmcState
 
 
-def discover(machine: Machine, options: Options) -> Hardware:
+def discover_hardware(machine: Machine, options: HardwareOptions) -> Hardware:
     """The board's knobs. The CPU table is that of core 0's policy, the only one that is there at all times.
 
     A policy with another table is later set to its own highest value at or below what is asked.
     Raises ``OSError`` where core 0's policy cannot be read.
     """
-    cores = core_files(machine)
-    first = policies(machine, online(machine, cores))
-    files = emc_files(machine)
-    rates = emc_table(machine, options)
-    control = emc_control(files, options.emc) if rates else "none"
+    cores = find_core_files(machine)
+    first = read_policies(machine, read_online(machine, cores))
+    files = find_emc_files(machine)
+    rates = read_emc_table(machine, options)
+    control = choose_emc_control(files, options.emc) if rates else "none"
     return Hardware(
-        cores, first[0].table if first else (), gpus(machine), control, files, rates if control != "none" else ()
+        cores, first[0].table if first else (), find_gpus(machine), control, files, rates if control != "none" else ()
     )
 
 
-def look(machine: Machine, hardware: Hardware) -> State:
+def read_state(machine: Machine, hardware: Hardware) -> KnobState:
     """How the knobs are set now; raises ``OSError`` where one cannot be read."""
-    on = online(machine, hardware.cores)
-    spans = {gpu.name: _gpu_span(machine, gpu) for gpu in hardware.gpus}
-    return State(on, tuple(policies(machine, on)), spans, emc_now(machine, hardware.emc_files))
+    on = read_online(machine, hardware.cores)
+    spans = {gpu.name: _read_gpu_span(machine, gpu) for gpu in hardware.gpus}
+    return KnobState(on, tuple(read_policies(machine, on)), spans, read_emc(machine, hardware.emc_files))
 
 
-def _gpu_span(machine: Machine, gpu: Gpu) -> Span:
+def _read_gpu_span(machine: Machine, gpu: Gpu) -> LimitSpan:
     if gpu.table:
-        return Span(whole(machine, gpu.files.low), whole(machine, gpu.files.high))
-    return Span(maybe_whole(machine, gpu.files.low) or 0, maybe_whole(machine, gpu.files.high) or 0)
+        return LimitSpan(read_int(machine, gpu.files.low), read_int(machine, gpu.files.high))
+    return LimitSpan(try_read_int(machine, gpu.files.low) or 0, try_read_int(machine, gpu.files.high) or 0)
 
 
-def core_files(machine: Machine) -> Dict[int, str]:
+def find_core_files(machine: Machine) -> Dict[int, str]:
     """The switch of every core, by core number; core 0 often has none."""
     names = [path.rsplit("/", 1)[1] for path in machine.glob(f"{CPU}/cpu[0-9]*")]
     numbers = sorted(int(name[3:]) for name in names if re.match(r"cpu\d+$", name))
     return {number: f"{CPU}/cpu{number}/online" for number in numbers}
 
 
-def online(machine: Machine, files: Dict[int, str]) -> Dict[int, bool]:
+def read_online(machine: Machine, files: Dict[int, str]) -> Dict[int, bool]:
     """Which cores are on; core 0 is where it has no switch. Raises ``OSError``, also for a switch that is gone."""
-    return {core: always_on(machine, core, path) or whole(machine, path) == 1 for core, path in files.items()}
+    return {core: is_always_on(machine, core, path) or read_int(machine, path) == 1 for core, path in files.items()}
 
 
-def always_on(machine: Machine, core: int, path: str) -> bool:
+def is_always_on(machine: Machine, core: int, path: str) -> bool:
     """Whether this is core 0 without a switch. Any other core has one, so that one without it has lost it."""
     return core == 0 and not machine.exists(path)
 
 
-def policies(machine: Machine, on: Dict[int, bool]) -> List[Policy]:
+def read_policies(machine: Machine, on: Dict[int, bool]) -> List[CpufreqPolicy]:
     """The policies of the clusters that are on, by their first core.
 
     The folder of a cluster that is off is gone on some kernels and answers with errors on others, so a policy counts
     when its first core is on or it names cores that are. Raises ``OSError`` where one that counts cannot be read.
     """
-    return [read_policy(machine, folder) for folder in policy_folders(machine, on)]
+    return [read_policy(machine, folder) for folder in find_policy_folders(machine, on)]
 
 
-def policy_folders(machine: Machine, on: Dict[int, bool]) -> List[str]:
+def find_policy_folders(machine: Machine, on: Dict[int, bool]) -> List[str]:
     """The folders of the policies that count, by their first core."""
-    folders = sorted(machine.glob(f"{CPU}/cpufreq/policy[0-9]*"), key=core_of)
-    return [path for path in folders if on.get(core_of(path), False) or maybe_text(machine, f"{path}/affected_cpus")]
+    folders = sorted(machine.glob(f"{CPU}/cpufreq/policy[0-9]*"), key=first_core_of)
+    return [
+        path
+        for path in folders
+        if on.get(first_core_of(path), False) or try_read_text(machine, f"{path}/affected_cpus")
+    ]
 
 
-def core_of(folder: str) -> int:
+def first_core_of(folder: str) -> int:
     """The core that a policy's folder is named after."""
     return int(folder.rsplit("policy", 1)[1])
 
 
-def policy_files(folder: str) -> SpanFiles:
+def policy_files(folder: str) -> LimitFiles:
     """Where a policy's limits are."""
-    return SpanFiles(f"{folder}/scaling_min_freq", f"{folder}/scaling_max_freq")
+    return LimitFiles(f"{folder}/scaling_min_freq", f"{folder}/scaling_max_freq")
 
 
-def policy_table(machine: Machine, folder: str) -> Tuple[int, ...]:
+def read_policy_table(machine: Machine, folder: str) -> Tuple[int, ...]:
     """A policy's clocks in kHz."""
-    return table(machine, f"{folder}/scaling_available_frequencies")
+    return read_numbers(machine, f"{folder}/scaling_available_frequencies")
 
 
-def read_policy(machine: Machine, folder: str) -> Policy:
+def read_policy(machine: Machine, folder: str) -> CpufreqPolicy:
     """A policy as it is now; raises ``OSError``."""
-    core, files = core_of(folder), policy_files(folder)
-    span = Span(whole(machine, files.low), whole(machine, files.high))
-    return Policy(f"policy{core}", core, files, span, policy_table(machine, folder))
+    core, files = first_core_of(folder), policy_files(folder)
+    span = LimitSpan(read_int(machine, files.low), read_int(machine, files.high))
+    return CpufreqPolicy(f"policy{core}", core, files, span, read_policy_table(machine, folder))
 
 
-def gpus(machine: Machine) -> Tuple[Gpu, ...]:
+def find_gpus(machine: Machine) -> Tuple[Gpu, ...]:
     """The GPUs among the devfreq devices, by their device-tree name, since folder names differ between releases."""
     found = []
     for folder in machine.glob(f"{DEVFREQ}/*"):
         name = folder.rsplit("/", 1)[1]
-        files = SpanFiles(f"{folder}/min_freq", f"{folder}/max_freq", SLACK_HZ)
-        if maybe_text(machine, f"{folder}/device/of_node/name") in GPU_NODES and name not in GPU_DESCRIBED:
-            found.append(Gpu(name, files, table(machine, f"{folder}/available_frequencies")))
-        elif name in GPU_DESCRIBED:
+        files = LimitFiles(f"{folder}/min_freq", f"{folder}/max_freq", SLACK_HZ)
+        if try_read_text(machine, f"{folder}/device/of_node/name") in GPU_NODES and name not in READ_ONLY_GPUS:
+            found.append(Gpu(name, files, read_numbers(machine, f"{folder}/available_frequencies")))
+        elif name in READ_ONLY_GPUS:
             found.append(Gpu(name, files, ()))
     return tuple(found)
 
 
-def emc_files(machine: Machine) -> EmcFiles:
+def find_emc_files(machine: Machine) -> EmcFiles:
     """The memory clock's control files of whatever generation this is."""
     cap = next((path for path in EMC_CAPS if machine.exists(path)), "")
     clock, rate = f"{BPMP}/clk/emc", f"{BPMP}/clk/emc/rate"
@@ -177,68 +181,68 @@ def emc_files(machine: Machine) -> EmcFiles:
     if machine.exists(f"{OVERRIDE}/clk_state") and machine.exists(f"{OVERRIDE}/clk_update_rate"):
         rate, now = f"{OVERRIDE}/clk_update_rate", f"{OVERRIDE}/clk_rate"
         now = now if machine.exists(now) else rate
-        asked = rate if maybe_whole(machine, rate) is not None else now  # it may be write-only
+        asked = rate if try_read_int(machine, rate) is not None else now  # it may be write-only
         return EmcFiles(rate, asked, now, f"{OVERRIDE}/clk_state", cap)
     return EmcFiles(cap=cap)
 
 
-def emc_control(files: EmcFiles, wanted: str) -> str:
+def choose_emc_control(files: EmcFiles, wanted: str) -> str:
     """How the memory is controlled: locked where that is wanted and there, else capped, else not at all."""
     if wanted == "lock" and files.lock:
         return "lock"
     return "cap" if files.cap else "none"
 
 
-def emc_table(machine: Machine, options: Options) -> Tuple[int, ...]:
+def read_emc_table(machine: Machine, options: HardwareOptions) -> Tuple[int, ...]:
     """The memory's rates in Hz: the firmware's list, else the daemon's file, else the highest rate alone.
 
     The firmware lists kHz, separated by blanks, some releases with "(kHz)" behind; rates in Hz are told by their size.
     Rates above the clock's present maximum are left out: the firmware ignores them.
     """
-    listed = table(machine, f"{BPMP}/emc/possible_rates")
-    rates = tuple(sorted({rate * 1000 if rate < KHZ_BELOW else rate for rate in listed}))
-    highest = maybe_whole(machine, f"{BPMP}/clk/emc/max_rate") or maybe_whole(machine, f"{BWMGR}/emc_max_rate")
+    listed = read_numbers(machine, f"{BPMP}/emc/possible_rates")
+    rates = tuple(sorted({rate * 1000 if rate < KHZ_THRESHOLD else rate for rate in listed}))
+    highest = try_read_int(machine, f"{BPMP}/clk/emc/max_rate") or try_read_int(machine, f"{BWMGR}/emc_max_rate")
     rates = rates or tuple(sorted(set(options.emc_table_hz)))
     if highest is None or highest <= 0:
         return rates
     return tuple(rate for rate in rates if rate <= highest + EMC_SLACK_HZ) or (highest,)
 
 
-def emc_now(machine: Machine, files: EmcFiles) -> Emc:
+def read_emc(machine: Machine, files: EmcFiles) -> EmcState:
     """How the memory clock is set; raises ``OSError``. A file that shows two things is read once, for it moves."""
-    rate_hz = whole(machine, files.now) if files.now else 0
-    return Emc(
+    rate_hz = read_int(machine, files.now) if files.now else 0
+    return EmcState(
         rate_hz,
-        rate_hz if files.asked == files.now else whole(machine, files.asked),
-        bool(whole(machine, files.lock)) if files.lock else False,
-        whole(machine, files.cap) if files.cap else 0,
+        rate_hz if files.asked == files.now else read_int(machine, files.asked),
+        bool(read_int(machine, files.lock)) if files.lock else False,
+        read_int(machine, files.cap) if files.cap else 0,
     )
 
 
-def mode_of(state: State, hardware: Hardware) -> Mode:
+def mode_from_state(state: KnobState, hardware: Hardware) -> Mode:
     """The mode a state amounts to: its caps as table values; a lock on the memory is its rate."""
     gpu, tables = hardware.gpu(), hardware.tables()
     return Mode(
         sum(state.online.values()),
-        _as_table(tables.cpu_khz, state.policies[0].span.high, 0) if state.policies else None,
-        _as_table(gpu.table, state.gpus[gpu.name].high, gpu.files.slack) if gpu is not None else None,
-        _as_table(tables.emc_hz, _emc_bound(state.emc, hardware), EMC_SLACK_HZ),
+        _snap_to_table(tables.cpu_khz, state.policies[0].span.high, 0) if state.policies else None,
+        _snap_to_table(gpu.table, state.gpus[gpu.name].high, gpu.files.slack) if gpu is not None else None,
+        _snap_to_table(tables.emc_hz, _effective_emc_hz(state.emc, hardware), EMC_SLACK_HZ),
     )
 
 
-def _as_table(values: Tuple[int, ...], found: Optional[int], slack: int) -> Optional[int]:
+def _snap_to_table(values: Tuple[int, ...], found: Optional[int], slack: int) -> Optional[int]:
     if not values:
         return None
-    return values[-1] if found is None else at_or_below(values, found + slack)
+    return values[-1] if found is None else highest_at_most(values, found + slack)
 
 
-def _emc_bound(emc: Emc, hardware: Hardware) -> Optional[int]:
+def _effective_emc_hz(emc: EmcState, hardware: Hardware) -> Optional[int]:
     if hardware.emc == "lock" and emc.locked:
         return emc.rate_hz
     return emc.cap_hz if emc.cap_hz > 0 else None
 
 
-def limits_of(state: State) -> Dict[str, Dict[str, object]]:
+def limits_from_state(state: KnobState) -> Dict[str, Dict[str, object]]:
     """The raw limits, for people and logs."""
     emc = {"rate_hz": state.emc.rate_hz, "locked": state.emc.locked, "cap_hz": state.emc.cap_hz}
     return {

@@ -28,7 +28,7 @@ def peer_of(connection: socket.socket) -> Peer:
     return Peer(*CREDENTIALS.unpack(raw))
 
 
-def groups_of(uid: int) -> List[int]:
+def user_group_ids(uid: int) -> List[int]:
     """All groups of a user, looked up by uid; raises ``KeyError`` for a uid that is nobody's on this machine."""
     user = pwd.getpwuid(uid)
     return os.getgrouplist(user.pw_name, user.pw_gid)
@@ -42,7 +42,7 @@ def group_id(name: str) -> Optional[int]:
         return None
 
 
-class Gate:
+class AccessGate:
     """Lets in root, the daemon's own user, and the members of one group."""
 
     def __init__(
@@ -50,14 +50,14 @@ class Gate:
         group: str,
         gid: Optional[int],
         own_uid: int,
-        groups: Callable[[int], List[int]] = groups_of,
+        groups: Callable[[int], List[int]] = user_group_ids,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._group, self._gid, self._own_uid = group, gid, own_uid
         self._groups, self._clock = groups, clock
         self._known: Dict[int, Tuple[float, Optional[str]]] = {}
 
-    def why_not(self, peer: Peer) -> Optional[str]:
+    def denial_reason(self, peer: Peer) -> Optional[str]:
         """Why this peer may not ask, with what to do; None when it may."""
         if peer.uid in (0, self._own_uid):
             return None
@@ -67,11 +67,11 @@ class Gate:
             return answer
         if len(self._known) >= MOST_REMEMBERED:
             self._known.clear()
-        answer = self._look_up(peer.uid)
+        answer = self._find_denial_reason(peer.uid)
         self._known[peer.uid] = (now_s, answer)
         return answer
 
-    def _look_up(self, uid: int) -> Optional[str]:
+    def _find_denial_reason(self, uid: int) -> Optional[str]:
         try:
             groups = self._groups(uid)
         except KeyError:

@@ -37,7 +37,7 @@ def make_folder(folder: Path, mode: int) -> None:
         raise CannotStart(f"{text}, so others could write into it; {right}")
 
 
-def lock(folder: Path) -> int:
+def lock_folder(folder: Path) -> int:
     """Take the folder for this process until it ends, however it ends; raises ``CannotStart`` when another has it."""
     handle = os.open(str(folder / "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
@@ -48,14 +48,14 @@ def lock(folder: Path) -> int:
     return handle
 
 
-def listen(path: Path, gid: Optional[int]) -> socket.socket:
+def listen_at(path: Path, gid: Optional[int]) -> socket.socket:
     """A listening socket at ``path`` with rights 0660, given to a group; None leaves it the process's own group.
 
     A socket that nobody answers at any more is replaced. Raises ``CannotStart``.
     """
     if len(os.fsencode(str(path))) > LONGEST_PATH:
         raise CannotStart(f"{path} is longer than {LONGEST_PATH} bytes; choose a shorter socket path")
-    _clear(path)
+    _remove_stale_socket(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     before = os.umask(0o117)
     try:
@@ -72,19 +72,19 @@ def listen(path: Path, gid: Optional[int]) -> socket.socket:
     return listener
 
 
-def _clear(path: Path) -> None:
+def _remove_stale_socket(path: Path) -> None:
     try:
         found = path.lstat()
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(found.st_mode):
         raise CannotStart(f"{path} is there and is no socket; take it away, or choose another socket path")
-    if _alive(path):
+    if _has_live_daemon(path):
         raise CannotStart(f"a daemon answers at {path}; stop it first: systemctl stop fedge-powerd")
     path.unlink()
 
 
-def remove(path: Path) -> None:
+def remove_socket(path: Path) -> None:
     """Take the socket away, if nobody else did."""
     try:
         path.unlink()
@@ -92,7 +92,7 @@ def remove(path: Path) -> None:
         return
 
 
-def _alive(path: Path) -> bool:
+def _has_live_daemon(path: Path) -> bool:
     caller = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     caller.settimeout(ANSWER_S)
     try:

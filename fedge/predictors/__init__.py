@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from fedge.interfaces import Predictor
-from fedge.physics.knowledge import Knowledge
-from fedge.registry import load
+from fedge.physics.prior_knowledge import PriorKnowledge
+from fedge.protocols import Predictor
+from fedge.registry import load_named
 
-DEFAULT = "fedge"
+DEFAULT_PREDICTOR = "fedge"
 PREDICTORS = {
-    "linear": "fedge.predictors.linear:LinearPredictor",
+    "linear": "fedge.predictors.linear_regression:LinearPredictor",
     "forest": "fedge.predictors.forest:ForestPredictor",
-    "mlp": "fedge.predictors.network:NetworkPredictor",
+    "mlp": "fedge.predictors.mlp_predictor:NetworkPredictor",
     "powertrain": "fedge.predictors.powertrain:PowerTrainPredictor",
-    "gp": "fedge.predictors.gp:ProcessPredictor",
-    "physical": "fedge.predictors.physical:PhysicalPredictor",
-    "fedge": "fedge.predictors.blended:BlendedPredictor",
+    "gp": "fedge.predictors.gaussian_process:GaussianProcessPredictor",
+    "physical": "fedge.predictors.physical_predictor:PhysicalPredictor",
+    "fedge": "fedge.predictors.blended_predictor:BlendedPredictor",
 }
-"""Name in an experiment -> where it lies; each is made from ``Knowledge``."""
+"""Name in an experiment -> where it lies; each is made from ``PriorKnowledge``."""
 
 
-def predictor_for(name: str, knowledge: Knowledge, where: str = "predictor") -> Predictor:
+def load_predictor(name: str, knowledge: PriorKnowledge, where: str = "predictor") -> Predictor:
     """A fresh predictor: one of ``PREDICTORS`` or the user's own ``module:Class``.
 
     Raises ``UnknownName`` or ``BadInput`` for the field ``where``.
     """
-    predictor: Predictor = load(where, name, PREDICTORS)(knowledge)
+    predictor: Predictor = load_named(where, name, PREDICTORS)(knowledge)
     return predictor

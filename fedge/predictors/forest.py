@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from fedge.errors import BadInput
-from fedge.physics.knowledge import Knowledge
-from fedge.predictors.baseline import PRIOR_SD_LOG, seen
-from fedge.seeds import derived_seed
+from fedge.physics.prior_knowledge import PriorKnowledge
+from fedge.predictors.measurement_columns import PRIOR_SD_LOG, collect_columns
+from fedge.seeds import derive_seed
 from fedge.types import Floats, Measurement, Modes, Predictions
 
 if TYPE_CHECKING:
@@ -27,24 +27,24 @@ NOISE_SD_LOG = 0.02
 
 
 class ForestPredictor:
-    """A ``fedge.interfaces.Predictor``: a forest for time and one for power, from one measured mode on.
+    """A ``fedge.protocols.Predictor``: a forest for time and one for power, from one measured mode on.
 
     A mode is predicted as the mean of its trees' logarithms, so never outside what was measured. Its spread is the
     trees' standard deviation, with ``NOISE_SD_LOG`` and a doubt of ``PRIOR_SD_LOG`` / measurements, because few
     measurements make trees alike. Learnt: ``time_``, ``power_``, ``doubt_``.
     """
 
-    def __init__(self, knowledge: Knowledge) -> None:
+    def __init__(self, knowledge: PriorKnowledge) -> None:
         top = knowledge.maxn
         self.knowledge = knowledge
         self._top = np.array([top.cores, top.cpu_mhz, top.gpu_mhz, top.mem_mhz])
 
     def fit(self, measurements: Sequence[Measurement]) -> Self:
         """Grow both forests; raises ``BadInput`` when nothing was measured or scikit-learn is absent."""
-        learnt = seen("forest", measurements)
+        learnt = collect_columns("forest", measurements)
         x, seed = self._features(learnt.knobs), self.knowledge.seed
-        self.time_ = _forest(x, np.log(learnt.step_s), derived_seed(seed, "forest", "time"))
-        self.power_ = _forest(x, np.log(learnt.power_w), derived_seed(seed, "forest", "power"))
+        self.time_ = _fit_forest(x, np.log(learnt.step_s), derive_seed(seed, "forest", "time"))
+        self.power_ = _fit_forest(x, np.log(learnt.power_w), derive_seed(seed, "forest", "power"))
         self.doubt_ = PRIOR_SD_LOG / len(learnt.knobs)
         return self
 
@@ -74,7 +74,7 @@ class ForestPredictor:
         return np.column_stack([share, *together])
 
 
-def _forest(x: Floats, y: Floats, seed: int) -> ExtraTreesRegressor:
+def _fit_forest(x: Floats, y: Floats, seed: int) -> ExtraTreesRegressor:
     try:
         from sklearn.ensemble import ExtraTreesRegressor
     except ModuleNotFoundError as error:

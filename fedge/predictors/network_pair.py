@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Singles = NDArray[np.float32]
+Float32Array = NDArray[np.float32]
 
 LAYERS = ((4, 256), (256, 128), (128, 64), (64, 1))
 """Inputs and outputs of each layer."""
@@ -31,15 +31,15 @@ _SIZE = sum(2 * (ins + 1) * outs for ins, outs in LAYERS)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pair:
+class NetworkPair:
     """Per layer the weights (2, in, out) and biases (2, 1, out): views into ``flat``, which holds them all."""
 
-    flat: Singles
-    weights: tuple[Singles, ...]
-    biases: tuple[Singles, ...]
+    flat: Float32Array
+    weights: tuple[Float32Array, ...]
+    biases: tuple[Float32Array, ...]
 
 
-def pair_over(flat: Singles, layers: Sequence[tuple[int, int]] = LAYERS) -> Pair:
+def view_pair(flat: Float32Array, layers: Sequence[tuple[int, int]] = LAYERS) -> NetworkPair:
     """The layers that ``flat`` holds one after the other, each of so many inputs and outputs."""
     weights, biases, start = [], [], 0
     for ins, outs in layers:
@@ -47,35 +47,41 @@ def pair_over(flat: Singles, layers: Sequence[tuple[int, int]] = LAYERS) -> Pair
         weights.append(flat[start:middle].reshape(2, ins, outs))
         biases.append(flat[middle:end].reshape(2, 1, outs))
         start = end
-    return Pair(flat, tuple(weights), tuple(biases))
+    return NetworkPair(flat, tuple(weights), tuple(biases))
 
 
-def fresh(rng: np.random.Generator) -> Pair:
+def init_pair(rng: np.random.Generator) -> NetworkPair:
     """Untrained networks: everything uniform within 1 / sqrt(inputs); the paper does not say how, chosen by us."""
-    pair = pair_over(np.empty(_SIZE, np.float32))
+    pair = view_pair(np.empty(_SIZE, np.float32))
     for layer in range(len(LAYERS)):
-        _draw(pair, layer, rng)
+        _draw_layer(pair, layer, rng)
     return pair
 
 
-def with_fresh_output(pair: Pair, rng: np.random.Generator) -> Pair:
+def reset_output_layer(pair: NetworkPair, rng: np.random.Generator) -> NetworkPair:
     """A copy whose last layer is drawn anew."""
-    copied = pair_over(pair.flat.copy())
-    _draw(copied, len(LAYERS) - 1, rng)
+    copied = view_pair(pair.flat.copy())
+    _draw_layer(copied, len(LAYERS) - 1, rng)
     return copied
 
 
-def outputs(pair: Pair, x: Singles) -> Singles:
+def compute_outputs(pair: NetworkPair, x: Float32Array) -> Float32Array:
     """What both networks say to ``x`` (n, 4), shape (2, n)."""
     hidden = x[None]
     for weight, bias in zip(pair.weights[:-1], pair.biases[:-1], strict=True):
         hidden = hidden @ weight + bias
         np.maximum(hidden, 0.0, out=hidden)
-    said: Singles = (hidden @ pair.weights[-1] + pair.biases[-1])[..., 0]
+    said: Float32Array = (hidden @ pair.weights[-1] + pair.biases[-1])[..., 0]
     return said
 
 
-def gradient(pair: Pair, x: Singles, slope: Callable[[Singles], Singles], rng: np.random.Generator, into: Pair) -> None:
+def compute_gradient(
+    pair: NetworkPair,
+    x: Float32Array,
+    slope: Callable[[Float32Array], Float32Array],
+    rng: np.random.Generator,
+    into: NetworkPair,
+) -> None:
     """Write into ``into`` the gradient at the rows ``x`` (n, 4), with dropout drawn anew.
 
     ``slope`` gives the loss's derivative by each output, both of shape (2, n).
@@ -84,7 +90,7 @@ def gradient(pair: Pair, x: Singles, slope: Callable[[Singles], Singles], rng: n
     for weight, bias, dropout in zip(pair.weights, pair.biases, DROPOUT, strict=False):
         before = hidden[-1] @ weight
         before += bias
-        passed.append(_passed(before, dropout, rng))
+        passed.append(_compute_mask(before, dropout, rng))
         before *= passed[-1]
         hidden.append(before)
     d = slope((hidden[-1] @ pair.weights[-1] + pair.biases[-1])[..., 0])[..., None]
@@ -104,7 +110,7 @@ class Adam:
         self._scratch = np.empty(size, np.float32)
         self._steps = 0
 
-    def step(self, flat: Singles, slope: Singles) -> None:
+    def step(self, flat: Float32Array, slope: Float32Array) -> None:
         """Move ``flat`` against its ``slope``, in place."""
         self._steps += 1
         mean, square, scratch = self._mean, self._square, self._scratch
@@ -122,13 +128,13 @@ class Adam:
         flat -= scratch
 
 
-def _draw(pair: Pair, layer: int, rng: np.random.Generator) -> None:
+def _draw_layer(pair: NetworkPair, layer: int, rng: np.random.Generator) -> None:
     limit = LAYERS[layer][0] ** -0.5
     for values in (pair.weights[layer], pair.biases[layer]):
         values[:] = rng.uniform(-limit, limit, values.shape)
 
 
-def _passed(before: Singles, dropout: float, rng: np.random.Generator) -> Singles:
+def _compute_mask(before: Float32Array, dropout: float, rng: np.random.Generator) -> Float32Array:
     """The factor of each unit: 0 where ReLU or dropout stops it, else what keeps the layer's mean."""
     on: NDArray[np.bool_] = before > 0
     if dropout:

@@ -14,36 +14,36 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedge.predictors.baseline import Seen, floored, spread
-from fedge.predictors.network_pair import Adam, Pair, Singles, gradient, outputs, pair_over
+from fedge.predictors.measurement_columns import MeasurementColumns, apply_floor, estimate_sd_log
+from fedge.predictors.network_pair import Adam, Float32Array, NetworkPair, compute_gradient, compute_outputs, view_pair
 from fedge.types import Floats, Modes, Predictions
 
 EPOCHS, BATCH = 100, 32
 ROWS_PER_MODE = 40
 """A measurement stands for so many rows at most: the paper keeps each minibatch of a profiled mode as a row."""
-MOST_ROWS = 4000
+MAX_ROWS = 4000
 """Beyond so many rows in all, each measurement stands for fewer: a whole table has rows enough. Chosen by us, so that
 100 modes are still trained as in the paper."""
 MILLI = 1e3
 
 LossName = Literal["mse", "mape"]
-Loss = Callable[[Singles, Singles], tuple[Floats, Singles]]
+Loss = Callable[[Float32Array, Float32Array], tuple[Floats, Float32Array]]
 """Outputs and targets (2, n) -> each network's loss (2,), and its slope by each output (2, n)."""
 
 
-def squared(said: Singles, true: Singles) -> tuple[Floats, Singles]:
+def mse_loss(said: Float32Array, true: Float32Array) -> tuple[Floats, Float32Array]:
     """Mean squared error."""
     error = said - true
     return np.mean(np.square(error, dtype=np.float64), axis=1), error * np.float32(2.0 / error.shape[1])
 
 
-def relative(said: Singles, true: Singles) -> tuple[Floats, Singles]:
+def mape_loss(said: Float32Array, true: Float32Array) -> tuple[Floats, Float32Array]:
     """Mean absolute error relative to the target."""
     error = (said - true) / true
     return np.mean(np.abs(error, dtype=np.float64), axis=1), np.sign(error) / (true * np.float32(error.shape[1]))
 
 
-LOSSES: dict[LossName, Loss] = {"mse": squared, "mape": relative}
+LOSSES: dict[LossName, Loss] = {"mse": mse_loss, "mape": mape_loss}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,89 +53,97 @@ class Scaler:
     mean: Floats
     sd: Floats
 
-    def scaled(self, knobs: Floats) -> Singles:
+    def transform(self, knobs: Floats) -> Float32Array:
         """Knobs (n, 4) as the networks take them."""
         return ((knobs - self.mean) / self.sd).astype(np.float32)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Trained:
+class TrainedNetworks:
     """Networks with the scaler that belongs to them, and the mean relative error on the rows set aside (2,)."""
 
-    pair: Pair
+    pair: NetworkPair
     scaler: Scaler
     validation_mape: Floats
 
     def predict(self, knobs: Floats) -> Floats:
         """Seconds per step and watts, shape (2, n); not bounded from below."""
-        return outputs(self.pair, self.scaler.scaled(knobs)).astype(np.float64) / MILLI
+        return compute_outputs(self.pair, self.scaler.transform(knobs)).astype(np.float64) / MILLI
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rows:
+class TrainingRows:
     """What is trained on: knobs (n, 4), and seconds per step and watts (2, n)."""
 
     knobs: Floats
     targets: Floats
 
 
-def rows_of(seen: Seen) -> Rows:
+def build_training_rows(seen: MeasurementColumns) -> TrainingRows:
     """Every measurement as many times as it has minibatches, up to ``ROWS_PER_MODE``; all rows of one are its mean."""
-    most = min(ROWS_PER_MODE, max(1, MOST_ROWS // len(seen.steps)))
+    most = min(ROWS_PER_MODE, max(1, MAX_ROWS // len(seen.steps)))
     repeats = np.clip(seen.steps, 1, most)
     targets = np.stack([seen.step_s, seen.power_w])
-    return Rows(np.repeat(seen.knobs, repeats, axis=0), np.repeat(targets, repeats, axis=1))
+    return TrainingRows(np.repeat(seen.knobs, repeats, axis=0), np.repeat(targets, repeats, axis=1))
 
 
-def train(start: Pair, rows: Rows, set_aside: float, loss: LossName, rng: np.random.Generator) -> Trained:
+def train_pair(
+    start: NetworkPair, rows: TrainingRows, set_aside: float, loss: LossName, rng: np.random.Generator
+) -> TrainedNetworks:
     """Train a copy of ``start`` on ``rows``, a share ``set_aside`` of which only tells the best epoch.
 
     The scaler is fitted to all rows; a single row is trained on and validated with.
     """
-    scaler = _scaler(rows.knobs)
-    x, y = scaler.scaled(rows.knobs), (rows.targets * MILLI).astype(np.float32)
+    scaler = _fit_scaler(rows.knobs)
+    x, y = scaler.transform(rows.knobs), (rows.targets * MILLI).astype(np.float32)
     order = rng.permutation(len(x))
     aside = max(1, round(set_aside * len(x)))
     held, used = order[:aside], order[aside:] if len(x) > 1 else order
-    pair = _best_epoch(pair_over(start.flat.copy()), (x[used], y[:, used]), (x[held], y[:, held]), LOSSES[loss], rng)
-    return Trained(pair, scaler, relative(outputs(pair, x[held]), y[:, held])[0])
+    pair = _train_to_best_epoch(
+        view_pair(start.flat.copy()), (x[used], y[:, used]), (x[held], y[:, held]), LOSSES[loss], rng
+    )
+    return TrainedNetworks(pair, scaler, mape_loss(compute_outputs(pair, x[held]), y[:, held])[0])
 
 
-def _best_epoch(
-    pair: Pair, used: tuple[Singles, Singles], held: tuple[Singles, Singles], loss: Loss, rng: np.random.Generator
-) -> Pair:
+def _train_to_best_epoch(
+    pair: NetworkPair,
+    used: tuple[Float32Array, Float32Array],
+    held: tuple[Float32Array, Float32Array],
+    loss: Loss,
+    rng: np.random.Generator,
+) -> NetworkPair:
     """Train ``pair`` in place; the answer has each network as it was after its best epoch."""
-    kept, least = pair_over(pair.flat.copy()), np.full(2, np.inf)
-    adam, slopes = Adam(), pair_over(np.empty_like(pair.flat))
+    kept, least = view_pair(pair.flat.copy()), np.full(2, np.inf)
+    adam, slopes = Adam(), view_pair(np.empty_like(pair.flat))
     for _ in range(EPOCHS):
         order = rng.permutation(len(used[0]))
         x, y = used[0][order], used[1][:, order]
         for first in range(0, len(order), BATCH):
             batch = slice(first, first + BATCH)
-            gradient(pair, x[batch], _slope(loss, y[:, batch]), rng, slopes)
+            compute_gradient(pair, x[batch], _make_loss_slope(loss, y[:, batch]), rng, slopes)
             adam.step(pair.flat, slopes.flat)
-        now = loss(outputs(pair, held[0]), held[1])[0]
-        _keep(pair, now < least, kept)
+        now = loss(compute_outputs(pair, held[0]), held[1])[0]
+        _copy_better(pair, now < least, kept)
         least = np.fmin(now, least)
     return kept
 
 
-def _slope(loss: Loss, y: Singles) -> Callable[[Singles], Singles]:
+def _make_loss_slope(loss: Loss, y: Float32Array) -> Callable[[Float32Array], Float32Array]:
     return lambda said: loss(said, y)[1]
 
 
-def _keep(pair: Pair, better: NDArray[np.bool_], kept: Pair) -> None:
+def _copy_better(pair: NetworkPair, better: NDArray[np.bool_], kept: NetworkPair) -> None:
     for now, best in zip((*pair.weights, *pair.biases), (*kept.weights, *kept.biases), strict=True):
         best[better] = now[better]
 
 
-def _scaler(knobs: Floats) -> Scaler:
+def _fit_scaler(knobs: Floats) -> Scaler:
     mean, sd = knobs.mean(axis=0), knobs.std(axis=0)
     return Scaler(mean, np.where(sd > 1e-9 * np.abs(mean), sd, 1.0))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Learnt:
+class BoundedNetworks:
     """Networks, and what they were trained on: it bounds their predictions from below and tells their spread.
 
     The networks themselves give no spread, and rows set aside repeat modes that were trained on. So the spread is that
@@ -143,8 +151,8 @@ class Learnt:
     a law that the errors of such networks follow on measured tables, the same for every mode. Chosen by us.
     """
 
-    trained: Trained
-    measured: Seen
+    trained: TrainedNetworks
+    measured: MeasurementColumns
     factor: float
 
     def predict(self, modes: Modes) -> Predictions:
@@ -154,10 +162,14 @@ class Learnt:
             self._spread(values, len(modes)) for values in (self.measured.step_s, self.measured.power_w)
         )
         return Predictions(
-            modes, floored(step_s, self.measured.step_s), floored(power_w, self.measured.power_w), time_sd, power_sd
+            modes,
+            apply_floor(step_s, self.measured.step_s),
+            apply_floor(power_w, self.measured.power_w),
+            time_sd,
+            power_sd,
         )
 
     def _spread(self, measured: Floats, count: int) -> Floats:
         logs = np.log(measured)
-        sd = spread(logs - logs.mean(), 1)
+        sd = estimate_sd_log(logs - logs.mean(), 1)
         return np.full(count, self.factor * sd / np.sqrt(len(measured)))

@@ -13,13 +13,13 @@ from typing import Self
 import numpy as np
 
 from fedge.errors import BadInput
-from fedge.pareto import nearest_row
-from fedge.physics.knowledge import Knowledge
-from fedge.predictors.baseline import Seen, seen
-from fedge.predictors.network_pair import with_fresh_output
-from fedge.predictors.network_training import Learnt, LossName, rows_of, train
-from fedge.predictors.powertrain_reference import cache_folder, reference_of
-from fedge.seeds import generator
+from fedge.pareto import find_nearest_row
+from fedge.physics.prior_knowledge import PriorKnowledge
+from fedge.predictors.measurement_columns import MeasurementColumns, collect_columns
+from fedge.predictors.network_pair import reset_output_layer
+from fedge.predictors.network_training import BoundedNetworks, LossName, build_training_rows, train_pair
+from fedge.predictors.powertrain_reference import cache_folder, load_reference_network
+from fedge.seeds import make_generator
 from fedge.types import Measurement, Modes, PowerMode, Predictions, ProfileTable
 
 SET_ASIDE = 0.2
@@ -29,14 +29,14 @@ SPREAD_FACTOR = 1.5
 
 
 class PowerTrainPredictor:
-    """A ``fedge.interfaces.Predictor``: two networks that learnt another workload first; needs a reference.
+    """A ``fedge.protocols.Predictor``: two networks that learnt another workload first; needs a reference.
 
-    Of several references it takes the one most like the measured modes (``most_alike``). One reference network serves
-    every fit, so its seed is ``reference_seed`` and not the knowledge's. ``loss`` None is the paper's choice
-    (``loss_for``). Learnt: ``reference_``, ``learnt_``.
+    Of several references it takes the one most like the measured modes (``find_most_similar``). One reference network
+    serves every fit, so its seed is ``reference_seed`` and not the knowledge's. ``loss`` None is the paper's choice
+    (``choose_loss``). Learnt: ``reference_``, ``learnt_``.
     """
 
-    def __init__(self, knowledge: Knowledge, reference_seed: int = 0, loss: LossName | None = None) -> None:
+    def __init__(self, knowledge: PriorKnowledge, reference_seed: int = 0, loss: LossName | None = None) -> None:
         self.knowledge = knowledge
         self.reference_seed = reference_seed
         self.loss = loss
@@ -46,13 +46,13 @@ class PowerTrainPredictor:
         references = self.knowledge.references
         if not references:
             raise BadInput("predictor powertrain", "no reference", "another workload's table, with --reference TABLE")
-        measured = seen("powertrain", measurements)
-        self.reference_ = most_alike(references, measured)
-        networks = reference_of(self.reference_, self.reference_seed, cache_folder()).trained.pair
-        loss = self.loss or loss_for(self.knowledge.maxn, self.reference_.maxn)
-        rng = generator(self.knowledge.seed, "powertrain", "transfer")
-        trained = train(with_fresh_output(networks, rng), rows_of(measured), SET_ASIDE, loss, rng)
-        self.learnt_ = Learnt(trained, measured, SPREAD_FACTOR)
+        measured = collect_columns("powertrain", measurements)
+        self.reference_ = find_most_similar(references, measured)
+        networks = load_reference_network(self.reference_, self.reference_seed, cache_folder()).trained.pair
+        loss = self.loss or choose_loss(self.knowledge.maxn, self.reference_.maxn)
+        rng = make_generator(self.knowledge.seed, "powertrain", "transfer")
+        trained = train_pair(reset_output_layer(networks, rng), build_training_rows(measured), SET_ASIDE, loss, rng)
+        self.learnt_ = BoundedNetworks(trained, measured, SPREAD_FACTOR)
         return self
 
     def predict(self, modes: Modes) -> Predictions:
@@ -60,7 +60,7 @@ class PowerTrainPredictor:
         return self.learnt_.predict(modes)
 
 
-def loss_for(maxn: PowerMode, reference_maxn: PowerMode) -> LossName:
+def choose_loss(maxn: PowerMode, reference_maxn: PowerMode) -> LossName:
     """The relative error for a board that is smaller than the reference's in every knob, else the squared one.
 
     The paper took the relative error for Orin Nano only, from AGX Orin. The rule is ours; it gives the paper's choice
@@ -70,7 +70,7 @@ def loss_for(maxn: PowerMode, reference_maxn: PowerMode) -> LossName:
     return "mape" if all(a < b for a, b in zip(top, other, strict=True)) else "mse"
 
 
-def most_alike(references: Sequence[ProfileTable], measured: Seen) -> ProfileTable:
+def find_most_similar(references: Sequence[ProfileTable], measured: MeasurementColumns) -> ProfileTable:
     """The table whose time and power are closest to the measured ones; the first of equals.
 
     That is the least sum, over time and power, of the root mean square of log (measured / the table's nearest mode).
@@ -79,7 +79,7 @@ def most_alike(references: Sequence[ProfileTable], measured: Seen) -> ProfileTab
     """
 
     def unlikeness(table: ProfileTable) -> float:
-        rows = [nearest_row(table.modes, mode) for mode in Modes(measured.knobs)]
+        rows = [find_nearest_row(table.modes, mode) for mode in Modes(measured.knobs)]
         ratios = np.log([measured.step_s / table.step_s[rows], measured.power_w / table.power_w[rows]])
         return float(np.sqrt(np.square(ratios).mean(axis=1)).sum())
 

@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedge.errors import BadInput
-from fedge.predictors.network_pair import LAYERS, fresh, pair_over
-from fedge.predictors.network_training import Rows, Scaler, Trained, train
-from fedge.seeds import generator
+from fedge.predictors.network_pair import LAYERS, init_pair, view_pair
+from fedge.predictors.network_training import Scaler, TrainedNetworks, TrainingRows, train_pair
+from fedge.seeds import make_generator
 from fedge.types import ProfileTable
 
 logger = logging.getLogger(__name__)
@@ -31,14 +31,14 @@ RECIPE = "1"
 """Changes with anything that would train other networks from the same table."""
 SET_ASIDE = 0.1
 """Share of the modes that tell the best epoch."""
-WITHOUT_FILES = "safetensors is not installed here, and boards never have it: take the predictor fedge"
+SAFETENSORS_MISSING = "safetensors is not installed here, and boards never have it: take the predictor fedge"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Reference:
+class ReferenceNetwork:
     """Networks of a whole table: what training took, whether they lie in the cache now, whether they did before."""
 
-    trained: Trained
+    trained: TrainedNetworks
     train_s: float
     kept: bool
     cached: bool
@@ -53,35 +53,35 @@ def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
     return Path.home() / ".cache" / "fedge"
 
 
-def reference_of(table: ProfileTable, seed: int, folder: Path) -> Reference:
+def load_reference_network(table: ProfileTable, seed: int, folder: Path) -> ReferenceNetwork:
     """The networks of ``table``, out of the cache ``folder`` if they are there, else trained and put there.
 
     A damaged file is replaced, and a folder that cannot be written only costs the next training; both are logged.
     Raises ``BadInput`` where there is no safetensors, before anything is trained.
     """
-    path = file_of(table, seed, folder)
-    found = _read(path, _key(table, seed))
+    path = reference_path(table, seed, folder)
+    found = _read_reference(path, _content_key(table, seed))
     if found is not None:
         return found
     started = time.perf_counter()
-    rng = generator(seed, "powertrain", "reference")
-    rows = Rows(table.modes.knobs, np.stack([table.step_s, table.power_w]))
-    trained = train(fresh(rng), rows, SET_ASIDE, "mse", rng)
+    rng = make_generator(seed, "powertrain", "reference")
+    rows = TrainingRows(table.modes.knobs, np.stack([table.step_s, table.power_w]))
+    trained = train_pair(init_pair(rng), rows, SET_ASIDE, "mse", rng)
     train_s = time.perf_counter() - started
     try:
-        _write(trained, train_s, path, _key(table, seed))
+        _write_reference(trained, train_s, path, _content_key(table, seed))
     except OSError as error:
         logger.warning("%s cannot be written (%s): the reference network is not kept", path, error.strerror)
-        return Reference(trained, train_s, kept=False, cached=False)
-    return Reference(trained, train_s, kept=True, cached=False)
+        return ReferenceNetwork(trained, train_s, kept=False, cached=False)
+    return ReferenceNetwork(trained, train_s, kept=True, cached=False)
 
 
-def file_of(table: ProfileTable, seed: int, folder: Path) -> Path:
+def reference_path(table: ProfileTable, seed: int, folder: Path) -> Path:
     """The file of the cache for this table and seed."""
-    return folder / "powertrain" / f"{table.sha256[:16] or 'table'}-{_key(table, seed)[:16]}.safetensors"
+    return folder / "powertrain" / f"{table.sha256[:16] or 'table'}-{_content_key(table, seed)[:16]}.safetensors"
 
 
-def _key(table: ProfileTable, seed: int) -> str:
+def _content_key(table: ProfileTable, seed: int) -> str:
     """One text for everything the networks depend on: a file may hold several batch sizes, or be read with repairs."""
     content = hashlib.sha256(f"{RECIPE} {seed} {table.batch_size} {table.sha256}".encode())
     for column in (table.modes.knobs, table.step_s, table.power_w):
@@ -89,27 +89,29 @@ def _key(table: ProfileTable, seed: int) -> str:
     return content.hexdigest()
 
 
-def _read(path: Path, key: str) -> Reference | None:
+def _read_reference(path: Path, key: str) -> ReferenceNetwork | None:
     """What ``path`` holds if it is whole and belongs to ``key``; raises ``BadInput`` where there is no safetensors."""
     try:
         from safetensors import SafetensorError, safe_open
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "safetensors":
             raise
-        raise BadInput("predictor", "powertrain, which keeps its references with safetensors", WITHOUT_FILES) from error
+        raise BadInput(
+            "predictor", "powertrain, which keeps its references with safetensors", SAFETENSORS_MISSING
+        ) from error
     try:
         if not path.exists():
             return None
         with safe_open(path, framework="numpy") as file:
             about = file.metadata() or {}
             arrays = {name: file.get_tensor(name) for name in ("parameters", "mean", "sd", "mape")}
-        return _checked(arrays, about, key)
+        return _parse_reference(arrays, about, key)
     except (OSError, SafetensorError, ValueError, KeyError) as error:
         logger.warning("%s is damaged (%s): the reference network is trained anew", path, error)
         return None
 
 
-def _checked(arrays: Mapping[str, NDArray[np.generic]], about: Mapping[str, str], key: str) -> Reference:
+def _parse_reference(arrays: Mapping[str, NDArray[np.generic]], about: Mapping[str, str], key: str) -> ReferenceNetwork:
     """The networks out of a file's arrays; raises ``ValueError`` or ``KeyError`` when they are not those of ``key``."""
     sizes = {"parameters": sum(2 * (ins + 1) * outs for ins, outs in LAYERS), "mean": 4, "sd": 4, "mape": 2}
     if about["key"] != key:
@@ -119,12 +121,14 @@ def _checked(arrays: Mapping[str, NDArray[np.generic]], about: Mapping[str, str]
             raise ValueError(f"{name} is not {size} finite numbers")
     if not (arrays["sd"].astype(np.float64) > 0).all():
         raise ValueError("sd is not above 0")
-    pair = pair_over(arrays["parameters"].astype(np.float32))
+    pair = view_pair(arrays["parameters"].astype(np.float32))
     mean, sd, mape = (arrays[name].astype(np.float64) for name in ("mean", "sd", "mape"))
-    return Reference(Trained(pair, Scaler(mean, sd), mape), float(about["train_s"]), kept=True, cached=True)
+    return ReferenceNetwork(
+        TrainedNetworks(pair, Scaler(mean, sd), mape), float(about["train_s"]), kept=True, cached=True
+    )
 
 
-def _write(trained: Trained, train_s: float, path: Path, key: str) -> None:
+def _write_reference(trained: TrainedNetworks, train_s: float, path: Path, key: str) -> None:
     """Write the whole file under another name, then rename it: a reader sees all of it or nothing."""
     from safetensors.numpy import save
 

@@ -11,7 +11,7 @@ deviation of what is kept, k its length, r its lag-1 autocorrelation. The rule, 
    deviation, are clipped for step 2 and left out of the mean (Hampel's identifier).
 4. The standard error is s / sqrt(k) * sqrt((1 + r) / (1 - r)), r no less than 0: that of a mean of correlated values.
 5. Settled: enough chunks, minibatches and seconds, both standard errors below the target, and the two halves of what is
-   kept do not differ (Welch's t-test; a difference below ``DRIFT`` does not matter).
+   kept do not differ (Welch's t-test; a difference below ``DRIFT_TOLERANCE`` does not matter).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fedge.types import Floats
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class StabilityRule:
     """When a mode has settled. All values are chosen by us; ``fedge profile`` records them beside its table."""
 
     chunk_s: float = 1.0
@@ -42,27 +42,27 @@ class Rule:
     limit_s: float = 180.0
     """After so many seconds a mode is left, settled or not."""
 
-    def as_data(self) -> dict[str, float]:
+    def to_dict(self) -> dict[str, float]:
         """The rule for a record."""
         return asdict(self)
 
 
 OUTLIER_SDS = 5.0
-LEAST_CLIP = 0.01
+MIN_CLIP_SHARE = 0.01
 """Values within so much of the median (relative) are never outliers, however alike the others are; chosen by us."""
-MOST_OUTLIERS = 0.2
+MAX_OUTLIER_SHARE = 0.2
 """Where a larger share lies so far off, that is how the board works, and none are outliers; chosen by us."""
-DRIFT = 0.01
+DRIFT_TOLERANCE = 0.01
 """Halves that differ by less (relative) have not drifted; chosen by us."""
-DRIFT_SES = 3.0
+DRIFT_STANDARD_ERRORS = 3.0
 """Halves have drifted when they differ by more than so many standard errors of their difference; chosen by us."""
 SD_OF_MAD = 1.4826
-MOST_CORRELATION = 0.9
+MAX_CORRELATION = 0.9
 """A lag-1 autocorrelation above it (few values, or a trend) counts as this; chosen by us."""
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class MeasuredChunk:
     """A stretch of work in one mode: ``steps`` minibatches, seconds per step, mean watts, seconds in all."""
 
     steps: int
@@ -72,7 +72,7 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class StabilityVerdict:
     """The steady values so far, and whether they may be believed. Standard errors are relative (log units)."""
 
     settled: bool
@@ -91,7 +91,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class _Steady:
+class _SteadyFigure:
     """What one figure's kept values say."""
 
     mean: float
@@ -100,15 +100,15 @@ class _Steady:
     outliers: NDArray[np.bool_]
 
 
-def judge(chunks: Sequence[Chunk], rule: Rule) -> Verdict:
+def judge_stability(chunks: Sequence[MeasuredChunk], rule: StabilityRule) -> StabilityVerdict:
     """What the chunks so far say; at least one chunk is needed. Pure: the same chunks, the same verdict."""
     times = np.array([chunk.step_s for chunk in chunks])
     powers = np.array([chunk.power_w for chunk in chunks])
-    dropped, started = _start(times, powers)
+    dropped, started = _find_start(times, powers)
     kept = chunks[dropped:]
-    time, power = _steady(times[dropped:]), _steady(powers[dropped:])
-    missing = _missing(kept, time, power, rule) or ("" if started else "its start is not over")
-    return Verdict(
+    time, power = _summarize_steady(times[dropped:]), _summarize_steady(powers[dropped:])
+    missing = _describe_missing(kept, time, power, rule) or ("" if started else "its start is not over")
+    return StabilityVerdict(
         settled=not missing,
         step_s=time.mean,
         power_w=power.mean,
@@ -121,7 +121,9 @@ def judge(chunks: Sequence[Chunk], rule: Rule) -> Verdict:
     )
 
 
-def _missing(kept: Sequence[Chunk], time: _Steady, power: _Steady, rule: Rule) -> str:
+def _describe_missing(
+    kept: Sequence[MeasuredChunk], time: _SteadyFigure, power: _SteadyFigure, rule: StabilityRule
+) -> str:
     """Why what is kept is not enough; empty when it is."""
     too_few = (
         len(kept) < rule.least_chunks
@@ -138,16 +140,16 @@ def _missing(kept: Sequence[Chunk], time: _Steady, power: _Steady, rule: Rule) -
     return ""
 
 
-def _start(times: Floats, powers: Floats) -> tuple[int, bool]:
+def _find_start(times: Floats, powers: Floats) -> tuple[int, bool]:
     """How many chunks belong to the start, and whether it is over."""
     if len(times) == 1:
         return 0, False
-    found = [1 + truncation(_clipped(values[1:])) for values in (times, powers)]
+    found = [1 + compute_mser_truncation(_clip_outliers(values[1:])) for values in (times, powers)]
     most = 1 + (len(times) - 1) // 2
     return max(found), max(found) < most
 
 
-def truncation(values: Floats) -> int:
+def compute_mser_truncation(values: Floats) -> int:
     """MSER's d for values of shape (n,): how many to drop at the start, from 0 to n // 2.
 
     Of equal ones the least.
@@ -160,37 +162,37 @@ def truncation(values: Floats) -> int:
     return int(np.argmin(marginal[: n // 2 + 1]))
 
 
-def _clipped(values: Floats) -> Floats:
-    centre, width = _band(values[len(values) // 2 :])
+def _clip_outliers(values: Floats) -> Floats:
+    centre, width = _outlier_band(values[len(values) // 2 :])
     clipped: Floats = np.clip(values, centre - width, centre + width)
     return clipped
 
 
-def _band(values: Floats) -> tuple[float, float]:
+def _outlier_band(values: Floats) -> tuple[float, float]:
     """The median, and how far from it a value is no outlier yet."""
     centre = float(np.median(values))
     deviation = SD_OF_MAD * float(np.median(np.abs(values - centre)))
-    return centre, max(OUTLIER_SDS * deviation, LEAST_CLIP * centre)
+    return centre, max(OUTLIER_SDS * deviation, MIN_CLIP_SHARE * centre)
 
 
-def _steady(values: Floats) -> _Steady:
-    centre, width = _band(values)
+def _summarize_steady(values: Floats) -> _SteadyFigure:
+    centre, width = _outlier_band(values)
     outliers = np.abs(values - centre) > width
-    if outliers.mean() > MOST_OUTLIERS:
+    if outliers.mean() > MAX_OUTLIER_SHARE:
         outliers = np.zeros(len(values), dtype=np.bool_)
     usual = values[~outliers]
     mean = float(usual.mean())
-    return _Steady(mean, _se(usual) / mean, _has_drifted(usual, mean), outliers)
+    return _SteadyFigure(mean, _standard_error(usual) / mean, _has_drifted(usual, mean), outliers)
 
 
-def _se(values: Floats) -> float:
+def _standard_error(values: Floats) -> float:
     """Standard error of the mean; infinite for a single value."""
     if len(values) < 2:
         return math.inf
     centred = values - values.mean()
     power = float(centred @ centred)
     correlation = float(centred[1:] @ centred[:-1]) / power if power > 0 else 0.0
-    inflated = min(max(correlation, 0.0), MOST_CORRELATION)
+    inflated = min(max(correlation, 0.0), MAX_CORRELATION)
     return math.sqrt(power / (len(values) - 1) / len(values) * (1.0 + inflated) / (1.0 - inflated))
 
 
@@ -201,4 +203,4 @@ def _has_drifted(values: Floats, mean: float) -> bool:
     first, second = values[:half], values[half:]
     apart = abs(float(first.mean() - second.mean()))
     spread = math.sqrt(float(first.var(ddof=1)) / len(first) + float(second.var(ddof=1)) / len(second))
-    return apart > DRIFT_SES * spread and apart > DRIFT * mean
+    return apart > DRIFT_STANDARD_ERRORS * spread and apart > DRIFT_TOLERANCE * mean

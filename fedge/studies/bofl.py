@@ -24,31 +24,31 @@ from enum import Enum, auto
 
 import numpy as np
 
-from fedge.choice.mixing import best_split
+from fedge.decisions.mode_mix import find_best_split
 from fedge.pareto import front_mask
-from fedge.physics.knowledge import Knowledge
-from fedge.predictors.gp import ProcessPredictor
-from fedge.seeds import generator
+from fedge.physics.prior_knowledge import PriorKnowledge
+from fedge.predictors.gaussian_process import GaussianProcessPredictor
+from fedge.seeds import make_generator
 from fedge.types import Floats, Measurement, Modes
 
-AT_RANDOM = 0.01
+RANDOM_SHARE = 0.01
 """Share of the modes tried at random first."""
-AT_LEAST = 0.03
+MIN_TRIED_SHARE = 0.03
 """Bayesian optimisation goes on until more than this share is seen ..."""
-WORTHWHILE = 0.01
+MIN_HYPERVOLUME_GAIN = 0.01
 """... and a round with trials adds less than this share to the hypervolume."""
-TRIAL_S = 5.0
+PROBE_S = 5.0
 """How long a mode is tried."""
-TRIAL_SHARE = 0.15
+PROBE_SHARE = 0.15
 """At most this share of the round's time, where that is shorter. Chosen by us."""
-FEWEST = 3
+MIN_RANDOM_MODES = 3
 """Modes tried at random at least, for small tables. Chosen by us: the reference point needs some spread."""
 
-Run = Callable[[int, int], Measurement]
+StepRunner = Callable[[int, int], Measurement]
 """Does so many minibatches in the mode of a row and says what they took."""
 
 
-class Phase(Enum):
+class BoflPhase(Enum):
     """What a board is about."""
 
     RANDOM = auto()
@@ -57,7 +57,7 @@ class Phase(Enum):
 
 
 @dataclass(slots=True)
-class _Course:
+class _RoundProgress:
     """A round as it goes on; a trial in it lasts ``trial_s``."""
 
     left: int
@@ -71,56 +71,56 @@ class _Course:
         self.room_s -= part.work_s
 
 
-class Bofl:
+class BoflClient:
     """A board that plays by BoFL; it knows ``modes``, which row is the top one, and what ``run`` tells it.
 
     Chosen by us: a trial's figures are exact whatever its length, as they are for every policy here; optimisation costs
     neither time nor energy.
     """
 
-    def __init__(self, modes: Modes, top: int, run: Run, seed: int) -> None:
-        count = min(max(FEWEST, math.ceil(AT_RANDOM * len(modes))), len(modes) - 1)
+    def __init__(self, modes: Modes, top: int, run: StepRunner, seed: int) -> None:
+        count = min(max(MIN_RANDOM_MODES, math.ceil(RANDOM_SHARE * len(modes))), len(modes) - 1)
         others = np.delete(np.arange(len(modes)), top)
-        self.phase = Phase.RANDOM
+        self.phase = BoflPhase.RANDOM
         self._modes, self._top, self._run = modes, top, run
-        self._at_random = [int(row) for row in generator(seed, "bofl").permutation(others)[:count]]
-        self._knowledge = Knowledge(modes[top], seed=seed)
+        self._at_random = [int(row) for row in make_generator(seed, "bofl").permutation(others)[:count]]
+        self._knowledge = PriorKnowledge(modes[top], seed=seed)
         self._seen: dict[int, Measurement] = {}
         self._reference = np.zeros(2)
         self._volume = 0.0
 
     @property
-    def seen(self) -> int:
+    def tried_count(self) -> int:
         """How many modes were tried so far."""
         return len(self._seen)
 
-    def play(self, steps: int, deadline_s: float) -> tuple[Measurement, ...]:
+    def run_round(self, steps: int, deadline_s: float) -> tuple[Measurement, ...]:
         """One round of ``steps`` minibatches, trials first."""
-        course = _Course(steps, deadline_s, min(TRIAL_S, TRIAL_SHARE * deadline_s))
-        before = self.seen
+        course = _RoundProgress(steps, deadline_s, min(PROBE_S, PROBE_SHARE * deadline_s))
+        before = self.tried_count
         if not self._seen:
             # The full speed that everything falls back to has to be known first.
-            self._try(self._top, course)
-        proposals = self._proposals()
-        while self._fits(course) and (row := next(proposals, None)) is not None:
-            self._try(row, course)
-        self._finish(course)
-        self._judge(tried=self.seen > before)
+            self._probe(self._top, course)
+        proposals = self._propose_rows()
+        while self._has_time_for_probe(course) and (row := next(proposals, None)) is not None:
+            self._probe(row, course)
+        self._run_remaining_steps(course)
+        self._advance_phase(tried=self.tried_count > before)
         return tuple(course.parts)
 
-    def _proposals(self) -> Iterator[int]:
+    def _propose_rows(self) -> Iterator[int]:
         """The rows to try in a round; the processes are fitted between rounds; chosen by us."""
-        if self.phase is Phase.RANDOM:
+        if self.phase is BoflPhase.RANDOM:
             while self._at_random:
                 yield self._at_random.pop()
-        elif self.phase is Phase.IMPROVING:
-            mean, sd = self._learnt()
-            while self.seen < len(self._modes):
-                gain = expected_gain(mean, sd, self._logs(), self._reference)
+        elif self.phase is BoflPhase.IMPROVING:
+            mean, sd = self._predict_log_costs()
+            while self.tried_count < len(self._modes):
+                gain = expected_hypervolume_gain(mean, sd, self._log_costs(), self._reference)
                 gain[list(self._seen)] = -np.inf
                 yield int(np.argmax(gain))
 
-    def _fits(self, course: _Course) -> bool:
+    def _has_time_for_probe(self, course: _RoundProgress) -> bool:
         """Whether a trial leaves the time to end the round at full speed.
 
         Chosen by us: its first minibatch may last as long as the trial should, or as the slowest one seen.
@@ -130,73 +130,76 @@ class Bofl:
         slowest_s = max(one.step_s for one in self._seen.values())
         return max(course.trial_s, slowest_s) + (course.left - 1) * self._fastest.step_s <= course.room_s
 
-    def _try(self, row: int, course: _Course) -> None:
+    def _probe(self, row: int, course: _RoundProgress) -> None:
         """As many minibatches as end within the trial's time, at least one."""
         self._seen[row] = self._run(row, 1)
         steps = min(int(course.trial_s / self._seen[row].step_s), course.left)
         course.add(self._run(row, max(1, steps)))
 
-    def _finish(self, course: _Course) -> None:
+    def _run_remaining_steps(self, course: _RoundProgress) -> None:
         """The rest: at full speed while modes are tried at random, else in the best mix of what was seen."""
         if course.left == 0:
             return
-        rows, (step_s, step_j) = list(self._seen), np.exp(self._logs()).T
-        split = best_split(step_s, step_j, course.left, course.room_s)
-        if self.phase is Phase.RANDOM or split is None:
+        rows, (step_s, step_j) = list(self._seen), np.exp(self._log_costs()).T
+        split = find_best_split(step_s, step_j, course.left, course.room_s)
+        if self.phase is BoflPhase.RANDOM or split is None:
             course.add(self._run(rows[int(np.argmin(step_s))], course.left))
             return
         if split.steps:
             course.add(self._run(rows[split.slow], split.steps))
         course.add(self._run(rows[split.fast], course.left))
 
-    def _judge(self, *, tried: bool) -> None:
+    def _advance_phase(self, *, tried: bool) -> None:
         """Whether another phase begins with the next round."""
-        logs = self._logs()
-        if self.phase is Phase.RANDOM and not self._at_random:
+        logs = self._log_costs()
+        if self.phase is BoflPhase.RANDOM and not self._at_random:
             # Chosen by us: the reference point is the worst that was seen at random.
-            self.phase, self._reference = Phase.IMPROVING, logs.max(axis=0)
-            self._volume = hypervolume(logs, self._reference)
-        elif self.phase is Phase.IMPROVING and tried:
-            before, self._volume = self._volume, hypervolume(logs, self._reference)
-            if self.seen > AT_LEAST * len(self._modes) and self._volume - before <= WORTHWHILE * before:
-                self.phase = Phase.MIXING
+            self.phase, self._reference = BoflPhase.IMPROVING, logs.max(axis=0)
+            self._volume = compute_hypervolume(logs, self._reference)
+        elif self.phase is BoflPhase.IMPROVING and tried:
+            before, self._volume = self._volume, compute_hypervolume(logs, self._reference)
+            if (
+                self.tried_count > MIN_TRIED_SHARE * len(self._modes)
+                and self._volume - before <= MIN_HYPERVOLUME_GAIN * before
+            ):
+                self.phase = BoflPhase.MIXING
 
     @property
     def _fastest(self) -> Measurement:
         return min(self._seen.values(), key=lambda one: one.step_s)
 
-    def _logs(self) -> Floats:
+    def _log_costs(self) -> Floats:
         """Logs of seconds and joules per minibatch of the modes seen, (seen, 2); chosen by us, as is the process."""
         return np.log([(one.step_s, one.step_s * one.power_w) for one in self._seen.values()])
 
-    def _learnt(self) -> tuple[Floats, Floats]:
+    def _predict_log_costs(self) -> tuple[Floats, Floats]:
         """Means and spreads of the two logs for all modes, (modes, 2) each."""
         # The second process is told joules where it expects watts: it learns the log of whatever it is told.
         told = [Measurement(one.mode, 1, one.step_s, one.step_s * one.power_w) for one in self._seen.values()]
-        predicted = ProcessPredictor(self._knowledge).fit(told).predict(self._modes)
+        predicted = GaussianProcessPredictor(self._knowledge).fit(told).predict(self._modes)
         mean = np.log(np.column_stack([predicted.step_s, predicted.power_w]))
         return mean, np.column_stack([predicted.step_s_sd_log, predicted.power_w_sd_log])
 
 
-def hypervolume(points: Floats, reference: Floats) -> float:
+def compute_hypervolume(points: Floats, reference: Floats) -> float:
     """The area between ``points`` (n, 2), both to be small, and ``reference`` (2,), which they need not all beat."""
-    a, b = _stripes(points, reference)
+    a, b = _build_stripes(points, reference)
     return float(np.sum((a[2:] - a[1:-1]) * (reference[1] - b[1:])))
 
 
-def expected_gain(mean: Floats, sd: Floats, points: Floats, reference: Floats) -> Floats:
+def expected_hypervolume_gain(mean: Floats, sd: Floats, points: Floats, reference: Floats) -> Floats:
     """How much hypervolume each candidate is expected to add to ``points`` (n, 2); shape (candidates,).
 
     ``mean`` and ``sd`` (candidates, 2) are of independent normal objectives; ``sd`` must be above 0.
     """
-    a, b = _stripes(points, reference)
-    upto = _below(a[None, 1:], mean[:, :1], sd[:, :1])
+    a, b = _build_stripes(points, reference)
+    upto = _expected_shortfall(a[None, 1:], mean[:, :1], sd[:, :1])
     widths = np.diff(upto, axis=1, prepend=0.0)
-    gain: Floats = (widths * _below(b[None, :], mean[:, 1:], sd[:, 1:])).sum(axis=1)
+    gain: Floats = (widths * _expected_shortfall(b[None, :], mean[:, 1:], sd[:, 1:])).sum(axis=1)
     return gain
 
 
-def _stripes(points: Floats, reference: Floats) -> tuple[Floats, Floats]:
+def _build_stripes(points: Floats, reference: Floats) -> tuple[Floats, Floats]:
     """The edges a_0 .. a_k+1 of the stripes and their tops b_0 .. b_k; points that do not beat the reference go."""
     kept = points[(points < reference).all(axis=1)]
     front = kept[front_mask(kept[:, 0], kept[:, 1])]
@@ -204,7 +207,7 @@ def _stripes(points: Floats, reference: Floats) -> tuple[Floats, Floats]:
     return np.concatenate([[-np.inf], front[:, 0], reference[:1]]), np.concatenate([reference[1:], front[:, 1]])
 
 
-def _below(limit: Floats, mean: Floats, sd: Floats) -> Floats:
+def _expected_shortfall(limit: Floats, mean: Floats, sd: Floats) -> Floats:
     """psi: how far a normal variable is expected to be below ``limit``, counting 0 where it is above."""
     z = (limit - mean) / sd
     value: Floats = sd * np.exp(-0.5 * z * z) / math.sqrt(2 * math.pi) + (limit - mean) * 0.5 * _erfc(-z / math.sqrt(2))

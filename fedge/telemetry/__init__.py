@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fedge.telemetry.query import OpenRun
+    from fedge.telemetry.run_reader import RunReader
 
 
-def open_run(path: str | Path) -> OpenRun:
+def open_run(path: str | Path) -> RunReader:
     """Open a run's folder to read its tables, also while the run goes on: as pandas, as Arrow, or in SQL.
 
     Raises ``BadInput`` when the folder is not that of a run, or a newer fedge wrote it.
     """
-    from fedge.telemetry.query import open_run as opened
+    from fedge.telemetry.run_reader import open_run as opened
 
     return opened(path)

@@ -13,10 +13,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
-from fedge.telemetry.batch import MOST_SEQ, OVERLAP_S, STREAM, span_of
-from fedge.telemetry.live import Batch, Progress
-from fedge.telemetry.rows import SampleRow
-from fedge.telemetry.strict import BOARD, Malformed, Range, fields, matching, number, parsed, whole
+from fedge.telemetry.board_messages import MOST_SEQ, OVERLAP_S, STREAM, trace_bounds_s
+from fedge.telemetry.live_records import BoardProgress, TelemetryBatch
+from fedge.telemetry.store_records import SampleRow
+from fedge.telemetry.strict_json import (
+    BOARD,
+    MalformedJson,
+    NumberRange,
+    check_fields,
+    check_int,
+    check_number,
+    check_pattern,
+    parse_json,
+)
 from fedge.types import Trace
 
 Kind = Literal["taken", "malformed", "huge", "duplicate", "out-of-order", "foreign", "future"]
@@ -30,11 +39,11 @@ AHEAD_S = 60.0
 """A board's clock may be ahead of the server's by so much. Chosen by us."""
 VERSION = 1
 """Of the form in which the books are kept."""
-ANY_TIME = Range(-1.0, 1e12)
+ANY_TIME = NumberRange(-1.0, 1e12)
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class BoardLedger:
     """What the server knows of one board; times are unix times."""
 
     streams: tuple[tuple[str, int], ...] = ()
@@ -43,7 +52,7 @@ class Heard:
     """When its last stretch ended."""
     heard_s: float = 0.0
     """When its last message came that was taken, on the server's clock."""
-    progress: Progress | None = None
+    progress: BoardProgress | None = None
     latest: SampleRow | None = None
     """Its last stretch, since the server was started."""
     lost: int = 0
@@ -56,7 +65,7 @@ class Heard:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class MessageVerdict:
     """What a message is, the rows that are new, and what is known of its board once they are kept."""
 
     kind: Kind
@@ -64,10 +73,10 @@ class Verdict:
     seq: int
     """The last number taken of the message's stream."""
     rows: tuple[SampleRow, ...]
-    heard: Heard
+    ledger: BoardLedger
 
 
-NOBODY = Heard()
+EMPTY_LEDGER = BoardLedger()
 
 
 class Intake:
@@ -78,56 +87,56 @@ class Intake:
     """
 
     def __init__(self, ends_s: Mapping[str, float] | None = None, most_boards: int = MOST_BOARDS) -> None:
-        self._boards: OrderedDict[str, Heard] = OrderedDict()
+        self._boards: OrderedDict[str, BoardLedger] = OrderedDict()
         self._most = most_boards
         for board, end_s in (ends_s or {}).items():
-            self._put(board, Heard(end_s=end_s))
+            self._put(board, BoardLedger(end_s=end_s))
 
-    def judged(self, speaker: str, batch: Batch, now_s: float) -> Verdict:
+    def judge(self, speaker: str, batch: TelemetryBatch, now_s: float) -> MessageVerdict:
         """What ``batch`` is when the board ``speaker`` sent it at ``now_s``."""
-        heard = self._boards.get(speaker, NOBODY)
+        heard = self._boards.get(speaker, EMPTY_LEDGER)
         last = heard.seq(batch.stream)
-        kind = _kind(speaker, batch, heard, now_s)
+        kind = _classify_message(speaker, batch, heard, now_s)
         if kind != "taken":
-            return Verdict(kind, speaker, last, (), _counted(heard, kind))
-        rows = rows_of(batch.board, batch.trace)
+            return MessageVerdict(kind, speaker, last, (), _count_message(heard, kind))
+        rows = trace_to_rows(batch.board, batch.trace)
         progress = heard.progress if batch.progress is None else batch.progress
         after = replace(
-            _counted(heard, kind),
-            streams=_with(heard.streams, batch.stream, batch.seq),
-            end_s=max(heard.end_s, span_of(batch.trace)[1]) if rows else heard.end_s,
+            _count_message(heard, kind),
+            streams=_with_stream_number(heard.streams, batch.stream, batch.seq),
+            end_s=max(heard.end_s, trace_bounds_s(batch.trace)[1]) if rows else heard.end_s,
             heard_s=now_s,
             progress=progress,
             latest=rows[-1] if rows else heard.latest,
             lost=batch.lost,
         )
-        return Verdict(kind, speaker, batch.seq, rows, after)
+        return MessageVerdict(kind, speaker, batch.seq, rows, after)
 
-    def settle(self, verdict: Verdict) -> None:
+    def accept(self, verdict: MessageVerdict) -> None:
         """The verdict holds: its rows are kept."""
-        self._put(verdict.board, verdict.heard)
+        self._put(verdict.board, verdict.ledger)
 
     def refuse(self, speaker: str, kind: Kind) -> None:
         """Count a message that could not even be read."""
-        self._put(speaker, _counted(self._boards.get(speaker, NOBODY), kind))
+        self._put(speaker, _count_message(self._boards.get(speaker, EMPTY_LEDGER), kind))
 
     def counts(self, board: str) -> Mapping[str, int]:
         """How many messages of the board became what; every kind is there."""
-        counted = self._boards.get(board, NOBODY).counts
+        counted = self._boards.get(board, EMPTY_LEDGER).counts
         return {kind: counted.get(kind, 0) for kind in KINDS}
 
-    def boards(self) -> dict[str, Heard]:
+    def boards(self) -> dict[str, BoardLedger]:
         """What is known, by board, in the order of their names."""
         return dict(sorted(self._boards.items()))
 
-    def _put(self, board: str, heard: Heard) -> None:
+    def _put(self, board: str, heard: BoardLedger) -> None:
         self._boards[board] = heard
         self._boards.move_to_end(board)
         while len(self._boards) > self._most:
             self._boards.popitem(last=False)
 
 
-def rows_of(board: str, trace: Trace) -> tuple[SampleRow, ...]:
+def trace_to_rows(board: str, trace: Trace) -> tuple[SampleRow, ...]:
     """A trace as rows, one per stretch, outside of any round."""
     return tuple(
         SampleRow(
@@ -149,7 +158,7 @@ def rows_of(board: str, trace: Trace) -> tuple[SampleRow, ...]:
     )
 
 
-def to_bytes(intake: Intake) -> bytes:
+def encode_intake(intake: Intake) -> bytes:
     """The books as JSON: streams, ends and counts; what a board does now is not kept."""
     books = {
         board: {"streams": heard.streams, "end_s": heard.end_s, "heard_s": heard.heard_s, "counts": heard.counts}
@@ -158,38 +167,40 @@ def to_bytes(intake: Intake) -> bytes:
     return json.dumps({"version": VERSION, "boards": books}, separators=(",", ":")).encode("utf-8")
 
 
-def from_bytes(data: bytes, ends_s: Mapping[str, float] | None = None, most_boards: int = MOST_BOARDS) -> Intake:
-    """The books as they were kept, corrected by the ends that the store knows; raises ``Malformed``."""
-    said = fields(parsed(data), "books", ("version", "boards"), ("version", "boards"))
+def decode_intake(data: bytes, ends_s: Mapping[str, float] | None = None, most_boards: int = MOST_BOARDS) -> Intake:
+    """The books as they were kept, corrected by the ends that the store knows; raises ``MalformedJson``."""
+    said = check_fields(parse_json(data), "books", ("version", "boards"), ("version", "boards"))
     if said["version"] != VERSION or type(said["boards"]) is not dict:
-        raise Malformed(f"books: got version {said['version']!r}; {VERSION} is right")
+        raise MalformedJson(f"books: got version {said['version']!r}; {VERSION} is right")
     ends_s = ends_s or {}
     intake = Intake({board: end_s for board, end_s in ends_s.items() if board not in said["boards"]}, most_boards)
     for board, value in said["boards"].items():
-        heard = _heard(value)
+        heard = _parse_ledger(value)
         end_s = max(heard.end_s, ends_s.get(board, heard.end_s))
-        intake._put(matching(board, "board", BOARD), replace(heard, end_s=end_s))  # noqa: SLF001  as above
+        intake._put(check_pattern(board, "board", BOARD), replace(heard, end_s=end_s))  # noqa: SLF001  as above
     return intake
 
 
-def _heard(value: object) -> Heard:
+def _parse_ledger(value: object) -> BoardLedger:
     names = ("streams", "end_s", "heard_s", "counts")
-    said = fields(value, "board", names, names)
+    said = check_fields(value, "board", names, names)
     if type(said["streams"]) is not list or type(said["counts"]) is not dict:
-        raise Malformed("books: streams are a list, counts an object")
+        raise MalformedJson("books: streams are a list, counts an object")
     if not all(type(pair) is list and len(pair) == 2 for pair in said["streams"]):
-        raise Malformed("books: a stream is its name and its last number")
-    return Heard(
+        raise MalformedJson("books: a stream is its name and its last number")
+    return BoardLedger(
         streams=tuple(
-            (matching(name, "stream", STREAM), whole(seq, "seq", 1, MOST_SEQ)) for name, seq in said["streams"]
+            (check_pattern(name, "stream", STREAM), check_int(seq, "seq", 1, MOST_SEQ)) for name, seq in said["streams"]
         ),
-        end_s=number(said["end_s"], "end_s", ANY_TIME),
-        heard_s=number(said["heard_s"], "heard_s", ANY_TIME),
-        counts={kind: whole(count, "count", 0, MOST_SEQ) for kind, count in said["counts"].items() if kind in KINDS},
+        end_s=check_number(said["end_s"], "end_s", ANY_TIME),
+        heard_s=check_number(said["heard_s"], "heard_s", ANY_TIME),
+        counts={
+            kind: check_int(count, "count", 0, MOST_SEQ) for kind, count in said["counts"].items() if kind in KINDS
+        },
     )
 
 
-def _kind(speaker: str, batch: Batch, heard: Heard, now_s: float) -> Kind:
+def _classify_message(speaker: str, batch: TelemetryBatch, heard: BoardLedger, now_s: float) -> Kind:
     if batch.board != speaker:
         return "foreign"
     if batch.seq <= heard.seq(batch.stream):
@@ -198,17 +209,17 @@ def _kind(speaker: str, batch: Batch, heard: Heard, now_s: float) -> Kind:
         return "future"
     if not batch.trace:
         return "taken"
-    start_s, end_s = span_of(batch.trace)
+    start_s, end_s = trace_bounds_s(batch.trace)
     if end_s > now_s + AHEAD_S:
         return "future"
     return "out-of-order" if start_s < heard.end_s - OVERLAP_S else "taken"
 
 
-def _counted(heard: Heard, kind: Kind) -> Heard:
+def _count_message(heard: BoardLedger, kind: Kind) -> BoardLedger:
     return replace(heard, counts={**heard.counts, kind: heard.counts.get(kind, 0) + 1})
 
 
-def _with(streams: tuple[tuple[str, int], ...], stream: str, seq: int) -> tuple[tuple[str, int], ...]:
+def _with_stream_number(streams: tuple[tuple[str, int], ...], stream: str, seq: int) -> tuple[tuple[str, int], ...]:
     """The streams with one more number taken, which makes its stream the newest; the oldest are forgotten."""
     others = tuple(each for each in streams if each[0] != stream)
     return (*others, (stream, seq))[-STREAMS:]

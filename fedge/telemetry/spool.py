@@ -9,9 +9,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedge.telemetry.batch import LARGEST, from_bytes, span_of, to_bytes
-from fedge.telemetry.live import Batch
-from fedge.telemetry.strict import Malformed
+from fedge.telemetry.board_messages import MAX_MESSAGE_BYTES, decode_batch, encode_batch, trace_bounds_s
+from fedge.telemetry.live_records import TelemetryBatch
+from fedge.telemetry.strict_json import MalformedJson
 
 NAME = re.compile(r"(\d{12})\.(\d{1,6})\.(\d{1,12})\.json")
 """Number, stretches, unix time of the end: so that a folder's listing is enough to know what is in it."""
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Segment:
+class SpoolSegment:
     """One file of the spool."""
 
     number: int
@@ -47,8 +47,8 @@ class Spool:
         self.lost = 0
         """Stretches that were dropped, because they were too many, too old, or could not be read."""
         self._failing = False
-        self._segments: dict[int, Segment] = {}
-        self._find()
+        self._segments: dict[int, SpoolSegment] = {}
+        self._find_segments()
 
     @property
     def numbers(self) -> list[int]:
@@ -65,14 +65,14 @@ class Spool:
         """Greater than that of every batch here."""
         return max(self._segments, default=0) + 1
 
-    def put(self, number: int, batch: Batch, now_s: float) -> bool:
+    def put(self, number: int, batch: TelemetryBatch, now_s: float) -> bool:
         """Keep ``batch``, in place of one of the same number; drop the oldest where there is no room. False: not kept.
 
         What cannot be written, on a full disk, is not kept: the older ones stay.
         """
-        data = to_bytes(batch)
-        segment = Segment(number, len(batch.trace), int(span_of(batch.trace)[1]), len(data))
-        if len(data) > self._most_bytes or not self._written(segment.name, data):
+        data = encode_batch(batch)
+        segment = SpoolSegment(number, len(batch.trace), int(trace_bounds_s(batch.trace)[1]), len(data))
+        if len(data) > self._most_bytes or not self._write_segment(segment.name, data):
             return False
         former = self._segments.get(number)
         self._segments[number] = segment
@@ -81,15 +81,15 @@ class Spool:
         self.trim(now_s)
         return number in self._segments
 
-    def read(self, number: int) -> Batch | None:
+    def read(self, number: int) -> TelemetryBatch | None:
         """The batch; one that cannot be read is dropped and lost."""
         segment = self._segments.get(number)
         if segment is None:
             return None
         try:
             with (self._folder / segment.name).open("rb") as file:
-                return from_bytes(file.read(LARGEST + 1))
-        except (OSError, Malformed) as error:
+                return decode_batch(file.read(MAX_MESSAGE_BYTES + 1))
+        except (OSError, MalformedJson) as error:
             logger.warning("a batch of %d s in the spool cannot be read and is lost: %s", segment.stretches, error)
             self._lose(segment)
             return None
@@ -108,11 +108,11 @@ class Spool:
                 return
             self._lose(segment)
 
-    def _lose(self, segment: Segment) -> None:
+    def _lose(self, segment: SpoolSegment) -> None:
         self.lost += segment.stretches
         self.drop(segment.number)
 
-    def _find(self) -> None:
+    def _find_segments(self) -> None:
         """What a former start left; of two files of one number the one with more in it is the later."""
         try:
             entries = [(entry.name, entry.stat().st_size) for entry in os.scandir(self._folder)]
@@ -123,13 +123,13 @@ class Spool:
                 self._remove(name)
             elif found := NAME.fullmatch(name):
                 number, stretches, end_s = (int(part) for part in found.groups())
-                segment = Segment(number, stretches, end_s, size)
+                segment = SpoolSegment(number, stretches, end_s, size)
                 other = self._segments.get(number)
                 self._segments[number] = segment if other is None else max(segment, other)
                 if other is not None:
                     self._remove(min(segment, other).name)
 
-    def _written(self, name: str, data: bytes) -> bool:
+    def _write_segment(self, name: str, data: bytes) -> bool:
         unfinished = self._folder / f"{name}{UNFINISHED}"
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -147,7 +147,7 @@ class Spool:
         self._failing = False
         return True
 
-    def _unlink(self, segment: Segment) -> None:
+    def _unlink(self, segment: SpoolSegment) -> None:
         self._remove(segment.name)
 
     def _remove(self, name: str) -> None:

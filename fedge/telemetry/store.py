@@ -14,16 +14,25 @@ from pathlib import Path
 from typing import Any
 
 from fedge.errors import BadInput
-from fedge.telemetry import parts, wal
-from fedge.telemetry.locking import Lock
-from fedge.telemetry.reading import read_rows
-from fedge.telemetry.rows import ClientRow, EventRow, RoundRow, SampleRow, Traced
+from fedge.telemetry import store_files, wal
+from fedge.telemetry.file_lock import FileLock
 from fedge.telemetry.run_folder import STORE, write_text
-from fedge.telemetry.schema import BY_ROW, OLD_FILES, SAMPLES, TABLES, VERSION, Table, arrow_schema, batch_of_rows
-from fedge.telemetry.traced import batch_of_traces
+from fedge.telemetry.store_reader import read_rows
+from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow, RoundTrace, SampleRow
+from fedge.telemetry.store_schema import (
+    BY_ROW,
+    OLD_FILES,
+    SAMPLES,
+    TABLES,
+    VERSION,
+    StoreTable,
+    arrow_schema,
+    rows_to_batch,
+)
+from fedge.telemetry.trace_columns import traces_to_batch
 
 logger = logging.getLogger(__name__)
-Row = RoundRow | ClientRow | EventRow | SampleRow | Traced
+Row = RoundRow | ClientRow | EventRow | SampleRow | RoundTrace
 
 FULL_ROWS, FULL_BYTES, FULL_FRAMES = 262_144, 32 * 2**20, 16_384
 """With any of these a write-ahead file becomes a part; chosen by us."""
@@ -38,29 +47,29 @@ SYNC_SAMPLES_S = 1.0
 class TableWriter:
     """The one writer of a table: appends to the write-ahead file, makes a part of it when it is full."""
 
-    def __init__(self, folder: Path, table: Table, now_s: Callable[[], float]) -> None:
-        self._where, self._table, self._now_s = parts.table_folder(folder, table), table, now_s
-        self._number = parts.mend(self._where, table)
+    def __init__(self, folder: Path, table: StoreTable, now_s: Callable[[], float]) -> None:
+        self._where, self._table, self._now_s = store_files.table_folder(folder, table), table, now_s
+        self._number = store_files.repair_leftovers(self._where, table)
         self._synced_s = now_s()
-        self._begin()
+        self._begin_file()
 
-    def _begin(self) -> None:
+    def _begin_file(self) -> None:
         self._bytes = self._rows = self._frames = 0
         self._full = 1.0
 
     def append(self, batches: Sequence[Any]) -> None:
         """Write Arrow batches of the table's columns; when it returns, they survive the end of the process."""
-        slices = [piece for batch in batches for piece in _sliced(batch)]
+        slices = [piece for batch in batches for piece in _slice_batch(batch)]
         if not slices:
             return
         new = self._bytes == 0
         head = wal.schema_frame(arrow_schema(self._table)) if new else b""
         data = b"".join((head, *(wal.batch_frame(piece) for piece in slices)))
         sync = self._is_due()
-        path = parts.path_of(self._where, self._number, parts.WAL)
+        path = store_files.numbered_path(self._where, self._number, store_files.WAL)
         self._bytes = wal.append(path, data, self._bytes, sync)
         if new:
-            parts.sync_folder(self._where)
+            store_files.sync_folder(self._where)
         if sync:
             self._synced_s = self._now_s()
         self._frames += len(slices)
@@ -73,12 +82,12 @@ class TableWriter:
         if not self._bytes:
             return
         try:
-            parts.finish_wal(self._where, self._table, self._number)
+            store_files.finish_wal(self._where, self._table, self._number)
         finally:
             # A part makes its write-ahead file void: nothing may be appended there, whatever failed behind it.
-            if not parts.path_of(self._where, self._number, parts.WAL).exists() or self._is_sealed():
+            if not store_files.numbered_path(self._where, self._number, store_files.WAL).exists() or self._is_sealed():
                 self._number += 1
-                self._begin()
+                self._begin_file()
 
     def _fullness(self) -> float:
         """How near the write-ahead file is to becoming a part, which it is at 1."""
@@ -95,10 +104,10 @@ class TableWriter:
     def forget_after(self, last_round: int) -> None:
         """Drop the rows of later rounds."""
         self.seal()
-        parts.forget_after(self._where, last_round)
+        store_files.forget_after(self._where, last_round)
 
     def _is_sealed(self) -> bool:
-        return parts.path_of(self._where, self._number, parts.PART).exists()
+        return store_files.numbered_path(self._where, self._number, store_files.PART).exists()
 
     def _is_due(self) -> bool:
         return self._table is not SAMPLES or self._now_s() - self._synced_s >= SYNC_SAMPLES_S
@@ -111,22 +120,22 @@ class RunTables:
     """
 
     def __init__(self, folder: Path, now_s: Callable[[], float] = time.monotonic) -> None:
-        self._lock = _locked(folder)
-        version = parts.version_of(folder)
+        self._lock = _lock_store(folder)
+        version = store_files.read_store_version(folder)
         if version is None:
-            _begin(folder)
+            _begin_store(folder)
         elif version < VERSION:
-            _take_over(folder)
+            _convert_version_1(folder)
         self._writers = {table: TableWriter(folder, table, now_s) for table in TABLES}
-        parts.sync_folder(folder / STORE)
+        store_files.sync_folder(folder / STORE)
         self._rounds = read_rows(folder, RoundRow)
 
     def append(self, rows: Iterable[Row]) -> None:
         """Keep ``rows``; raises ``ValueError`` for a trace whose columns differ in length, and then keeps none."""
-        by_table: dict[Table, list[Row]] = {}
+        by_table: dict[StoreTable, list[Row]] = {}
         for row in rows:
-            by_table.setdefault(SAMPLES if isinstance(row, Traced) else BY_ROW[type(row)], []).append(row)
-        batches = {table: _batches(table, found) for table, found in by_table.items()}
+            by_table.setdefault(SAMPLES if isinstance(row, RoundTrace) else BY_ROW[type(row)], []).append(row)
+        batches = {table: _make_batches(table, found) for table, found in by_table.items()}
         for table in TABLES:
             if table in batches:
                 self._writers[table].append(batches[table])
@@ -163,50 +172,50 @@ class MemoryTables:
         self.rows.extend(rows)
 
 
-def _batches(table: Table, rows: Sequence[Row]) -> list[Any]:
+def _make_batches(table: StoreTable, rows: Sequence[Row]) -> list[Any]:
     """Arrow batches of rows that all belong to one table."""
-    traces = [row for row in rows if isinstance(row, Traced)]
-    plain = [row for row in rows if not isinstance(row, Traced)]
-    made = ([batch_of_traces(traces)] if traces else []) + ([batch_of_rows(table, plain)] if plain else [])
+    traces = [row for row in rows if isinstance(row, RoundTrace)]
+    plain = [row for row in rows if not isinstance(row, RoundTrace)]
+    made = ([traces_to_batch(traces)] if traces else []) + ([rows_to_batch(table, plain)] if plain else [])
     return [batch for batch in made if batch.num_rows]
 
 
-def _sliced(batch: Any) -> list[Any]:
+def _slice_batch(batch: Any) -> list[Any]:
     return [batch.slice(at, FRAME_ROWS) for at in range(0, batch.num_rows, FRAME_ROWS)]
 
 
-def _locked(folder: Path) -> Lock:
+def _lock_store(folder: Path) -> FileLock:
     """The store's lock; its folder is made where there is none."""
     try:
         (folder / STORE).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BadInput(str(folder / STORE), str(error.strerror), "a folder that this user may write to") from error
-    return Lock(folder / STORE / LOCK, "a store")
+    return FileLock(folder / STORE / LOCK, "a store")
 
 
-def _begin(folder: Path) -> None:
+def _begin_store(folder: Path) -> None:
     """The version comes first: whoever finds tables finds it too."""
-    _state_version(folder)
-    parts.sync_folder(folder)
+    _write_version(folder)
+    store_files.sync_folder(folder)
 
 
-def _take_over(folder: Path) -> None:
+def _convert_version_1(folder: Path) -> None:
     """Make parts of a version 1 run; until the version is written, the old files count and all may be done again."""
     for table in TABLES:
-        where = parts.table_folder(folder, table)
+        where = store_files.table_folder(folder, table)
         where.mkdir(parents=True, exist_ok=True)
         for left in where.iterdir():
             left.unlink()
-        found = parts.read_old(folder, table)
+        found = store_files.read_version_1(folder, table)
         if found.num_rows:
-            parts.write_part(parts.path_of(where, 1, parts.PART), found)
-    _state_version(folder)
+            store_files.write_part(store_files.numbered_path(where, 1, store_files.PART), found)
+    _write_version(folder)
     for name in OLD_FILES.values():
         (folder / name).unlink(missing_ok=True)
 
 
-def _state_version(folder: Path) -> None:
-    path = folder / STORE / parts.VERSION_FILE
+def _write_version(folder: Path) -> None:
+    path = folder / STORE / store_files.VERSION_FILE
     write_text(path, json.dumps({"version": VERSION}) + "\n")
-    parts.sync_file(path)
-    parts.sync_folder(path.parent)
+    store_files.sync_file(path)
+    store_files.sync_folder(path.parent)

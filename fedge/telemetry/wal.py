@@ -27,7 +27,7 @@ LONGEST = 2**31
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class WalContents:
     """What a write-ahead file holds: ``batches`` of Arrow rows, the bytes they end at, and whether more is damaged."""
 
     batches: tuple[Any, ...]
@@ -46,19 +46,19 @@ class Found:
         return sum(batch.num_rows for batch in self.batches)
 
 
-def frame(payload: bytes | memoryview) -> bytes:
+def make_frame(payload: bytes | memoryview) -> bytes:
     """The payload with its head."""
     return HEAD.pack(MARK, len(payload), _crc(len(payload), payload)) + payload
 
 
 def schema_frame(schema: Any) -> bytes:
     """The first frame of a file."""
-    return frame(memoryview(schema.serialize()))
+    return make_frame(memoryview(schema.serialize()))
 
 
 def batch_frame(batch: Any) -> bytes:
     """A frame of rows."""
-    return frame(memoryview(batch.serialize()))
+    return make_frame(memoryview(batch.serialize()))
 
 
 def append(path: Path, data: bytes, good_bytes: int, sync: bool) -> int:
@@ -86,12 +86,12 @@ def append(path: Path, data: bytes, good_bytes: int, sync: bool) -> int:
     return good_bytes + len(data)
 
 
-def read(path: Path) -> Found:
+def read(path: Path) -> WalContents:
     """Everything whole up to the first frame that is not; raises ``FileNotFoundError`` when there is no such file."""
     import pyarrow as pa
 
     data = path.read_bytes()
-    frames = _frames(data)
+    frames = _iter_frames(data)
     schema, end, batches = None, 0, []
     for start, payload in frames:
         message = pa.py_buffer(payload)
@@ -100,10 +100,10 @@ def read(path: Path) -> Found:
         else:
             batches.append(pa.ipc.read_record_batch(message, schema))
         end = start + HEAD.size + len(payload)
-    return Found(tuple(batches), schema, end, len(data), _whole_frame_after(data, end))
+    return WalContents(tuple(batches), schema, end, len(data), _has_frame_after(data, end))
 
 
-def cut(path: Path, good_bytes: int) -> None:
+def truncate_wal(path: Path, good_bytes: int) -> None:
     """Cut a torn frame off."""
     fd = os.open(path, os.O_WRONLY)
     try:
@@ -113,15 +113,15 @@ def cut(path: Path, good_bytes: int) -> None:
         os.close(fd)
 
 
-def _frames(data: bytes) -> Iterator[tuple[int, memoryview]]:
+def _iter_frames(data: bytes) -> Iterator[tuple[int, memoryview]]:
     """Where each whole frame starts, and its payload, up to the first that is not whole."""
     at = 0
-    while (payload := _frame_at(data, at)) is not None:
+    while (payload := _read_frame_at(data, at)) is not None:
         yield at, payload
         at += HEAD.size + len(payload)
 
 
-def _frame_at(data: bytes, at: int) -> memoryview | None:
+def _read_frame_at(data: bytes, at: int) -> memoryview | None:
     """The payload of the whole frame that begins at ``at``; None when there is none."""
     if at + HEAD.size > len(data):
         return None
@@ -133,10 +133,10 @@ def _frame_at(data: bytes, at: int) -> memoryview | None:
     return payload if _crc(length, payload) == crc else None
 
 
-def _whole_frame_after(data: bytes, at: int) -> bool:
+def _has_frame_after(data: bytes, at: int) -> bool:
     """Whether some whole frame begins behind ``at``."""
     while (at := data.find(MARK, at + 1)) >= 0:
-        if _frame_at(data, at) is not None:
+        if _read_frame_at(data, at) is not None:
             return True
     return False
 

@@ -5,4 +5,4 @@ import sys
 from fedge.worker import supervisor
 
 if __name__ == "__main__":
-    sys.exit(supervisor.main(supervisor.parse(sys.argv[1:])))
+    sys.exit(supervisor.main(supervisor.parse_arguments(sys.argv[1:])))

@@ -5,7 +5,7 @@ import math
 import random
 from typing import Any, Dict, Iterator, Mapping, NamedTuple, Tuple
 
-from fedge.worker.fields import BadField, a_count, a_number
+from fedge.worker.request_fields import BadField, get_count, get_number
 
 KINDS = ("constant", "poisson", "bursts", "dynamic")
 BURST_FACTOR = 4.0
@@ -19,7 +19,7 @@ MOST_AT_ONCE_HZ = BURST_FACTOR * MOST_HZ
 """The highest rate at any time."""
 LEAST_PIECE_S = 1e-3
 """Rates change no more often than this, or finding the next arrival would take for ever. Chosen by us."""
-SAME = 1e-6
+SAME_RATE_RATIO = 1e-6
 """Rates that differ relatively by less than this are the same."""
 
 Piece = Tuple[float, float]
@@ -44,15 +44,15 @@ class Arrivals(NamedTuple):
     rates: Tuple[Piece, ...] = ()
 
 
-def times(arrivals: Arrivals, begin_s: float = 0.0) -> Iterator[float]:
+def arrival_times(arrivals: Arrivals, begin_s: float = 0.0) -> Iterator[float]:
     """The endless arrival times in seconds, never decreasing, from ``begin_s`` on."""
     if arrivals.kind == "constant":
         return (begin_s + number / arrivals.rate_hz for number in itertools.count(1))
     chance = random.Random(arrivals.seed)
-    return _at_random(_pieces(arrivals, chance), chance, begin_s)
+    return _poisson_times(_rate_pieces(arrivals, chance), chance, begin_s)
 
 
-def arrivals_of(fields: Mapping[str, Any]) -> Arrivals:
+def parse_arrivals(fields: Mapping[str, Any]) -> Arrivals:
     """The arrivals that ``fields`` describe, named as in ``Arrivals``; raises ``BadField``.
 
     For ``dynamic`` the mean rate follows from ``rates``: ``rate_hz`` may be left out, or has to agree with them.
@@ -63,11 +63,11 @@ def arrivals_of(fields: Mapping[str, Any]) -> Arrivals:
     kind = fields.get("kind", "poisson")
     if kind not in KINDS:
         raise BadField("kind", repr(kind), "one of " + ", ".join(KINDS))
-    seed = a_count(fields, "seed", 0)
+    seed = get_count(fields, "seed", 0)
     if kind == "dynamic":
-        return _dynamic(fields, seed)
-    found = Arrivals(kind, _rate_hz(fields), seed)
-    return _bursts(fields, found) if kind == "bursts" else found
+        return _parse_dynamic(fields, seed)
+    found = Arrivals(kind, _parse_rate_hz(fields), seed)
+    return _parse_bursts(fields, found) if kind == "bursts" else found
 
 
 def mean_rate_hz(pieces: Tuple[Piece, ...]) -> float:
@@ -75,7 +75,7 @@ def mean_rate_hz(pieces: Tuple[Piece, ...]) -> float:
     return math.fsum(length_s * rate for length_s, rate in pieces) / math.fsum(length_s for length_s, _ in pieces)
 
 
-def _at_random(pieces: Iterator[Piece], chance: random.Random, now_s: float) -> Iterator[float]:
+def _poisson_times(pieces: Iterator[Piece], chance: random.Random, now_s: float) -> Iterator[float]:
     """A Poisson process whose rate is constant within each piece, by inversion of its integral."""
     left = _exponential(chance)
     for length_s, rate_hz in pieces:
@@ -88,7 +88,7 @@ def _at_random(pieces: Iterator[Piece], chance: random.Random, now_s: float) -> 
         now_s = end_s
 
 
-def _pieces(arrivals: Arrivals, chance: random.Random) -> Iterator[Piece]:
+def _rate_pieces(arrivals: Arrivals, chance: random.Random) -> Iterator[Piece]:
     if arrivals.kind == "dynamic":
         return itertools.cycle(arrivals.rates)
     if arrivals.kind == "bursts":
@@ -116,16 +116,16 @@ def _exponential(chance: random.Random) -> float:
     return -math.log(1.0 - chance.random())
 
 
-def _rate_hz(fields: Mapping[str, Any]) -> float:
-    rate_hz = _above(fields, "rate_hz", 0.0)
+def _parse_rate_hz(fields: Mapping[str, Any]) -> float:
+    rate_hz = _number_above(fields, "rate_hz", 0.0)
     if rate_hz > MOST_HZ:
         raise BadField("rate_hz", "{:g}".format(rate_hz), "{:g} at most".format(MOST_HZ))
     return rate_hz
 
 
-def _bursts(fields: Mapping[str, Any], found: Arrivals) -> Arrivals:
+def _parse_bursts(fields: Mapping[str, Any], found: Arrivals) -> Arrivals:
     least = {"burst_factor": 0.0, "burst_s": LEAST_PIECE_S, "quiet_s": LEAST_PIECE_S}
-    given: Dict[str, Any] = {name: _above(fields, name, least[name]) for name in least if name in fields}
+    given: Dict[str, Any] = {name: _number_above(fields, name, least[name]) for name in least if name in fields}
     found = found._replace(**given)
     if found.burst_factor * found.rate_hz > MOST_AT_ONCE_HZ:
         right = "{:g} at most at {:g}/s".format(MOST_AT_ONCE_HZ / found.rate_hz, found.rate_hz)
@@ -136,36 +136,36 @@ def _bursts(fields: Mapping[str, Any], found: Arrivals) -> Arrivals:
     return found
 
 
-def _dynamic(fields: Mapping[str, Any], seed: int) -> Arrivals:
+def _parse_dynamic(fields: Mapping[str, Any], seed: int) -> Arrivals:
     rates = fields.get("rates")
     if not isinstance(rates, (list, tuple)) or not rates:
         raise BadField("rates", repr(rates)[:80], "pairs of seconds and 1/s")
-    pieces = tuple(_piece(number, one) for number, one in enumerate(rates))
+    pieces = tuple(_parse_piece(number, one) for number, one in enumerate(rates))
     mean_hz = mean_rate_hz(pieces)
     if mean_hz <= 0.0:
         raise BadField("rates", "0 everywhere", "at least one rate above 0")
     if mean_hz > MOST_HZ:
         raise BadField("rates", "{:g}/s in the mean".format(mean_hz), "{:g}/s at most".format(MOST_HZ))
-    said_hz = _above(fields, "rate_hz", 0.0) if "rate_hz" in fields else mean_hz
-    if abs(said_hz - mean_hz) > SAME * mean_hz:
+    said_hz = _number_above(fields, "rate_hz", 0.0) if "rate_hz" in fields else mean_hz
+    if abs(said_hz - mean_hz) > SAME_RATE_RATIO * mean_hz:
         raise BadField("rate_hz", "{:g}".format(said_hz), "{:g}, the mean of `rates`, or nothing".format(mean_hz))
     return Arrivals("dynamic", mean_hz, seed, rates=pieces)
 
 
-def _piece(number: int, pair: Any) -> Piece:
+def _parse_piece(number: int, pair: Any) -> Piece:
     where = "rates[{}]".format(number)
     if not isinstance(pair, (list, tuple)) or len(pair) != 2:
         raise BadField(where, repr(pair)[:80], "a pair of seconds and 1/s")
     fields = {"seconds": pair[0], "rate": pair[1]}
-    length_s, rate_hz = a_number(fields, "seconds"), a_number(fields, "rate")
+    length_s, rate_hz = get_number(fields, "seconds"), get_number(fields, "rate")
     if length_s < LEAST_PIECE_S or not 0.0 <= rate_hz <= MOST_AT_ONCE_HZ:
         right = "{:g} seconds or more, and a rate from 0 to {:g}".format(LEAST_PIECE_S, MOST_AT_ONCE_HZ)
         raise BadField(where, repr(pair)[:80], right)
     return length_s, rate_hz
 
 
-def _above(fields: Mapping[str, Any], name: str, least: float) -> float:
-    value = a_number(fields, name)
+def _number_above(fields: Mapping[str, Any], name: str, least: float) -> float:
+    value = get_number(fields, name)
     if value <= least:
         raise BadField(name, str(value), "a number above {:g}".format(least))
     return value

@@ -41,11 +41,11 @@ class FrameError(Exception):
     """What arrived is no frame; the connection is of no further use, since its next frame cannot be found."""
 
 
-class Truncated(FrameError):
+class TruncatedFrame(FrameError):
     """The other side closed the connection in the middle of a frame."""
 
 
-class Entry(NamedTuple):
+class ArrayEntry(NamedTuple):
     """One array as the header declares it."""
 
     name: str
@@ -54,11 +54,11 @@ class Entry(NamedTuple):
     size_bytes: int
 
 
-class Head(NamedTuple):
+class FrameHead(NamedTuple):
     """A frame whose header was read and checked; its body, ``body_bytes`` long, is still to be read."""
 
     header: Dict[str, Any]
-    entries: Tuple[Entry, ...]
+    entries: Tuple[ArrayEntry, ...]
     body_bytes: int
 
 
@@ -66,7 +66,7 @@ def write(
     connection: socket.socket, header: Mapping[str, Any], arrays: Optional[Mapping[str, np.ndarray]] = None
 ) -> None:
     """Send one frame; raises ``FrameError`` for what the wire cannot carry, and ``OSError``."""
-    ready = {name: _wire_form(name, array) for name, array in (arrays or {}).items()}
+    ready = {name: _to_wire_form(name, array) for name, array in (arrays or {}).items()}
     fields = dict(header)
     if ready:
         fields["arrays"] = [[name, array.dtype.name, list(array.shape)] for name, array in ready.items()]
@@ -77,28 +77,28 @@ def write(
             f"a header of {len(text)} bytes and {len(ready)} arrays of {body_bytes} bytes; at most {LONGEST_HEADER} "
             f"bytes, {MOST_ARRAYS} arrays, {LONGEST_BODY} bytes"
         )
-    bodies = [_bytes_of(array.reshape(-1).view(np.uint8)) for array in ready.values() if array.nbytes]
-    _send(connection, [memoryview(PREFIX.pack(MAGIC, len(text), body_bytes) + text), *bodies])
+    bodies = [_view_bytes(array.reshape(-1).view(np.uint8)) for array in ready.values() if array.nbytes]
+    _send_buffers(connection, [memoryview(PREFIX.pack(MAGIC, len(text), body_bytes) + text), *bodies])
 
 
-def _wire_form(name: str, array: np.ndarray) -> np.ndarray:
+def _to_wire_form(name: str, array: np.ndarray) -> np.ndarray:
     """The same array in C order and little endian; itself when it is so already."""
     if array.dtype.name not in ITEM_BYTES:
         raise FrameError(f"array {name!r}: got {array.dtype.name}; one of {', '.join(DTYPES)}")
     if len(name) > LONGEST_NAME or array.ndim > MOST_DIMENSIONS:
         raise FrameError(f"array {name[:40]!r}: at most {LONGEST_NAME} letters and {MOST_DIMENSIONS} dimensions")
-    if _extent(array.shape) * array.itemsize > LONGEST_BODY:
+    if _extent_product(array.shape) * array.itemsize > LONGEST_BODY:
         raise FrameError(f"array {name!r}: got shape {array.shape}; {EXTENT_RIGHT}")
     # ascontiguousarray makes a one-dimensional array of a scalar
     return np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).reshape(array.shape)
 
 
-def _bytes_of(array: Any) -> memoryview:
+def _view_bytes(array: Any) -> memoryview:
     """The memory of an array of bytes; Any, since older type information does not know that arrays are buffers."""
     return memoryview(array)
 
 
-def _send(connection: socket.socket, buffers: List[memoryview]) -> None:
+def _send_buffers(connection: socket.socket, buffers: List[memoryview]) -> None:
     """Send buffers as they lie, without joining them."""
     first = 0
     while first < len(buffers):
@@ -113,33 +113,33 @@ def _send(connection: socket.socket, buffers: List[memoryview]) -> None:
 def read(connection: socket.socket) -> Optional[Tuple[Dict[str, Any], Arrays]]:
     """The next frame's header and arrays; None when the other side has closed between frames. Raises ``FrameError``."""
     head = read_head(connection)
-    return None if head is None else (head.header, Body(connection, head).read())
+    return None if head is None else (head.header, FrameBody(connection, head).read())
 
 
-def read_head(connection: socket.socket) -> Optional[Head]:
+def read_head(connection: socket.socket) -> Optional[FrameHead]:
     """The next frame up to its body, so that a caller can refuse before it takes memory. Raises ``FrameError``."""
     prefix = bytearray(PREFIX.size)
-    got = _fill(connection, memoryview(prefix))
+    got = _fill_buffer(connection, memoryview(prefix))
     if got == 0:
         return None
     if bytes(prefix[: min(got, 4)]) != MAGIC[:got]:
         raise FrameError(f"got {bytes(prefix[:got])!r}; a frame begins with {MAGIC!r}")
-    _whole(got, PREFIX.size, "prefix")
+    _require_complete(got, PREFIX.size, "prefix")
     _magic, header_bytes, body_bytes = PREFIX.unpack(prefix)
     if header_bytes > LONGEST_HEADER:
         raise FrameError(f"a header of {header_bytes} bytes; at most {LONGEST_HEADER}")
     if body_bytes > LONGEST_BODY:
         raise FrameError(f"a body of {body_bytes} bytes; at most {LONGEST_BODY}")
     text = bytearray(header_bytes)
-    _whole(_fill(connection, memoryview(text)), header_bytes, "header")
+    _require_complete(_fill_buffer(connection, memoryview(text)), header_bytes, "header")
     header = parse_header(bytes(text))
-    return Head(header, entries_of(header.pop("arrays", []), body_bytes), body_bytes)
+    return FrameHead(header, parse_entries(header.pop("arrays", []), body_bytes), body_bytes)
 
 
 def parse_header(text: bytes) -> Dict[str, Any]:
     """A header's fields; raises ``FrameError`` for what is no JSON object."""
     try:
-        fields = json.loads(text.decode("utf-8"), parse_int=_whole_number, parse_float=_number)
+        fields = json.loads(text.decode("utf-8"), parse_int=_parse_int, parse_float=_parse_float)
     except (ValueError, RecursionError) as error:
         raise FrameError(f"the header is no JSON: {str(error)[:200]}") from error
     if not isinstance(fields, dict):
@@ -147,25 +147,25 @@ def parse_header(text: bytes) -> Dict[str, Any]:
     return fields
 
 
-def _whole_number(text: str) -> int:
-    return int(_short(text))
+def _parse_int(text: str) -> int:
+    return int(_check_digits(text))
 
 
-def _number(text: str) -> float:
-    return float(_short(text))
+def _parse_float(text: str) -> float:
+    return float(_check_digits(text))
 
 
-def _short(text: str) -> str:
+def _check_digits(text: str) -> str:
     if len(text) > LONGEST_NUMBER:
         raise ValueError(f"a number of {len(text)} digits; at most {LONGEST_NUMBER}")
     return text
 
 
-def entries_of(declared: Any, body_bytes: int) -> Tuple[Entry, ...]:
+def parse_entries(declared: Any, body_bytes: int) -> Tuple[ArrayEntry, ...]:
     """The arrays that a header declares; raises ``FrameError`` unless they fill the body exactly."""
     if not isinstance(declared, list) or len(declared) > MOST_ARRAYS:
         raise FrameError(f"arrays: a list of [name, dtype, shape], at most {MOST_ARRAYS}")
-    entries = tuple(_entry(one) for one in declared)
+    entries = tuple(_parse_entry(one) for one in declared)
     total = sum(entry.size_bytes for entry in entries)
     if total != body_bytes:
         raise FrameError(f"the arrays declared take {total} bytes; the body has {body_bytes}")
@@ -174,7 +174,7 @@ def entries_of(declared: Any, body_bytes: int) -> Tuple[Entry, ...]:
     return entries
 
 
-def _entry(declared: Any) -> Entry:
+def _parse_entry(declared: Any) -> ArrayEntry:
     if not isinstance(declared, list) or len(declared) != 3:
         raise FrameError(f"an array is declared as {str(declared)[:80]}; [name, dtype, shape]")
     name, dtype, shape = declared
@@ -186,12 +186,12 @@ def _entry(declared: Any) -> Entry:
         raise FrameError(f"array {name!r}: got shape {str(shape)[:80]}; a list of at most {MOST_DIMENSIONS} lengths")
     if not all(type(length) is int and 0 <= length <= LONGEST_BODY for length in shape):
         raise FrameError(f"array {name!r}: got shape {str(shape)[:80]}; whole numbers from 0 to {LONGEST_BODY}")
-    if _extent(shape) * ITEM_BYTES[dtype] > LONGEST_BODY:
+    if _extent_product(shape) * ITEM_BYTES[dtype] > LONGEST_BODY:
         raise FrameError(f"array {name!r}: got shape {str(shape)[:80]}; {EXTENT_RIGHT}")
-    return Entry(name, dtype, tuple(shape), 0 if 0 in shape else _extent(shape) * ITEM_BYTES[dtype])
+    return ArrayEntry(name, dtype, tuple(shape), 0 if 0 in shape else _extent_product(shape) * ITEM_BYTES[dtype])
 
 
-def _extent(shape: Sequence[int]) -> int:
+def _extent_product(shape: Sequence[int]) -> int:
     """The product of the lengths, zeros left out: numpy refuses even an empty array when this is too large for it."""
     extent = 1  # Python's own integers: a product that overflows would pass for a small array
     for length in shape:
@@ -199,22 +199,22 @@ def _extent(shape: Sequence[int]) -> int:
     return extent
 
 
-def at_once() -> None:
+def do_not_wait() -> None:
     """Before each piece of a body: nothing, so that the socket's own time limit is the only one."""
 
 
-class Body:
-    """The rest of a frame, still to be read or thrown away. Raises ``Truncated``, ``OSError``.
+class FrameBody:
+    """The rest of a frame, still to be read or thrown away. Raises ``TruncatedFrame``, ``OSError``.
 
     ``before`` is called before each piece; it may wait for the piece, and end the reading by an exception of its own.
     """
 
-    def __init__(self, connection: socket.socket, head: Head) -> None:
+    def __init__(self, connection: socket.socket, head: FrameHead) -> None:
         self._connection = connection
         self._head = head
         self.left = head.body_bytes
 
-    def read(self, room: Optional[np.ndarray] = None, before: Callable[[], None] = at_once) -> Arrays:
+    def read(self, room: Optional[np.ndarray] = None, before: Callable[[], None] = do_not_wait) -> Arrays:
         """The arrays of the frame, as writable views of one buffer. Raises ``MemoryError`` too.
 
         ``room`` is memory to read into, bytes, if it is large enough: what was there before is overwritten.
@@ -222,31 +222,31 @@ class Body:
         if room is None or len(room) < self._head.body_bytes:
             room = np.empty(self._head.body_bytes, np.uint8)  # not a bytearray, which would be filled with zeros first
         body = room[: self._head.body_bytes]
-        target = _bytes_of(body)
+        target = _view_bytes(body)
         while self.left:
-            self._take(target[len(target) - self.left :], before)
+            self._receive_piece(target[len(target) - self.left :], before)
         arrays: Arrays = {}
         offset = 0
         for entry in self._head.entries:
-            arrays[entry.name] = _view(body[offset : offset + entry.size_bytes], entry)
+            arrays[entry.name] = _view_array(body[offset : offset + entry.size_bytes], entry)
             offset += entry.size_bytes
         return arrays
 
-    def drain(self, before: Callable[[], None] = at_once) -> None:
+    def drain(self, before: Callable[[], None] = do_not_wait) -> None:
         """Read what is left and nobody wants, without taking memory for it."""
         piece = memoryview(bytearray(PIECE_BYTES))
         while self.left:
-            self._take(piece[: min(self.left, PIECE_BYTES)], before)
+            self._receive_piece(piece[: min(self.left, PIECE_BYTES)], before)
 
-    def _take(self, target: memoryview, before: Callable[[], None]) -> None:
+    def _receive_piece(self, target: memoryview, before: Callable[[], None]) -> None:
         before()
         got = self._connection.recv_into(target)
         if not got:
-            _whole(self._head.body_bytes - self.left, self._head.body_bytes, "body")
+            _require_complete(self._head.body_bytes - self.left, self._head.body_bytes, "body")
         self.left -= got
 
 
-def _view(piece: np.ndarray, entry: Entry) -> np.ndarray:
+def _view_array(piece: np.ndarray, entry: ArrayEntry) -> np.ndarray:
     if entry.dtype == "bool":
         piece = np.not_equal(piece, 0)  # any other byte than 0 and 1 would be neither true nor false
     dtype = np.dtype(entry.dtype).newbyteorder("<")
@@ -255,7 +255,7 @@ def _view(piece: np.ndarray, entry: Entry) -> np.ndarray:
     return np.asarray(piece.view(dtype), dtype.newbyteorder("=")).reshape(entry.shape)
 
 
-def _fill(connection: socket.socket, target: memoryview) -> int:
+def _fill_buffer(connection: socket.socket, target: memoryview) -> int:
     """Fill a buffer; how many bytes came before the other side closed."""
     got = 0
     while got < len(target):
@@ -266,6 +266,6 @@ def _fill(connection: socket.socket, target: memoryview) -> int:
     return got
 
 
-def _whole(got: int, wanted: int, what: str) -> None:
+def _require_complete(got: int, wanted: int, what: str) -> None:
     if got < wanted:
-        raise Truncated(f"the connection ended after {got} of the {what}'s {wanted} bytes")
+        raise TruncatedFrame(f"the connection ended after {got} of the {what}'s {wanted} bytes")

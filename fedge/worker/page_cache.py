@@ -13,7 +13,7 @@ PAGE = mmap.PAGESIZE
 CHUNK = 1 << 20
 
 
-def nobody(done: int) -> None:
+def ignore_file_progress(done: int) -> None:
     """Hears how many files are done, and does nothing about it."""
 
 
@@ -23,7 +23,7 @@ def resident_share(paths: Sequence[str]) -> Optional[float]:
     None where nothing tells: no files, empty ones, or one that belongs to somebody else and cannot be written, of which
     the kernel (5.2 and later) says that all of it is there. Raises ``OSError`` for a file that cannot be opened.
     """
-    libc = _libc()
+    libc = _load_libc()
     held = pages = 0
     for path in paths:
         handle = os.open(path, os.O_RDONLY)
@@ -31,16 +31,16 @@ def resident_share(paths: Sequence[str]) -> Optional[float]:
             found = os.fstat(handle)
             if os.geteuid() not in (0, found.st_uid) and not os.access(path, os.W_OK):
                 return None
-            some = _pages_held(libc, handle, found.st_size)
+            some = _count_resident_pages(libc, handle, found.st_size)
         finally:
             os.close(handle)
         if some is None:
             return None
-        held, pages = held + some, pages + _pages(found.st_size)
+        held, pages = held + some, pages + _count_pages(found.st_size)
     return held / pages if pages else None
 
 
-def drop(paths: Iterable[str], told: Callable[[int], None] = nobody) -> None:
+def drop(paths: Iterable[str], told: Callable[[int], None] = ignore_file_progress) -> None:
     """Ask the kernel to forget the files' pages, written out first: no right is needed but that to read them.
 
     Pages that another process has mapped stay. Raises ``OSError`` for a file that cannot be opened.
@@ -56,7 +56,7 @@ def drop(paths: Iterable[str], told: Callable[[int], None] = nobody) -> None:
         told(done + 1)
 
 
-def fill(paths: Iterable[str], told: Callable[[int], None] = nobody) -> None:
+def fill(paths: Iterable[str], told: Callable[[int], None] = ignore_file_progress) -> None:
     """Read every file once; raises ``OSError`` for one that cannot be read."""
     for done, path in enumerate(paths):
         with Path(path).open("rb", buffering=0) as file:
@@ -65,11 +65,11 @@ def fill(paths: Iterable[str], told: Callable[[int], None] = nobody) -> None:
         told(done + 1)
 
 
-def _pages(size: int) -> int:
+def _count_pages(size: int) -> int:
     return -(-size // PAGE)
 
 
-def _libc() -> Any:
+def _load_libc() -> Any:
     libc: Any = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + 3 * [ctypes.c_int] + [ctypes.c_longlong]
@@ -78,7 +78,7 @@ def _libc() -> Any:
     return libc
 
 
-def _pages_held(libc: Any, handle: int, size: int) -> Optional[int]:
+def _count_resident_pages(libc: Any, handle: int, size: int) -> Optional[int]:
     """How many pages of an open file are in the cache; mapping it reads none. None where the kernel does not say."""
     if size == 0:
         return 0
@@ -86,7 +86,7 @@ def _pages_held(libc: Any, handle: int, size: int) -> Optional[int]:
     if at in (None, ctypes.c_void_p(-1).value):
         return None
     try:
-        states = np.zeros(_pages(size), np.uint8)
+        states = np.zeros(_count_pages(size), np.uint8)
         if libc.mincore(at, size, states.ctypes.data) != 0:
             return None
         return int((states & 1).sum())  # the other bits say nothing

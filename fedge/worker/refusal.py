@@ -31,7 +31,7 @@ class Refusal(Exception):
         super().__init__(f"{where}: got {got}; {right}")
 
 
-class Stopped(Exception):
+class JobStopped(Exception):
     """A test was stopped before its end; it has no result."""
 
 

@@ -26,17 +26,17 @@ __all__ = [
     "Labels",
     "Pixels",
     "Refusal",
-    "checked",
+    "check_data",
+    "compute_stamp",
+    "file_sha256",
+    "find_strays",
+    "make_synthetic",
     "read",
-    "sha256_of",
-    "stamp",
-    "strays",
-    "synthetic",
     "write_file",
 ]
 
-PARTS = ("train_x", "train_y", "test_x", "test_y")
-SCALES = ("mean", "sd", "classes")
+ARRAY_NAMES = ("train_x", "train_y", "test_x", "test_y")
+SCALE_NAMES = ("mean", "sd", "classes")
 """What a file may hold besides; otherwise found from the training images."""
 SUFFIXES = (".png", ".jpg", ".jpeg")
 CHUNK = 256
@@ -71,9 +71,10 @@ class Data(NamedTuple):
 def read(source: Dict[str, Any]) -> Data:
     """The data set that ``source`` names; raises ``BadSource`` with what would be right.
 
-    ``{"file": path}`` is an .npz file with ``PARTS`` and, if it has them, ``SCALES``; with ``"sha256"`` it must be
-    that file. ``{"folder": path}`` holds ``PARTS`` as .npy files, or ``train/CLASS/`` and ``test/CLASS/`` with images.
-    ``{"synthetic": sizes}`` is ``synthetic``'s noise.
+    ``{"file": path}`` is an .npz file with ``ARRAY_NAMES`` and, if it has them, ``SCALE_NAMES``; with ``"sha256"`` it
+    must be
+    that file. ``{"folder": path}`` holds ``ARRAY_NAMES`` as .npy files, or ``train/CLASS/`` and ``test/CLASS/`` with
+    images. ``{"synthetic": sizes}`` is ``make_synthetic``'s noise.
     """
     keys = set(source)
     if "file" in keys and keys <= {"file", "sha256"}:
@@ -85,18 +86,18 @@ def read(source: Dict[str, Any]) -> Data:
     raise BadSource("data", "a source of {}".format(sorted(keys) or "nothing"), KINDS)
 
 
-def strays(path: str, roots: Sequence[str]) -> Iterator[str]:
+def find_strays(path: str, roots: Sequence[str]) -> Iterator[str]:
     """The paths that lead out of ``roots`` (which are real paths): ``path`` itself, and every link below it."""
     given = Path(path).expanduser()
-    if not _within(given, roots):
+    if not _is_within(given, roots):
         yield str(given)
         return
     for folder, inner, files in os.walk(str(given)):
         links = (one for one in (Path(folder) / name for name in inner + files) if one.is_symlink())
-        yield from (str(link) for link in links if not _within(link, roots))
+        yield from (str(link) for link in links if not _is_within(link, roots))
 
 
-def stamp(path: str, roots: Sequence[str]) -> str:
+def compute_stamp(path: str, roots: Sequence[str]) -> str:
     """A hash over the names, sizes and times of a file, or of all files below a folder, but not over what they hold.
 
     Links to folders are followed inside ``roots`` (which are real paths), each folder once.
@@ -104,21 +105,21 @@ def stamp(path: str, roots: Sequence[str]) -> str:
     found, given = hashlib.sha256(), str(Path(path).expanduser())
     waiting, seen = [given], set()
     with contextlib.suppress(OSError):
-        found.update(_facts_of(given, Path(given).stat()))
+        found.update(_stat_bytes(given, Path(given).stat()))
     while waiting:
         folder = os.path.realpath(waiting.pop())
-        if folder in seen or not _within(Path(folder), roots):
+        if folder in seen or not _is_within(Path(folder), roots):
             continue
         seen.add(folder)
-        for entry in _entries(folder):
+        for entry in _scan_folder(folder):
             with contextlib.suppress(OSError):  # a link that leads nowhere, a file that goes just now
-                found.update(_facts_of(entry.path, entry.stat()))
+                found.update(_stat_bytes(entry.path, entry.stat()))
                 if entry.is_dir():
                     waiting.append(entry.path)
     return found.hexdigest()
 
 
-def _entries(folder: str) -> "List[os.DirEntry[str]]":
+def _scan_folder(folder: str) -> "List[os.DirEntry[str]]":
     try:
         with os.scandir(folder) as entries:
             return sorted(entries, key=lambda entry: entry.name)
@@ -126,11 +127,11 @@ def _entries(folder: str) -> "List[os.DirEntry[str]]":
         return []
 
 
-def _facts_of(path: str, facts: os.stat_result) -> bytes:
+def _stat_bytes(path: str, facts: os.stat_result) -> bytes:
     return repr((path, facts.st_size, facts.st_mtime_ns)).encode("utf-8")
 
 
-def _within(path: Path, roots: Sequence[str]) -> bool:
+def _is_within(path: Path, roots: Sequence[str]) -> bool:
     real = os.path.realpath(str(path))
     return any(real == root or real.startswith(root.rstrip("/") + "/") for root in roots)
 
@@ -142,10 +143,10 @@ def write_file(path: "os.PathLike[str]", data: Data) -> str:
     with unfinished.open("wb") as file:
         np.savez(file, **data._asdict())
     unfinished.replace(target)
-    return sha256_of(target)
+    return file_sha256(target)
 
 
-def sha256_of(path: Path) -> str:
+def file_sha256(path: Path) -> str:
     """The SHA-256 of a file, in hexadecimal digits."""
     found = hashlib.sha256()
     with path.open("rb") as file:
@@ -154,7 +155,7 @@ def sha256_of(path: Path) -> str:
     return found.hexdigest()
 
 
-def synthetic(samples: int, channels: int, side: int, classes: int, seed: int = SYNTHETIC_SEED) -> Data:
+def make_synthetic(samples: int, channels: int, side: int, classes: int, seed: int = SYNTHETIC_SEED) -> Data:
     """Noise with random labels, the same for the same numbers: nothing to learn, but as much work as real images.
 
     ``samples`` for training and an eighth as many, at least one, for testing.
@@ -167,7 +168,7 @@ def synthetic(samples: int, channels: int, side: int, classes: int, seed: int = 
     return Data(x[:samples], y[:samples], x[samples:], y[samples:], mean, sd, classes)
 
 
-def checked(data: Any, where: str) -> Data:
+def check_data(data: Any, where: str) -> Data:
     """``data`` if it is whole and fits together; raises ``BadSource`` naming the part that does not."""
     if not isinstance(data, tuple) or len(data) != len(Data._fields):
         got = f"{type(data).__name__} instead of a data set"
@@ -204,35 +205,35 @@ def _check_part(where: str, part: str, x: Any, y: Any, classes: int) -> None:
 def _from_file(path: Path, sha256: Optional[str]) -> Data:
     where = str(path)
     if not path.is_file():
-        raise BadSource(where, "no such file", "an .npz file with {}".format(", ".join(PARTS)))
+        raise BadSource(where, "no such file", "an .npz file with {}".format(", ".join(ARRAY_NAMES)))
     if sha256 is not None:
-        found = sha256_of(path)
+        found = file_sha256(path)
         if found != sha256:
             raise BadSource(where, "a file of SHA-256 " + found, f"the one of {sha256}; copy it again")
     try:
         with np.load(str(path), allow_pickle=False) as file:
-            arrays = {name: file[name] for name in (*PARTS, *SCALES) if name in file.files}
+            arrays = {name: file[name] for name in (*ARRAY_NAMES, *SCALE_NAMES) if name in file.files}
     except (OSError, ValueError, KeyError, AttributeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         right = "an .npz file of plain arrays, as numpy.savez writes it ({})".format(" ".join(str(error).split())[:200])
         raise BadSource(where, "a file that cannot be read", right) from error
-    return _whole(where, arrays)
+    return _complete_data(where, arrays)
 
 
 def _from_folder(folder: Path) -> Data:
     where = str(folder)
     if (folder / "train_x.npy").is_file():
-        return _whole(where, _arrays_of(folder))
+        return _complete_data(where, _load_arrays(folder))
     if (folder / "train").is_dir() and (folder / "test").is_dir():
         return _from_images(folder)
     right = "{} in it, or train/CLASS/ and test/CLASS/ with png or jpg images".format(
-        ", ".join(part + ".npy" for part in PARTS)
+        ", ".join(part + ".npy" for part in ARRAY_NAMES)
     )
     raise BadSource(where, "a folder without images" if folder.is_dir() else "no such folder", right)
 
 
-def _arrays_of(folder: Path) -> "Dict[str, NDArray[Any]]":
+def _load_arrays(folder: Path) -> "Dict[str, NDArray[Any]]":
     arrays = {}
-    for part in PARTS:
+    for part in ARRAY_NAMES:
         path = folder / (part + ".npy")
         try:
             arrays[part] = np.load(str(path), allow_pickle=False)
@@ -242,32 +243,32 @@ def _arrays_of(folder: Path) -> "Dict[str, NDArray[Any]]":
     return arrays
 
 
-def _whole(where: str, arrays: "Dict[str, NDArray[Any]]") -> Data:
+def _complete_data(where: str, arrays: "Dict[str, NDArray[Any]]") -> Data:
     """The data set of a file's arrays; labels may be any integers, and what a file need not hold is found."""
-    missing = [part for part in PARTS if part not in arrays]
+    missing = [part for part in ARRAY_NAMES if part not in arrays]
     if missing:
-        raise BadSource(where, "nothing called " + ", ".join(missing), "arrays called " + ", ".join(PARTS))
+        raise BadSource(where, "nothing called " + ", ".join(missing), "arrays called " + ", ".join(ARRAY_NAMES))
     for part in ("train_y", "test_y"):
         if arrays[part].dtype.kind in "iu":
             arrays[part] = arrays[part].astype(np.int64, copy=False)
-    for scale in SCALES:
+    for scale in SCALE_NAMES:
         if scale in arrays and arrays[scale].dtype.kind not in "iuf":
             raise BadSource(where, f"{scale} of type {arrays[scale].dtype}", "numbers, or none of it")
-    train_x, train_y, test_x, test_y = (arrays[part] for part in PARTS)
-    classes = int(arrays["classes"].ravel()[0]) if "classes" in arrays else _classes_of(train_y, test_y)
+    train_x, train_y, test_x, test_y = (arrays[part] for part in ARRAY_NAMES)
+    classes = int(arrays["classes"].ravel()[0]) if "classes" in arrays else _count_classes(train_y, test_y)
     _check_part(where, "train", train_x, train_y, classes)
     if "mean" in arrays and "sd" in arrays:
         mean, sd = (tuple(np.ravel(arrays[scale]).tolist()) for scale in ("mean", "sd"))
     else:
-        mean, sd = _scales_of(train_x)
-    return checked(Data(train_x, train_y, test_x, test_y, mean, sd, classes), where)
+        mean, sd = _channel_statistics(train_x)
+    return check_data(Data(train_x, train_y, test_x, test_y, mean, sd, classes), where)
 
 
-def _classes_of(*labels: "NDArray[Any]") -> int:
+def _count_classes(*labels: "NDArray[Any]") -> int:
     return 1 + max((int(array.max()) for array in labels if array.size and array.dtype.kind in "iu"), default=0)
 
 
-def _scales_of(images: Pixels) -> Tuple[Tuple[float, ...], Tuple[float, ...]]:
+def _channel_statistics(images: Pixels) -> Tuple[Tuple[float, ...], Tuple[float, ...]]:
     """Mean and standard deviation per channel, exact, without a copy of all images in floating point."""
     channels = images.shape[1]
     counts = np.zeros((channels, 256))
@@ -281,23 +282,23 @@ def _scales_of(images: Pixels) -> Tuple[Tuple[float, ...], Tuple[float, ...]]:
 
 
 def _from_images(folder: Path) -> Data:
-    classes = _classes_in(folder / "train")
-    strays = sorted(set(_classes_in(folder / "test")) - set(classes))
+    classes = _list_classes(folder / "train")
+    strays = sorted(set(_list_classes(folder / "test")) - set(classes))
     if strays:
         raise BadSource(str(folder / "test"), f"the class {strays[0]!r}", "only the classes below train/")
-    files = {part: _files_in(folder / part, classes) for part in ("train", "test")}
+    files = {part: _list_images(folder / part, classes) for part in ("train", "test")}
     mode = _common_mode([path for part in files.values() for path, _ in part])
-    (train_x, train_y), (test_x, test_y) = (_decoded(files[part], mode) for part in ("train", "test"))
-    mean, sd = _scales_of(train_x)
-    return checked(Data(train_x, train_y, test_x, test_y, mean, sd, len(classes)), str(folder))
+    (train_x, train_y), (test_x, test_y) = (_decode_images(files[part], mode) for part in ("train", "test"))
+    mean, sd = _channel_statistics(train_x)
+    return check_data(Data(train_x, train_y, test_x, test_y, mean, sd, len(classes)), str(folder))
 
 
-def _classes_in(folder: Path) -> List[str]:
+def _list_classes(folder: Path) -> List[str]:
     """The folders' names in sorted order: a class's label is its place."""
     return sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
-def _files_in(folder: Path, classes: List[str]) -> List[Tuple[Path, int]]:
+def _list_images(folder: Path, classes: List[str]) -> List[Tuple[Path, int]]:
     """Every image below a folder with its label, in sorted order."""
     found = [
         (path, label)
@@ -315,7 +316,7 @@ def _common_mode(paths: List[Path]) -> str:
     """How all images are to be decoded: grey (``L``) if all are, else ``RGB``; refuses more than one size."""
     first, grey = None, True
     for path in paths:
-        with _opened(path) as image:
+        with _open_image(path) as image:
             size, grey = image.size, grey and image.mode in {"1", "L"}
         first = first or size
         if size != first or size[0] != size[1]:
@@ -325,32 +326,34 @@ def _common_mode(paths: List[Path]) -> str:
     return "L" if grey else "RGB"
 
 
-def _decoded(files: List[Tuple[Path, int]], mode: str) -> Tuple[Pixels, Labels]:
+def _decode_images(files: List[Tuple[Path, int]], mode: str) -> Tuple[Pixels, Labels]:
     """Images (n, channels, side, side) and labels."""
     rows = []
     for path, _ in files:
-        with _opened(path) as image:
+        with _open_image(path) as image:
             try:
                 pixels = np.asarray(image.convert(mode), dtype=np.uint8)
             except (OSError, SyntaxError, ValueError) as error:
-                raise _unreadable(path, error) from error
+                raise _unreadable_error(path, error) from error
         rows.append(pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1))
     return np.stack(rows), np.array([label for _, label in files], dtype=np.int64)
 
 
-def _opened(path: Path) -> Any:
+def _open_image(path: Path) -> Any:
     try:
         from PIL import Image
     except ImportError as error:
-        right = "Pillow (the package python3-pil), or the images as {}".format(", ".join(p + ".npy" for p in PARTS))
+        right = "Pillow (the package python3-pil), or the images as {}".format(
+            ", ".join(p + ".npy" for p in ARRAY_NAMES)
+        )
         raise BadSource(str(path), "an image file, and no Pillow to read it", right) from error
     try:
         return Image.open(str(path))
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise _unreadable(path, error) from error
+        raise _unreadable_error(path, error) from error
 
 
-def _unreadable(path: Path, error: Exception) -> BadSource:
+def _unreadable_error(path: Path, error: Exception) -> BadSource:
     reason = " ".join(str(error).split())[:200]
     return BadSource(str(path), f"a file that cannot be read ({reason})", "a whole png or jpg image")
 
@@ -361,4 +364,4 @@ def _from_sizes(sizes: Dict[str, Any]) -> Data:
         raise BadSource("data.synthetic", repr(sizes), "whole numbers above 0 for " + ", ".join(names))
     if 2 * sizes["samples"] * sizes["channels"] * sizes["side"] ** 2 > MOST_SYNTHETIC_BYTES or sizes["classes"] >> 32:
         raise BadSource("data.synthetic", repr(sizes), "numbers that some memory could hold")
-    return synthetic(*(sizes[name] for name in names))
+    return make_synthetic(*(sizes[name] for name in names))

@@ -20,16 +20,16 @@ from pathlib import Path
 from typing import IO, Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from fedge.worker import LAST_EXIT
-from fedge.worker.causes import (
+from fedge.worker.exit_causes import (
     YOUNG_S,
-    Cause,
-    Counters,
-    Evidence,
-    cause_of,
-    group_files,
-    group_kills,
-    machine_kills,
-    pause_s,
+    ExitCause,
+    ExitEvidence,
+    OomCounters,
+    diagnose_exit,
+    group_counter_paths,
+    parse_group_oom_kills,
+    parse_machine_oom_kills,
+    restart_pause_s,
 )
 
 logger = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 SOCKET = "/run/fedge-worker/worker.sock"
 LONGEST_SOCKET_PATH = 107
 """Bytes of sun_path in unix(7), without its final zero."""
-NEEDED = ("numpy", "torch")
+REQUIRED_PACKAGES = ("numpy", "torch")
 """What the trainer cannot do without; the supervisor itself imports neither."""
 WAITING = 64
 """Connections that may wait while no trainer runs."""
@@ -52,27 +52,27 @@ LAST_WORDS_BYTES = 8192
 KERNEL_LOG = "/dev/kmsg"
 
 
-class Unusable(Exception):
+class UnusableSocket(Exception):
     """The socket cannot be had; the text says what to do."""
 
 
-class Settings(NamedTuple):
+class SupervisorSettings(NamedTuple):
     """What the supervisor is asked for; ``command`` is how to start the trainer, its start record comes after it."""
 
     socket_path: str
     data_roots: Tuple[str, ...] = ()
     device: str = "auto"
-    command: Tuple[str, ...] = (sys.executable, "-m", "fedge.worker.service")
+    command: Tuple[str, ...] = (sys.executable, "-m", "fedge.worker.trainer_process")
     root: str = "/"
 
 
-def run(settings: Settings) -> int:
-    """Serve until SIGTERM or SIGINT; the exit status. Raises ``Unusable``."""
-    with Claim(settings.socket_path) as claim:
+def run(settings: SupervisorSettings) -> int:
+    """Serve until SIGTERM or SIGINT; the exit status. Raises ``UnusableSocket``."""
+    with SocketClaim(settings.socket_path) as claim:
         return Supervisor(settings, claim.listener).run()
 
 
-class Claim:
+class SocketClaim:
     """The listening socket, in a folder of its own and for this process alone; both go when it is left."""
 
     def __init__(self, path: str) -> None:
@@ -80,14 +80,14 @@ class Claim:
         self._lock: Optional[IO[str]] = None
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
 
-    def __enter__(self) -> "Claim":  # noqa: PYI034  typing.Self came with 3.11
+    def __enter__(self) -> "SocketClaim":  # noqa: PYI034  typing.Self came with 3.11
         try:
             self._bind()
         except OSError as error:
             self.listener.close()
             right = "a place where this user may write: --socket PATH"
-            raise Unusable(f"socket {self._path}: {error.strerror or error}; {right}") from error
-        except Unusable:
+            raise UnusableSocket(f"socket {self._path}: {error.strerror or error}; {right}") from error
+        except UnusableSocket:
             self.listener.close()
             raise
         return self
@@ -95,7 +95,9 @@ class Claim:
     def _bind(self) -> None:
         path = Path(self._path)
         if len(os.fsencode(self._path)) > LONGEST_SOCKET_PATH:
-            raise Unusable(f"socket {path}: a path of at most {LONGEST_SOCKET_PATH} bytes (a limit of unix sockets)")
+            raise UnusableSocket(
+                f"socket {path}: a path of at most {LONGEST_SOCKET_PATH} bytes (a limit of unix sockets)"
+            )
         if not path.parent.exists():
             path.parent.mkdir(parents=True)
             path.parent.chmod(0o750)
@@ -104,10 +106,12 @@ class Claim:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise Unusable(f"socket {path}: another worker serves it; stop it first, or choose another path") from error
+            raise UnusableSocket(
+                f"socket {path}: another worker serves it; stop it first, or choose another path"
+            ) from error
         if path.exists() or path.is_symlink():
             if not stat.S_ISSOCK(path.lstat().st_mode):
-                raise Unusable(f"socket {path}: there is something else of this name; choose another path")
+                raise UnusableSocket(f"socket {path}: there is something else of this name; choose another path")
             path.unlink()
         before = os.umask(0o117)  # 0660 from the first moment on
         try:
@@ -129,7 +133,7 @@ class Claim:
             self._lock.close()
 
 
-class Child(NamedTuple):
+class TrainerChild(NamedTuple):
     """A trainer process that runs: its number, the pipe of its standard error, and when it began."""
 
     process: "subprocess.Popen[bytes]"
@@ -140,12 +144,12 @@ class Child(NamedTuple):
 class Supervisor:
     """Keeps one trainer running on ``listener``."""
 
-    def __init__(self, settings: Settings, listener: socket.socket) -> None:
+    def __init__(self, settings: SupervisorSettings, listener: socket.socket) -> None:
         self._settings = settings
         self._listener = listener
         self._restarts = 0
         self._young_deaths = 0
-        self._last_exit: Optional[Cause] = None
+        self._last_exit: Optional[ExitCause] = None
         self._stopping = False
         self._last_words = b""
         self._kernel_log = _open_kernel_log(settings.root)
@@ -155,12 +159,12 @@ class Supervisor:
         """Until SIGTERM or SIGINT."""
         self._listen_to_signals()
         while not self._stopping:
-            child = self._start()
-            status, before, stopped_s = self._watch(child)
+            child = self._start_trainer()
+            status, before, stopped_s = self._wait_for_exit(child)
             if self._stopping:
                 break
-            self._note(child, status, before, stopped_s)
-            self._rest(pause_s(self._young_deaths))
+            self._record_exit(child, status, before, stopped_s)
+            self._pause(restart_pause_s(self._young_deaths))
         return 0
 
     def _listen_to_signals(self) -> None:
@@ -174,7 +178,7 @@ class Supervisor:
     def _stop(self, *_signal: object) -> None:
         self._stopping = True
 
-    def _start(self) -> Child:
+    def _start_trainer(self) -> TrainerChild:
         self._last_words = b""
         theirs = self._listener.fileno()
         start = {
@@ -193,50 +197,50 @@ class Supervisor:
                 stdout=writes,
                 stderr=writes,
                 pass_fds=(theirs,),
-                env=_environment(),
+                env=_trainer_environment(),
             )
         finally:
             os.close(writes)
         os.set_blocking(words, False)
-        return Child(process, words, time.monotonic())
+        return TrainerChild(process, words, time.monotonic())
 
-    def _watch(self, child: Child) -> Tuple[int, Counters, float]:
+    def _wait_for_exit(self, child: TrainerChild) -> Tuple[int, OomCounters, float]:
         """Wait for the child's end: its status, the counters shortly before it, and how long it had been stopped."""
         pid = child.process.pid
-        older = newer = counters(pid, self._settings.root)
+        older = newer = read_oom_counters(pid, self._settings.root)
         stopped, looked_s = 0, time.monotonic()
         status: Optional[int] = None
         was_stopped = False
         while status is None and not self._stopping:
-            self._hear(child, STOPPED_TICK_S if was_stopped else LOOK_S)
-            was_stopped, status = _state(pid, was_stopped)
+            self._forward_output(child, STOPPED_TICK_S if was_stopped else LOOK_S)
+            was_stopped, status = _poll_state(pid, was_stopped)
             stopped = stopped + 1 if was_stopped else 0
             if stopped > STOPPED_TICKS and status is None:  # with a status the number may be another process's
                 os.kill(pid, signal.SIGKILL)
             if time.monotonic() - looked_s >= LOOK_S:
-                older, newer, looked_s = newer, counters(pid, self._settings.root), time.monotonic()
+                older, newer, looked_s = newer, read_oom_counters(pid, self._settings.root), time.monotonic()
         if status is None:
-            status = self._end(child)
-        self._hear(child, 0.0)
+            status = self._end_trainer(child)
+        self._forward_output(child, 0.0)
         os.close(child.words)
         child.process.returncode = status  # it was waited for here
         return status, older, STOPPED_TICKS * STOPPED_TICK_S if stopped > STOPPED_TICKS else 0.0
 
-    def _hear(self, child: Child, limit_s: float) -> None:
+    def _forward_output(self, child: TrainerChild, limit_s: float) -> None:
         """Pass on what the child writes, remember its end, and return when a signal comes or the time is up."""
         ends_s = time.monotonic() + limit_s
         listening = [child.words, self._wake]
         while True:
             ready, _, _ = select.select(listening, [], [], max(0.0, ends_s - time.monotonic()))
-            if child.words in ready and not self._pass_on(child.words):
+            if child.words in ready and not self._forward_chunk(child.words):
                 listening.remove(child.words)
             if self._wake in ready:
-                _empty(self._wake)
+                _drain_pipe(self._wake)
                 return
             if not ready:
                 return
 
-    def _pass_on(self, words: int) -> bool:
+    def _forward_chunk(self, words: int) -> bool:
         """Whether there may be more."""
         try:
             text = os.read(words, 65536)
@@ -249,7 +253,7 @@ class Supervisor:
             logger.debug("standard error is closed: %s", error)
         return bool(text)
 
-    def _end(self, child: Child) -> int:
+    def _end_trainer(self, child: TrainerChild) -> int:
         """End the child; its status."""
         for number in (signal.SIGTERM, signal.SIGCONT):
             os.kill(child.process.pid, number)  # Popen.send_signal would wait for a child that has just ended
@@ -259,23 +263,23 @@ class Supervisor:
             if pid:
                 return status
             select.select([self._wake], [], [], 0.05)
-            _empty(self._wake)
+            _drain_pipe(self._wake)
         os.kill(child.process.pid, signal.SIGKILL)
         return os.waitpid(child.process.pid, 0)[1]
 
-    def _note(self, child: Child, status: int, before: Counters, stopped_s: float) -> None:
+    def _record_exit(self, child: TrainerChild, status: int, before: OomCounters, stopped_s: float) -> None:
         pid = child.process.pid
         words = self._last_words.decode("utf-8", "replace")
-        after = counters(os.getpid(), self._settings.root)  # the same control group
-        self._last_exit = cause_of(
-            Evidence(pid, status, before, after, words, _kernel_lines(self._kernel_log), stopped_s)
+        after = read_oom_counters(os.getpid(), self._settings.root)  # the same control group
+        self._last_exit = diagnose_exit(
+            ExitEvidence(pid, status, before, after, words, _read_kernel_lines(self._kernel_log), stopped_s)
         )
         self._restarts += 1
-        self._tell(self._last_exit)
+        self._write_exit_cause(self._last_exit)
         self._young_deaths = self._young_deaths + 1 if time.monotonic() - child.begun_s < YOUNG_S else 0
         logger.warning("%s; it is started again", self._last_exit.text)
 
-    def _tell(self, cause: Cause) -> None:
+    def _write_exit_cause(self, cause: ExitCause) -> None:
         """Leave the cause beside the socket, so that clients know it before the next trainer has started."""
         path = Path(self._settings.socket_path + LAST_EXIT)
         unfinished = Path(f"{path}.new")
@@ -286,14 +290,14 @@ class Supervisor:
         except OSError as error:
             logger.warning("%s cannot be written (%s): clients wait for the next trainer's word", path, error)
 
-    def _rest(self, limit_s: float) -> None:
+    def _pause(self, limit_s: float) -> None:
         ends_s = time.monotonic() + limit_s
         while not self._stopping and time.monotonic() < ends_s:
             select.select([self._wake], [], [], max(0.0, ends_s - time.monotonic()))
-            _empty(self._wake)
+            _drain_pipe(self._wake)
 
 
-def _state(pid: int, was_stopped: bool) -> Tuple[bool, Optional[int]]:
+def _poll_state(pid: int, was_stopped: bool) -> Tuple[bool, Optional[int]]:
     """Whether the process is stopped, and its status if it has ended."""
     changed, status = os.waitpid(pid, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
     if not changed:
@@ -305,24 +309,24 @@ def _state(pid: int, was_stopped: bool) -> Tuple[bool, Optional[int]]:
     return was_stopped, status
 
 
-def _environment() -> Dict[str, str]:
+def _trainer_environment() -> Dict[str, str]:
     """This process's own, with a path on which the trainer finds the same fedge."""
     here = str(Path(__file__).resolve().parents[2])
     others = os.environ.get("PYTHONPATH")
     return dict(os.environ, PYTHONPATH=os.pathsep.join([here, others] if others else [here]))
 
 
-def counters(pid: int, root: str = "/") -> Counters:
+def read_oom_counters(pid: int, root: str = "/") -> OomCounters:
     """The kernel's counts of out-of-memory kills: on the machine, and in the control group of a process."""
-    machine = machine_kills(_text(root, "/proc/vmstat"))
-    for path in group_files(_text(root, f"/proc/{pid}/cgroup")):
-        found = group_kills(_text(root, path))
+    machine = parse_machine_oom_kills(_read_text(root, "/proc/vmstat"))
+    for path in group_counter_paths(_read_text(root, f"/proc/{pid}/cgroup")):
+        found = parse_group_oom_kills(_read_text(root, path))
         if found is not None:
-            return Counters(machine, found)
-    return Counters(machine, None)
+            return OomCounters(machine, found)
+    return OomCounters(machine, None)
 
 
-def _text(root: str, path: str) -> str:
+def _read_text(root: str, path: str) -> str:
     try:
         return (Path(root) / path.lstrip("/")).read_text(errors="replace")
     except OSError:
@@ -341,7 +345,7 @@ def _open_kernel_log(root: str) -> Optional[int]:
     return log
 
 
-def _kernel_lines(log: Optional[int]) -> str:
+def _read_kernel_lines(log: Optional[int]) -> str:
     """What the kernel has logged since this was asked last."""
     lines: List[str] = []
     while log is not None:
@@ -354,7 +358,7 @@ def _kernel_lines(log: Optional[int]) -> str:
     return "".join(lines)
 
 
-def _empty(pipe: int) -> None:
+def _drain_pipe(pipe: int) -> None:
     try:
         while os.read(pipe, 4096):
             pass
@@ -362,11 +366,11 @@ def _empty(pipe: int) -> None:
         pass
 
 
-def main(settings: Settings) -> int:
+def main(settings: SupervisorSettings) -> int:
     """``run`` for a command line: what is wrong is one line on standard error."""
     logging.basicConfig(level=logging.WARNING, format="fedge-worker: %(message)s")
-    own = settings.command == Settings(settings.socket_path).command  # another trainer may need less
-    lacking = [name for name in NEEDED if own and importlib.util.find_spec(name) is None]
+    own = settings.command == SupervisorSettings(settings.socket_path).command  # another trainer may need less
+    lacking = [name for name in REQUIRED_PACKAGES if own and importlib.util.find_spec(name) is None]
     if lacking:
         logger.error(
             "%s has no %s: install it there, or use the Python that has", sys.executable, " and ".join(lacking)
@@ -374,12 +378,12 @@ def main(settings: Settings) -> int:
         return 2
     try:
         return run(settings)
-    except Unusable as error:
+    except UnusableSocket as error:
         logger.error("%s", error)  # noqa: TRY400  a user's mistake, told in one line
         return 2
 
 
-def parse(arguments: Sequence[str]) -> Settings:
+def parse_arguments(arguments: Sequence[str]) -> SupervisorSettings:
     """The command line's settings."""
     import argparse
 
@@ -394,4 +398,4 @@ def parse(arguments: Sequence[str]) -> Settings:
     )
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="what `auto` in a load means")
     given: Any = parser.parse_args(arguments)
-    return Settings(given.socket, tuple(given.data_root), given.device)
+    return SupervisorSettings(given.socket, tuple(given.data_root), given.device)

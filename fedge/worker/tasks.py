@@ -41,7 +41,7 @@ class Shape(NamedTuple):
     classes: int
 
 
-class Task(NamedTuple):
+class TrainingTask(NamedTuple):
     """A network, its loss and, where the task brings it along, its data."""
 
     name: str
@@ -55,7 +55,7 @@ class Task(NamedTuple):
     """The task's own reading of a source; None: ``sources.read``."""
 
 
-def shape_of(data: "Data") -> Shape:
+def data_shape(data: "Data") -> Shape:
     """What a network for this data has to see and say."""
     return Shape(int(data.train_x.shape[1]), int(data.train_x.shape[2]), data.classes)
 
@@ -67,17 +67,17 @@ def cross_entropy(scores: Tensor, labels: Tensor) -> Tensor:
     return functional.cross_entropy(scores, labels)
 
 
-def builtin(name: str) -> Task:
+def make_builtin_task(name: str) -> TrainingTask:
     """The task of fedge's own called ``name``: one of ``networks.NETWORKS``.
 
     Raises ``BadTask`` for another name, and lists the known ones.
     """
-    from fedge.worker import networks
+    from fedge.worker import builtin_tasks
 
-    return Task(name, "", networks.builder(name), cross_entropy, None)
+    return TrainingTask(name, "", builtin_tasks.network_builder(name), cross_entropy, None)
 
 
-def from_source(name: str, text: str, sha256: str) -> Task:
+def task_from_source(name: str, text: str, sha256: str) -> TrainingTask:
     """The task in the file ``name``, whose text is ``text``.
 
     The file defines ``model(shape)``, a torch module, and may define ``loss(scores, labels)``, a scalar tensor
@@ -87,22 +87,22 @@ def from_source(name: str, text: str, sha256: str) -> Task:
     found = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
     if found != sha256:
         raise WrongHash(name, "a text of SHA-256 " + found, "the one of " + sha256 + "; send the file again")
-    module = _executed(name, text, MODULE_PREFIX + sha256[:16])
+    module = _execute_source(name, text, MODULE_PREFIX + sha256[:16])
     parts = {part: getattr(module, part, None) for part in ("model", "loss", "data")}
     for part, value in parts.items():
         if value is not None and not callable(value):
             raise BadTask(name, f"{part} that is {value!r}", "a function " + part + SIGNATURES[part])
     if parts["model"] is None:
         raise BadTask(name, "no model(shape)", "a function model(shape) that returns a torch.nn.Module")
-    calls = {part: _naming_the_line(name, part, value) for part, value in parts.items() if value is not None}
-    data = _checked_data(name, calls["data"]) if "data" in calls else None
-    return Task(name, sha256, _checked_build(name, calls["model"]), calls.get("loss", cross_entropy), data)
+    calls = {part: _wrap_user_function(name, part, value) for part, value in parts.items() if value is not None}
+    data = _make_checked_data(name, calls["data"]) if "data" in calls else None
+    return TrainingTask(name, sha256, _make_checked_build(name, calls["model"]), calls.get("loss", cross_entropy), data)
 
 
 SIGNATURES = {"model": "(shape)", "loss": "(scores, labels)", "data": "(source)"}
 
 
-def _executed(name: str, text: str, module_name: str) -> ModuleType:
+def _execute_source(name: str, text: str, module_name: str) -> ModuleType:
     module = ModuleType(module_name)
     module.__file__ = name
     # So that a traceback shows the file's lines, and that records made in it find their module.
@@ -112,11 +112,11 @@ def _executed(name: str, text: str, module_name: str) -> ModuleType:
         exec(compile(text, name, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 -- a task is a program
     except (Exception, SystemExit) as error:
         sys.modules.pop(module_name, None)
-        raise _mistake(name, "the file", error) from error
+        raise _task_error(name, "the file", error) from error
     return module
 
 
-def _naming_the_line(name: str, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_user_function(name: str, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """The user's function, whose errors say where in the file they come from."""
 
     @functools.wraps(function)
@@ -126,12 +126,12 @@ def _naming_the_line(name: str, part: str, function: Callable[..., Any]) -> Call
         except Refusal:
             raise
         except (Exception, SystemExit) as error:
-            raise _mistake(name, part + SIGNATURES[part], error) from error
+            raise _task_error(name, part + SIGNATURES[part], error) from error
 
     return called
 
 
-def _checked_build(name: str, model: Callable[..., Any]) -> "Callable[[Shape], nn.Module]":
+def _make_checked_build(name: str, model: Callable[..., Any]) -> "Callable[[Shape], nn.Module]":
     def build(shape: Shape) -> "nn.Module":
         from torch.nn import Module
 
@@ -143,16 +143,16 @@ def _checked_build(name: str, model: Callable[..., Any]) -> "Callable[[Shape], n
     return build
 
 
-def _checked_data(name: str, read: Callable[..., Any]) -> "Callable[[Dict[str, Any]], Data]":
+def _make_checked_data(name: str, read: Callable[..., Any]) -> "Callable[[Dict[str, Any]], Data]":
     def data(source: Dict[str, Any]) -> "Data":
-        from fedge.worker.sources import checked
+        from fedge.worker.sources import check_data
 
-        return checked(read(source), name + ": data(source)")
+        return check_data(read(source), name + ": data(source)")
 
     return data
 
 
-def _mistake(name: str, part: str, error: BaseException) -> BadTask:
+def _task_error(name: str, part: str, error: BaseException) -> BadTask:
     line = error.lineno if isinstance(error, SyntaxError) and error.filename == name else None
     for frame in traceback.extract_tb(error.__traceback__):
         if frame.filename == name:

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedge.worker import blocks, narrowing
-from fedge.worker.refusal import Refusal, Stopped
+from fedge.worker import narrow_networks, subnetwork_arrays
+from fedge.worker.refusal import JobStopped, Refusal
 from fedge.worker.sources import Data, Labels
-from fedge.worker.tasks import Task, cross_entropy, shape_of
+from fedge.worker.tasks import TrainingTask, cross_entropy, data_shape
 
 if TYPE_CHECKING:
     from typing import Any
@@ -54,7 +54,7 @@ class BadCall(Refusal):
     kind = "bad-request"
 
 
-class Options(NamedTuple):
+class TrainingOptions(NamedTuple):
     """How to train: ``steps`` minibatches of SGD; ``proximal_mu`` > 0 adds FedProx's pull to the start.
 
     With ``width`` below 1 only so large a part of every layer's channels, the leading ones (``narrowing``).
@@ -68,7 +68,7 @@ class Options(NamedTuple):
     width: float = 1.0
 
 
-class Result(NamedTuple):
+class TrainingResult(NamedTuple):
     """What training gave: the new arrays, and the mean loss and accuracy over the minibatches done.
 
     The arrays of a narrow network are the leading blocks of the full one's (``blocks``).
@@ -86,7 +86,7 @@ class StepTime(NamedTuple):
     step_s: float
 
 
-def never() -> bool:
+def never_stop() -> bool:
     """The answer of a ``stop`` that does not stop."""
     return False
 
@@ -102,7 +102,7 @@ def is_oom(error: Optional[BaseException]) -> bool:
     return False
 
 
-def usable(device: str) -> str:
+def resolve_device(device: str) -> str:
     """The device meant by ``auto``, ``cpu``, ``cuda`` or ``cuda:N``; raises ``BadCall`` for one that is not there."""
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
@@ -129,24 +129,24 @@ class Trainer:
 
     def __init__(
         self,
-        task: Task,
+        task: TrainingTask,
         data: Data,
         device: str = "cpu",
         *,
         threads: Optional[int] = None,
         now_s: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """``device`` is as ``usable`` takes it; ``threads`` are torch's in this process, None: as they are."""
+        """``device`` is as ``resolve_device`` takes it; ``threads`` are torch's in this process, None: as they are."""
         if threads is not None:
             torch.set_num_threads(threads)
         self.task = task
-        self.device = torch.device(usable(device))
+        self.device = torch.device(resolve_device(device))
         self.now_s = now_s
-        self._shape = shape_of(data)
-        self._net = self._fresh(seed=0).to(self.device)
-        self._feed = Feed(data, self.device)
+        self._shape = data_shape(data)
+        self._net = self._make_network(seed=0).to(self.device)
+        self._feed = MinibatchFeed(data, self.device)
         self._test_x, self._test_y = torch.from_numpy(data.test_x), torch.from_numpy(data.test_y)
-        self._training: Optional[Training] = None
+        self._training: Optional[TrainingSession] = None
         self._narrow: Dict[float, nn.Module] = {}
         """Narrow networks by their width; kept, since to make one takes longer than a minibatch."""
         self.labels = data.train_y
@@ -169,44 +169,46 @@ class Trainer:
 
     def initial_arrays(self, seed: int) -> OwnArrays:
         """A freshly initialised model: parameters and buffers by name, in the model's own order; made on the CPU."""
-        return _arrays(self._fresh(seed))
+        return _to_arrays(self._make_network(seed))
 
-    def start(self, arrays: Arrays, share: Optional[Labels], seed: int, options: Options) -> "Training":
+    def start(self, arrays: Arrays, share: Optional[Labels], seed: int, options: TrainingOptions) -> "TrainingSession":
         """Begin ``options.steps`` minibatches of SGD from ``arrays`` on the samples ``share``; None: on all.
 
         ``seed`` fixes the order of the samples and the dropout. ``arrays`` are the full model's, whatever the width.
         Raises ``BadCall`` for no samples, samples that there are not, no steps, or arrays of another model,
-        ``NotNarrow`` for a width that the network cannot have. Starting again, or testing, ends a training begun
+        ``CannotNarrow`` for a width that the network cannot have. Starting again, or testing, ends a training begun
         before.
         """
-        chosen = self._checked_share(share, options)
-        net = self._loaded(arrays, options.width)
+        chosen = self._check_share(share, options)
+        net = self._prepare_network(arrays, options.width)
         net.train()
         order = minibatches(chosen, options.steps, options.batch_size, np.random.default_rng(seed))
-        self._training = Training(self, net, order, seed, options)
+        self._training = TrainingSession(self, net, order, seed, options)
         return self._training
 
     def narrow_shapes(self, width: float) -> Dict[str, Tuple[int, ...]]:
-        """The shapes of the arrays that training gives at a width below 1, by name; raises ``NotNarrow``."""
-        return {name: tuple(tensor.shape) for name, tensor in self._narrow_net(width).state_dict().items()}
+        """The shapes of the arrays that training gives at a width below 1, by name; raises ``CannotNarrow``."""
+        return {name: tuple(tensor.shape) for name, tensor in self._get_narrow_network(width).state_dict().items()}
 
-    def evaluate(self, arrays: Arrays, stop: Callable[[], bool] = never) -> Tuple[float, float]:
-        """Mean loss and accuracy over the whole test set; raises ``Stopped`` when ``stop`` says so before a batch."""
-        self._load(arrays)
+    def evaluate(self, arrays: Arrays, stop: Callable[[], bool] = never_stop) -> Tuple[float, float]:
+        """Mean loss and accuracy over the whole test set; raises ``JobStopped`` when ``stop`` says so before a
+        batch.
+        """
+        self._load_network(arrays)
         self._net.eval()
-        loss, right, batch = 0.0, 0, _test_batch(self._test_x)
+        loss, right, batch = 0.0, 0, _test_batch_size(self._test_x)
         with torch.no_grad():
             for start in range(0, self.n_test, batch):
                 if stop():
-                    raise Stopped(f"stopped after {start} of {self.n_test} test samples")
+                    raise JobStopped(f"stopped after {start} of {self.n_test} test samples")
                 x, y = self._test_x[start : start + batch], self._test_y[start : start + batch].to(self.device)
-                scores = self._net(self._feed.scaled(x.to(self.device)))
+                scores = self._net(self._feed.normalize(x.to(self.device)))
                 loss += self._total_loss(scores, y)
                 right += int((scores.argmax(1) == y).sum())
         return loss / self.n_test, right / self.n_test
 
     def profile(
-        self, steps: int, batch_size: int, kind: str = "train", stop: Callable[[], bool] = never
+        self, steps: int, batch_size: int, kind: str = "train", stop: Callable[[], bool] = never_stop
     ) -> List[StepTime]:
         """Time ``steps`` minibatches of ``kind`` (``train`` or ``infer``), fewer when ``stop`` says so before one.
 
@@ -216,17 +218,17 @@ class Trainer:
             got = f"{steps} minibatches of {batch_size} to {kind!r}"
             raise BadCall("profile", got, f"at least one of each, to 'train' or to 'infer', and {MOST_BATCH} at most")
         times: List[StepTime] = []
-        with self.forked():
+        with self.isolate_random_state():
             torch.manual_seed(0)
-            work = self._work(kind, Options(steps, batch_size, PROFILE_RATE))
+            work = self._make_profile_step(kind, TrainingOptions(steps, batch_size, PROFILE_RATE))
             for chosen in minibatches(np.arange(self.n_train), steps, batch_size, np.random.default_rng(0)):
                 if stop():
                     break
-                begin_s = self.settled_s()
+                begin_s = self.synchronized_time_s()
                 x, y = self._feed.minibatch(chosen)
-                fetched_s = self.settled_s()
+                fetched_s = self.synchronized_time_s()
                 work(x, y)
-                times.append(StepTime(fetched_s - begin_s, self.settled_s() - fetched_s))
+                times.append(StepTime(fetched_s - begin_s, self.synchronized_time_s() - fetched_s))
         return times
 
     def recover(self) -> None:
@@ -234,19 +236,19 @@ class Trainer:
 
         Call it when the error is no longer handled (after the ``except``): its traceback holds tensors.
         """
-        self._end()
+        self._end_training()
         self._feed.release()
         gc.collect()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
     @contextmanager
-    def forked(self) -> Iterator[None]:
+    def isolate_random_state(self) -> Iterator[None]:
         """Inside, random numbers can be drawn and seeds set without a trace outside."""
         with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
             yield
 
-    def settled_s(self) -> float:
+    def synchronized_time_s(self) -> float:
         """The time, once the device has done all that it was given."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
@@ -258,12 +260,12 @@ class Trainer:
 
     def arrays(self) -> OwnArrays:
         """The model as it is now: of the last training or test, or freshly made."""
-        return _arrays(self._net)
+        return _to_arrays(self._net)
 
-    def _work(self, kind: str, options: Options) -> Callable[[Tensor, Tensor], object]:
+    def _make_profile_step(self, kind: str, options: TrainingOptions) -> Callable[[Tensor, Tensor], object]:
         net = copy.deepcopy(self._net)
         if kind == "train":
-            return Descent(net.train(), self.task, options).step
+            return SgdOptimizer(net.train(), self.task, options).step
         net.eval()
 
         def infer(x: Tensor, _: Tensor) -> object:
@@ -272,12 +274,12 @@ class Trainer:
 
         return infer
 
-    def _end(self) -> None:
+    def _end_training(self) -> None:
         if self._training is not None:
             self._training.end()
         self._training = None
 
-    def _checked_share(self, share: Optional[Labels], options: Options) -> Labels:
+    def _check_share(self, share: Optional[Labels], options: TrainingOptions) -> Labels:
         chosen = np.arange(self.n_train) if share is None else np.asarray(share)
         if not chosen.size or options.steps < 1 or not 1 <= options.batch_size <= MOST_BATCH:
             got = f"{chosen.size} samples, {options.steps} steps of {options.batch_size}"
@@ -287,7 +289,7 @@ class Trainer:
             raise BadCall("training", got, f"a row of indices from 0 to {self.n_train - 1}")
         return chosen.astype(np.int64, copy=False)
 
-    def _fresh(self, seed: int) -> nn.Module:
+    def _make_network(self, seed: int) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return self.task.build(self._shape)
@@ -297,41 +299,45 @@ class Trainer:
             return float(nn.functional.cross_entropy(scores, y, reduction="sum"))
         return float(self.task.loss(scores, y)) * len(y)
 
-    def _load(self, arrays: Arrays) -> None:
+    def _load_network(self, arrays: Arrays) -> None:
         _check_arrays(self._net, arrays)
-        self._end()
+        self._end_training()
         load_arrays(self._net, arrays)
 
-    def _loaded(self, arrays: Arrays, width: float) -> nn.Module:
+    def _prepare_network(self, arrays: Arrays, width: float) -> nn.Module:
         """The network to train, with its arrays: the one kept warm, or a narrow one made for this training."""
         if width == 1.0:
-            self._load(arrays)
+            self._load_network(arrays)
             return self._net
         _check_arrays(self._net, arrays)
-        self._end()
-        net = self._narrow_net(width)
-        load_arrays(net, blocks.take(arrays, self.narrow_shapes(width)))
+        self._end_training()
+        net = self._get_narrow_network(width)
+        load_arrays(net, subnetwork_arrays.take_leading(arrays, self.narrow_shapes(width)))
         return net
 
-    def _narrow_net(self, width: float) -> nn.Module:
+    def _get_narrow_network(self, width: float) -> nn.Module:
         if width not in self._narrow:
             while len(self._narrow) >= MOST_NARROW:
                 del self._narrow[next(iter(self._narrow))]
-            self._narrow[width] = narrowing.narrowed(self._fresh(seed=0), width, self._shape).to(self.device)
+            self._narrow[width] = narrow_networks.narrow_network(self._make_network(seed=0), width, self._shape).to(
+                self.device
+            )
         return self._narrow[width]
 
 
-class Training:
+class TrainingSession:
     """A client's part of a round, done in parts; ended by the trainer's next start, test or recovery."""
 
-    def __init__(self, trainer: Trainer, net: nn.Module, order: Iterator[Labels], seed: int, options: Options) -> None:
+    def __init__(
+        self, trainer: Trainer, net: nn.Module, order: Iterator[Labels], seed: int, options: TrainingOptions
+    ) -> None:
         self.steps = options.steps
         self._trainer = trainer
         self._net: Optional[nn.Module] = net
-        self._descent: Optional[Descent] = Descent(net, trainer.task, options)
+        self._descent: Optional[SgdOptimizer] = SgdOptimizer(net, trainer.task, options)
         self._order = order
         self._seen: List[Tuple[float, float]] = []
-        with trainer.forked():
+        with trainer.isolate_random_state():
             torch.manual_seed(seed)
             self._random = _random_state(trainer.device)
 
@@ -340,18 +346,20 @@ class Training:
         """The minibatches done so far."""
         return len(self._seen)
 
-    def advance(self, steps: int, stop: Callable[[], bool] = never, limit_s: Optional[float] = None) -> List[float]:
+    def advance(
+        self, steps: int, stop: Callable[[], bool] = never_stop, limit_s: Optional[float] = None
+    ) -> List[float]:
         """Do the next ``steps`` minibatches, or those that are left, and give the seconds of each.
 
         ``stop`` is asked before each; the time that it takes counts for the limit, but for none of the minibatches.
         With ``limit_s`` only as many are done as fit into so many seconds if the next
         one takes as long as the last, but at least one. Raises ``BadCall`` when this training was ended.
         """
-        descent, trainer = self._open(), self._trainer
+        descent, trainer = self._require_open(), self._trainer
         seconds: List[float] = []
-        with trainer.forked():
+        with trainer.isolate_random_state():
             _set_random_state(trainer.device, self._random)
-            begin_s = trainer.settled_s()
+            begin_s = trainer.synchronized_time_s()
             for _ in range(min(steps, self.steps - self.done)):
                 if stop():
                     break
@@ -359,37 +367,37 @@ class Training:
                 if limit_s is not None and seconds and last_s - begin_s + seconds[-1] > limit_s:
                     break
                 self._seen.append(descent.step(*trainer.minibatch(next(self._order))))
-                seconds.append(trainer.settled_s() - last_s)
+                seconds.append(trainer.synchronized_time_s() - last_s)
             self._random = _random_state(trainer.device)
         return seconds
 
-    def result(self) -> Result:
+    def result(self) -> TrainingResult:
         """What all minibatches so far gave; raises ``BadCall`` when there were none or this training was ended."""
-        self._open()
+        self._require_open()
         if not self._seen:
             raise BadCall("training", "no minibatch done", "at least one before the result is asked for")
         loss, accuracy = np.mean(self._seen, axis=0)
         assert self._net is not None, "it goes with the descent"
-        return Result(_arrays(self._net), float(loss), float(accuracy))
+        return TrainingResult(_to_arrays(self._net), float(loss), float(accuracy))
 
     def end(self) -> None:
         """Let go of the memory that only training needs."""
         self._descent = self._net = None
 
-    def _open(self) -> "Descent":
+    def _require_open(self) -> "SgdOptimizer":
         if self._descent is None:
             raise BadCall("training", "one that was ended by another start, test or recovery", "begin it again")
         return self._descent
 
 
-class Descent:
+class SgdOptimizer:
     """Plain SGD with momentum, as ``torch.optim.SGD`` does it.
 
     Written out, because the first optimiser of a process imports torch's compiler, which takes as long as torch
     itself. FedProx (Li et al. 2020, eq. 2) adds ``mu / 2 * |w - w_start|^2`` to the loss, here as its gradient.
     """
 
-    def __init__(self, net: nn.Module, task: Task, options: Options) -> None:
+    def __init__(self, net: nn.Module, task: TrainingTask, options: TrainingOptions) -> None:
         self._net, self._loss, self._options = net, task.loss, options
         self._weights = [w for w in net.parameters() if w.requires_grad]
         self._starts = [w.detach().clone() for w in self._weights] if options.proximal_mu > 0 else []
@@ -405,13 +413,13 @@ class Descent:
             for i, (w, gradient) in enumerate(zip(self._weights, gradients)):
                 if gradient is None:  # a weight that this minibatch did not use
                     continue
-                speed = self._speed(i, gradient)
+                speed = self._update_velocity(i, gradient)
                 if self._options.proximal_mu > 0:
                     speed.add_(w - self._starts[i], alpha=self._options.proximal_mu)
                 w.add_(speed, alpha=-self._options.learning_rate)
         return loss.item(), float((scores.argmax(1) == y).float().mean())
 
-    def _speed(self, i: int, gradient: Tensor) -> Tensor:
+    def _update_velocity(self, i: int, gradient: Tensor) -> Tensor:
         speed = self._speeds[i]
         if speed is None:  # a copy, since two weights may share one gradient
             speed = self._speeds[i] = gradient.clone()
@@ -420,7 +428,7 @@ class Descent:
         return speed
 
 
-class Feed:
+class MinibatchFeed:
     """Makes minibatches of training images that stay bytes in main memory; to a GPU they go from pinned memory."""
 
     def __init__(self, data: Data, device: torch.device) -> None:
@@ -433,14 +441,14 @@ class Feed:
         """The samples ``chosen``: images float32 (n, c, h, w), scaled, and labels, on the device."""
         index = torch.from_numpy(chosen)
         if self._device.type == "cpu":
-            return self.scaled(self._x[index]), self._y[index]
+            return self.normalize(self._x[index]), self._y[index]
         # The memory is used again only after the step before, whose end the trainer waited for.
-        x, y = self._pinned_for(len(chosen))
+        x, y = self._get_pinned_buffers(len(chosen))
         torch.index_select(self._x, 0, index, out=x)
         torch.index_select(self._y, 0, index, out=y)
-        return self.scaled(x.to(self._device, non_blocking=True)), y.to(self._device, non_blocking=True)
+        return self.normalize(x.to(self._device, non_blocking=True)), y.to(self._device, non_blocking=True)
 
-    def scaled(self, x: Tensor) -> Tensor:
+    def normalize(self, x: Tensor) -> Tensor:
         """Images of bytes on the device as the network wants them."""
         return (x.to(torch.float32) - self._mean) / self._sd
 
@@ -448,7 +456,7 @@ class Feed:
         """Let go of the pinned memory."""
         self._pinned = None
 
-    def _pinned_for(self, count: int) -> Tuple[Tensor, Tensor]:
+    def _get_pinned_buffers(self, count: int) -> Tuple[Tensor, Tensor]:
         if self._pinned is None or len(self._pinned[1]) != count:
             x = torch.empty((count, *self._x.shape[1:]), dtype=self._x.dtype, pin_memory=True)
             self._pinned = x, torch.empty((count,), dtype=self._y.dtype, pin_memory=True)
@@ -461,14 +469,14 @@ def load_arrays(net: nn.Module, arrays: Arrays) -> None:
     for name, tensor in net.state_dict().items():
         array = np.asarray(arrays[name])
         # An average of integer buffers (batch norm's step counter) is no integer any more.
-        tensor.copy_(_tensor(array if tensor.is_floating_point() else np.rint(array)))
+        tensor.copy_(_to_tensor(array if tensor.is_floating_point() else np.rint(array)))
 
 
 def _check_arrays(net: nn.Module, arrays: Arrays) -> None:
     own = net.state_dict()
     if set(arrays) != set(own):
-        got = f"arrays called {_few(list(arrays))}"
-        raise BadCall("model arrays", got, f"this model's {len(own)}: {_few(list(own))}")
+        got = f"arrays called {_shorten_names(list(arrays))}"
+        raise BadCall("model arrays", got, f"this model's {len(own)}: {_shorten_names(list(own))}")
     for name, tensor in own.items():
         shape = np.shape(arrays[name])
         if shape != tuple(tensor.shape):
@@ -501,19 +509,19 @@ def _set_random_state(device: torch.device, state: List[Tensor]) -> None:
         torch.cuda.set_rng_state(state[1], device)
 
 
-def _test_batch(images: Tensor) -> int:
+def _test_batch_size(images: Tensor) -> int:
     return max(1, min(TEST_BATCH, TEST_PIXELS // max(1, images[0].numel())))
 
 
-def _tensor(array: "NDArray[Any]") -> Tensor:
+def _to_tensor(array: "NDArray[Any]") -> Tensor:
     """The array as a tensor, not copied where torch can share its memory."""
     plain = np.asarray(array, dtype=array.dtype.newbyteorder("="), order="C")
     return torch.from_numpy(plain) if plain.flags.writeable else torch.tensor(plain)
 
 
-def _arrays(net: nn.Module) -> OwnArrays:
+def _to_arrays(net: nn.Module) -> OwnArrays:
     return {name: tensor.detach().cpu().numpy().copy() for name, tensor in net.state_dict().items()}
 
 
-def _few(names: List[str]) -> str:
+def _shorten_names(names: List[str]) -> str:
     return ", ".join(names[:3]) + (" ..." if len(names) > 3 else "")

@@ -10,17 +10,17 @@ from typing import Any
 
 from fedge import registry
 from fedge.errors import BadInput
-from fedge.interfaces import LearningTask
-from fedge.worker.networks import TASKS as TASKS
+from fedge.protocols import LearningTask
+from fedge.worker.builtin_tasks import TASKS
 from fedge.worker.refusal import Refusal
-from fedge.workloads import data
+from fedge.workloads import datasets
 
 DEFAULT_DATA_DIR = "~/.cache/fedge/data"
 """Where data sets are looked for, and put, when no folder is named."""
-OWN_FILE = ".py"
+TASK_FILE_SUFFIX = ".py"
 """A task whose name ends so is the user's own file: it defines ``model(shape)``, see ``fedge.worker.tasks``."""
 
-_NEEDED = ("buffers", "initial_arrays", "start", "evaluate", "labels")
+_REQUIRED_ATTRIBUTES = ("buffers", "initial_arrays", "start", "evaluate", "labels")
 
 
 def check_task(name: str, where: str = "workload.task") -> None:
@@ -28,10 +28,10 @@ def check_task(name: str, where: str = "workload.task") -> None:
 
     Loads no data, and does not run the file.
     """
-    if name.endswith(OWN_FILE):
-        _text_of(name, where)
+    if name.endswith(TASK_FILE_SUFFIX):
+        _read_text(name, where)
     elif name not in TASKS:
-        _own_factory(name, where)
+        _load_own_factory(name, where)
 
 
 def load_task(
@@ -46,50 +46,53 @@ def load_task(
     ``LearningTask``. Raises ``UnknownName`` or ``BadInput``; the latter also says which files are
     missing and where they belong.
     """
-    if name.endswith(OWN_FILE):
-        return _own_file(name, data_dir, where)
+    if name.endswith(TASK_FILE_SUFFIX):
+        return _load_own_file(name, data_dir, where)
     root = Path(data_dir or DEFAULT_DATA_DIR).expanduser()
     if name not in TASKS:
-        return _own_task(_own_factory(name, where), name, where, {"data_dir": root, "download": download})
+        return _build_own_task(_load_own_factory(name, where), name, where, {"data_dir": root, "download": download})
     from fedge.worker import tasks
-    from fedge.workloads.task import ImageTask
+    from fedge.workloads.image_task import ImageTask
 
-    return ImageTask(tasks.builtin(name), data.load(TASKS[name].dataset, root, download=download))
+    return ImageTask(tasks.make_builtin_task(name), datasets.load_dataset(TASKS[name].dataset, root, download=download))
 
 
-def data_findings(data_dir: str | Path | None = None) -> tuple[tuple[str, bool, str], ...]:
+def find_datasets(data_dir: str | Path | None = None) -> tuple[tuple[str, bool, str], ...]:
     """Per data set: its name, whether its files are here, and the folder they are in or belong in."""
     root = Path(data_dir or DEFAULT_DATA_DIR).expanduser()
     return (
-        ("digits", data.digits_path() is not None, "inside scikit-learn"),
+        ("digits", datasets.digits_path() is not None, "inside scikit-learn"),
         ("synthetic", True, "made on the spot"),
-        *((name, not source.missing(root), str(source.folder(root))) for name, source in data.SOURCES.items()),
+        *(
+            (name, not source.missing_files(root), str(source.folder_below(root)))
+            for name, source in datasets.SOURCES.items()
+        ),
     )
 
 
-def _own_file(name: str, data_dir: str | Path | None, where: str) -> LearningTask:
+def _load_own_file(name: str, data_dir: str | Path | None, where: str) -> LearningTask:
     from fedge.worker import sources, tasks
-    from fedge.workloads.task import ImageTask
+    from fedge.workloads.image_task import ImageTask
 
-    text = _text_of(name, where)
+    text = _read_text(name, where)
     try:
-        task = tasks.from_source(name, text, hashlib.sha256(text.encode("utf-8")).hexdigest())
+        task = tasks.task_from_source(name, text, hashlib.sha256(text.encode("utf-8")).hexdigest())
         if task.data is None and data_dir is None:
             right = f"an .npz file or a folder with the images, or a function data(source) in {name}"
-            raise BadInput(data.WHERE, "nothing", right)
-        return ImageTask(task, (task.data or sources.read)(_source_of(data_dir)))
+            raise BadInput(datasets.DATA_FIELD, "nothing", right)
+        return ImageTask(task, (task.data or sources.read)(_data_source(data_dir)))
     except Refusal as error:
         raise BadInput(error.where, error.got, error.right) from error
 
 
-def _text_of(name: str, where: str) -> str:
+def _read_text(name: str, where: str) -> str:
     try:
         return Path(name).expanduser().read_bytes().decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(where, repr(name), f"the path of a Python file that defines model(shape) ({error})") from error
 
 
-def _source_of(data_dir: str | Path | None) -> dict[str, str]:
+def _data_source(data_dir: str | Path | None) -> dict[str, str]:
     """What a board would be told: its folder, or a file of arrays."""
     if data_dir is None:
         return {}
@@ -97,17 +100,19 @@ def _source_of(data_dir: str | Path | None) -> dict[str, str]:
     return {"file" if path.suffix == ".npz" else "folder": str(path)}
 
 
-def _own_factory(name: str, where: str) -> Any:
-    return registry.load(where, name, dict.fromkeys(TASKS, ""))
+def _load_own_factory(name: str, where: str) -> Any:
+    return registry.load_named(where, name, dict.fromkeys(TASKS, ""))
 
 
-def _own_task(factory: Any, name: str, where: str, given: Mapping[str, Any]) -> LearningTask:
+def _build_own_task(factory: Any, name: str, where: str, given: Mapping[str, Any]) -> LearningTask:
     try:
         inspect.signature(factory).bind(**given)
     except (TypeError, ValueError) as error:
         raise BadInput(where, repr(name), f"a class to be called as Class(data_dir=, download=) ({error})") from error
     task: LearningTask = factory(**given)
-    missing = [attribute for attribute in _NEEDED if not hasattr(task, attribute)]
+    missing = [attribute for attribute in _REQUIRED_ATTRIBUTES if not hasattr(task, attribute)]
     if missing:
-        raise BadInput(where, f"{name!r} without {', '.join(missing)}", f"a learning task with {', '.join(_NEEDED)}")
+        raise BadInput(
+            where, f"{name!r} without {', '.join(missing)}", f"a learning task with {', '.join(_REQUIRED_ATTRIBUTES)}"
+        )
     return task

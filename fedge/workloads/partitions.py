@@ -19,11 +19,11 @@ Indices = NDArray[np.int64]
 Partition = Callable[[Indices, int, np.random.Generator], list[Indices]]
 """``partition(labels, n_clients, rng)``; raises ``BadInput`` when there are fewer samples than clients."""
 
-SMALLEST_SHARE = 16
+MIN_CLIENT_SAMPLES = 16
 """A Dirichlet draw leaves no client fewer samples than this (the default minibatch), or than an even share if less."""
 
 
-class Settings(Protocol):
+class PartitionSettings(Protocol):
     """What a partition's numbers are read from, e.g. ``fedge.experiment.DataSpec``."""
 
     @property
@@ -41,7 +41,7 @@ def iid() -> Partition:
 
     def partition(labels: Indices, n_clients: int, rng: np.random.Generator) -> list[Indices]:
         _check_clients(len(labels), n_clients)
-        return _sorted(np.array_split(rng.permutation(len(labels)), n_clients))
+        return _sort_parts(np.array_split(rng.permutation(len(labels)), n_clients))
 
     return partition
 
@@ -50,8 +50,8 @@ def dirichlet(alpha: float) -> Partition:
     """Each class is divided among the clients in proportions drawn from Dirichlet(alpha) (Hsu et al. 2019).
 
     Small ``alpha`` (0.1): a client sees few classes; large (100): all alike. Sizes differ between clients as well. A
-    client that gets fewer than ``SMALLEST_SHARE`` is filled up by whoever has most at that moment, so the draw is never
-    repeated. Raises ``BadInput`` unless ``alpha`` is a finite number above 0.
+    client that gets fewer than ``MIN_CLIENT_SAMPLES`` is filled up by whoever has most at that moment, so the draw is
+    never repeated. Raises ``BadInput`` unless ``alpha`` is a finite number above 0.
     """
     if not (math.isfinite(alpha) and alpha > 0):
         raise BadInput("data.alpha", str(alpha), "a number above 0, such as 0.1 (few classes per client) or 100")
@@ -66,7 +66,7 @@ def dirichlet(alpha: float) -> Partition:
             for client, part in enumerate(np.split(members, cuts)):
                 owner[part] = client
         parts = [rng.permutation(np.flatnonzero(owner == client)) for client in range(n_clients)]
-        return _sorted(_filled_up(parts, min(SMALLEST_SHARE, len(labels) // n_clients)))
+        return _sort_parts(_fill_up(parts, min(MIN_CLIENT_SAMPLES, len(labels) // n_clients)))
 
     return partition
 
@@ -88,12 +88,12 @@ def shards(per_client: int) -> Partition:
         shuffled = rng.permutation(len(labels))
         pieces = np.array_split(shuffled[np.argsort(labels[shuffled], kind="stable")], n_shards)
         dealt = rng.permutation(n_shards).reshape(n_clients, per_client)
-        return _sorted([np.concatenate([pieces[i] for i in hand]) for hand in dealt])
+        return _sort_parts([np.concatenate([pieces[i] for i in hand]) for hand in dealt])
 
     return partition
 
 
-PARTITIONS: Mapping[str, Callable[[Settings], Partition]] = {
+PARTITIONS: Mapping[str, Callable[[PartitionSettings], Partition]] = {
     "iid": lambda _: iid(),
     "dirichlet": lambda settings: dirichlet(settings.alpha),
     "shards": lambda settings: shards(settings.shards_per_client),
@@ -101,7 +101,9 @@ PARTITIONS: Mapping[str, Callable[[Settings], Partition]] = {
 """Every partition by name, made from an experiment's settings."""
 
 
-def split(settings: Settings, labels: Indices, n_clients: int, rng: np.random.Generator) -> list[Indices]:
+def split_samples(
+    settings: PartitionSettings, labels: Indices, n_clients: int, rng: np.random.Generator
+) -> list[Indices]:
     """The shares of ``n_clients`` under the experiment's own partition; raises ``UnknownName`` or ``BadInput``."""
     if settings.partition not in PARTITIONS:
         raise UnknownName("data.partition", settings.partition, tuple(PARTITIONS))
@@ -113,7 +115,7 @@ def _check_clients(n_samples: int, n_clients: int) -> None:
         raise BadInput("fleet", f"{n_clients} clients", f"from 1 to {n_samples}, one training sample each at least")
 
 
-def _filled_up(parts: list[Indices], smallest: int) -> list[Indices]:
+def _fill_up(parts: list[Indices], smallest: int) -> list[Indices]:
     """Move samples one by one from the largest share to every share below ``smallest``."""
     sizes = np.array([len(part) for part in parts])
     stacks = [part.tolist() for part in parts]
@@ -126,5 +128,5 @@ def _filled_up(parts: list[Indices], smallest: int) -> list[Indices]:
     return [np.array(stack, dtype=np.int64) for stack in stacks]
 
 
-def _sorted(parts: list[Indices]) -> list[Indices]:
+def _sort_parts(parts: list[Indices]) -> list[Indices]:
     return [np.sort(part).astype(np.int64) for part in parts]

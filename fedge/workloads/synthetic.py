@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 CLASSES = 10
 SIDE = 32
-TRAIN = 1_500
-TEST = 500
+TRAIN_IMAGES = 1_500
+TEST_IMAGES = 500
 SEED = 0
 RADIUS = (9.0, 12.0)
 """Half the size of a shape, pixels. All numbers here were chosen by us: a small network is to learn the classes in tens
@@ -37,20 +37,20 @@ DARK, BRIGHT = 130.0, 140.0
 Shape = Callable[["Floats", "Floats"], "NDArray[np.bool_]"]
 
 
-def images(count: int, rng: np.random.Generator) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+def make_images(count: int, rng: np.random.Generator) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """``count`` images, shape (count, 3, 32, 32), and their labels; classes differ by one image at most."""
     labels = rng.permutation(np.arange(count, dtype=np.int64) % CLASSES)
-    across, down = _placed(count, rng)
+    across, down = _pixel_coordinates(count, rng)
     inside = np.select([labels[:, None, None] // 2 == i for i in range(len(SHAPES))], [s(across, down) for s in SHAPES])
-    bright = _striped(labels[:, None, None] % 2 == 0, across, down, rng)
+    bright = _stripe_mask(labels[:, None, None] % 2 == 0, across, down, rng)
     part = np.where(inside, np.where(bright, 1, 2), 0)
-    pixels = _colours(count, rng)[np.arange(count)[:, None, None], part] + rng.normal(
+    pixels = _draw_colours(count, rng)[np.arange(count)[:, None, None], part] + rng.normal(
         0.0, NOISE, (count, SIDE, SIDE, 3)
     )
     return np.rint(pixels.clip(0.0, 255.0)).astype(np.uint8).transpose(0, 3, 1, 2).copy(), labels
 
 
-def _placed(count: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
+def _pixel_coordinates(count: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
     """Every pixel in the coordinates of its image's shape (centre 0, half its size 1), each (count, 32, 32)."""
     radius = rng.uniform(*RADIUS, (count, 1, 1))
     centre = rng.uniform(radius, SIDE - 1 - radius, (2, count, 1, 1))
@@ -59,14 +59,16 @@ def _placed(count: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
     return (np.cos(turn) * x + np.sin(turn) * y) / radius, (np.cos(turn) * y - np.sin(turn) * x) / radius
 
 
-def _striped(upright: NDArray[np.bool_], across: Floats, down: Floats, rng: np.random.Generator) -> NDArray[np.bool_]:
+def _stripe_mask(
+    upright: NDArray[np.bool_], across: Floats, down: Floats, rng: np.random.Generator
+) -> NDArray[np.bool_]:
     """Where the stripes are, shape (count, 32, 32): across the shape, or along it."""
     phase = rng.uniform(0.0, 2.0 * np.pi, (len(across), 1, 1))
     bright: NDArray[np.bool_] = np.sin(2.0 * np.pi * PERIODS * np.where(upright, across, down) + phase) > -0.3
     return bright
 
 
-def _colours(count: int, rng: np.random.Generator) -> Floats:
+def _draw_colours(count: int, rng: np.random.Generator) -> Floats:
     """The colours of ground, stripes (bright) and what is between them, shape (count, 3 colours, 3 channels)."""
     low, high = np.array([(0.0, DARK), (BRIGHT, 255.0), (0.0, DARK)]).T[:, :, None]
     colours: Floats = rng.uniform(low, high, (count, 3, 3))

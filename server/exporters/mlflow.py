@@ -13,26 +13,26 @@ from urllib.parse import urlsplit
 
 from fedge.errors import BadInput
 from fedge.experiment import Experiment
-from fedge.telemetry.rows import RECORDED, EventRow
 from fedge.telemetry.run_folder import REPORT, SUMMARY, write_json
 from fedge.telemetry.store import Row
-from server.exporters.described import as_yaml, flat, labels_of
-from server.exporters.figures import Told, gathering
+from fedge.telemetry.store_records import RECORDED, EventRow
+from server.exporters.experiment_description import collect_labels, flatten_experiment, to_yaml
+from server.exporters.round_metrics import RoundMetrics, build_collector
 
 FOLDER, STORE, RUNS = "mlflow", "mlflow.db", "runs.json"
-WITNESS = "round/accuracy"
+LAST_METRIC = "round/accuracy"
 """Written last of a round: its last step says which rounds MLflow has."""
 IN_A_BATCH, PARAMS_IN_A_BATCH, LONGEST_PARAM = 900, 100, 500
 """MLflow takes 1000 metrics and 100 parameters in one request, and parameters of 500 characters in its older forms."""
-SETTINGS = {
+MLFLOW_ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
 }
 """MLflow's own telemetry is off, and a server that does not answer holds a run up for seconds, not for many minutes."""
-FORCED = ("MLFLOW_DISABLE_TELEMETRY",)
-DONE = "budget"
+FORCED_SETTINGS = ("MLFLOW_DISABLE_TELEMETRY",)
+BUDGET_EVENT = "budget"
 """The kind of event with which a run ends early and well."""
 
 
@@ -55,7 +55,7 @@ class MLflow:
         self._experiment, self._folder, self._name = experiment, folder, name or experiment.name
         self._out, self._local = folder / out, tracking_uri is None
         self._uri = tracking_uri or f"sqlite:///{self._out / STORE}"
-        self._gathering = gathering(experiment)
+        self._gathering = build_collector(experiment)
         self._recorded: set[str] = set()
         self._last = 0
         self._ended = self._closed = self._going = False
@@ -63,7 +63,7 @@ class MLflow:
         self._run = ""
 
     @staticmethod
-    def checked(*, tracking_uri: str | None = None, out: str | None = None, **_others: object) -> None:
+    def check_options(*, tracking_uri: str | None = None, out: str | None = None, **_others: object) -> None:
         """Raise ``BadInput`` for options that do not go together, or a password that would lie in the run's folder."""
         if tracking_uri is not None and out is not None:
             raise BadInput("options.out", repr(out), "no folder beside a tracking_uri, which says where it all goes")
@@ -76,11 +76,11 @@ class MLflow:
         if self._closed:
             raise ValueError("the exporter is closed")
         rows = tuple(rows)
-        self._hear(row for row in rows if isinstance(row, EventRow))
-        for told in self._gathering.of(rows):
-            self._go()
+        self._note_events(row for row in rows if isinstance(row, EventRow))
+        for told in self._gathering.collect_rounds(rows):
+            self._mark_running()
             if told.round > self._last:
-                self._log(told)
+                self._log_round(told)
 
     def close(self) -> None:
         """Add the files that are there by now, and say whether every round was played."""
@@ -99,15 +99,15 @@ class MLflow:
             if path.is_file():
                 self._client.log_artifact(self._run, str(path))
 
-    def _hear(self, events: Iterable[EventRow]) -> None:
+    def _note_events(self, events: Iterable[EventRow]) -> None:
         for event in events:
-            self._ended |= event.kind == DONE
+            self._ended |= event.kind == BUDGET_EVENT
             if event.kind == RECORDED and event.board and event.board not in self._recorded:
                 self._recorded.add(event.board)
                 if self._client is not None:
-                    self._tag()
+                    self._set_label_tags()
 
-    def _go(self) -> None:
+    def _mark_running(self) -> None:
         """Open the MLflow run, which is under way from now on."""
         self._open()
         if not self._going:
@@ -119,15 +119,15 @@ class MLflow:
         if self._client is not None:
             return
         self._out.mkdir(parents=True, exist_ok=True)
-        self._client = client_of(self._uri)
+        self._client = build_mlflow_client(self._uri)
         path = self._folder / FOLDER / RUNS
         known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-        self._run = self._alive(known.get(self._uri)) or self._begun()
+        self._run = self._find_active_run(known.get(self._uri)) or self._create_run()
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, {**known, self._uri: self._run})
-        self._last = max((m.step for m in self._client.get_metric_history(self._run, WITNESS)), default=0)
+        self._last = max((m.step for m in self._client.get_metric_history(self._run, LAST_METRIC)), default=0)
 
-    def _alive(self, run: str | None) -> str | None:
+    def _find_active_run(self, run: str | None) -> str | None:
         """``run``, if it is still there."""
         from mlflow.exceptions import MlflowException
 
@@ -140,47 +140,47 @@ class MLflow:
             return None
         return run
 
-    def _begun(self) -> str:
+    def _create_run(self) -> str:
         from mlflow.entities import Param
 
         found = self._client.get_experiment_by_name(self._name)
         place = (self._out / "artifacts").resolve().as_uri() if self._local else None
         group = found.experiment_id if found else self._client.create_experiment(self._name, artifact_location=place)
         run = str(self._client.create_run(group, run_name=self._folder.name).info.run_id)
-        params = (Param(key, str(value)[:LONGEST_PARAM]) for key, value in flat(self._experiment).items())
-        for some in _batches(params, PARAMS_IN_A_BATCH):
+        params = (Param(key, str(value)[:LONGEST_PARAM]) for key, value in flatten_experiment(self._experiment).items())
+        for some in _split_batches(params, PARAMS_IN_A_BATCH):
             self._client.log_batch(run, params=some)
-        self._client.log_text(run, as_yaml(self._experiment), "experiment.yaml")
+        self._client.log_text(run, to_yaml(self._experiment), "experiment.yaml")
         self._run = run
-        self._tag()
+        self._set_label_tags()
         return run
 
-    def _tag(self) -> None:
+    def _set_label_tags(self) -> None:
         """How each kind of board's figures came about."""
-        for name, label in labels_of(self._experiment, self._recorded).items():
+        for name, label in collect_labels(self._experiment, self._recorded).items():
             self._client.set_tag(self._run, f"fedge.label.{name}", label)
 
-    def _log(self, told: Told) -> None:
+    def _log_round(self, told: RoundMetrics) -> None:
         from mlflow.entities import Metric
 
         at_ms = round(told.end_s * 1000.0)
-        figures = sorted(told.figures.items(), key=lambda each: each[0] == WITNESS)
+        figures = sorted(told.figures.items(), key=lambda each: each[0] == LAST_METRIC)
         metrics = (Metric(key, value, at_ms, told.round) for key, value in figures)
-        for some in _batches(metrics, IN_A_BATCH):
+        for some in _split_batches(metrics, IN_A_BATCH):
             self._client.log_batch(self._run, metrics=some)
         self._last = told.round
 
 
-def _batches(values: Iterable[Any], size: int) -> Iterator[list[Any]]:
+def _split_batches(values: Iterable[Any], size: int) -> Iterator[list[Any]]:
     left = iter(values)
     while some := list(islice(left, size)):
         yield some
 
 
-def client_of(uri: str) -> Any:
+def build_mlflow_client(uri: str) -> Any:
     """MLflow's client, quiet and without its own telemetry."""
-    for key, value in SETTINGS.items():
-        if key in FORCED:
+    for key, value in MLFLOW_ENVIRONMENT.items():
+        if key in FORCED_SETTINGS:
             os.environ[key] = value
         os.environ.setdefault(key, value)
     from mlflow.tracking import MlflowClient

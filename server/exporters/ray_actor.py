@@ -18,15 +18,15 @@ GAUGES: dict[str, tuple[str, str]] = {
 ENERGY = ("fedge_energy_joules", "Work, radio and waiting of the rounds that the board took part in")
 MODE = ("fedge_mode_info", "1, with the power mode that the board is in")
 TAGS = ("run", "board", "device")
-SUMS = ("power_w",)
+SUMMED_FIELDS = ("power_w",)
 """What is added up where there are too many boards for one series each."""
 
 
-REPEAT_S = 1.0
+GAUGE_REPEAT_S = 1.0
 """Ray shows a gauge in the next scrape and then forgets it, so that every value is set again and again."""
 
 
-class Held:
+class RepeatedGauges:
     """Gauges that keep their values until other ones are set, repeated by a thread."""
 
     def __init__(self, gauges: Mapping[str, tuple[str, str]], tags: tuple[str, ...]) -> None:
@@ -47,7 +47,7 @@ class Held:
         import time
 
         while True:
-            time.sleep(REPEAT_S)
+            time.sleep(GAUGE_REPEAT_S)
             for (field, _), (value, tags) in list(self._held.items()):
                 self._gauges[field].set(value, tags)
 
@@ -59,7 +59,7 @@ class FedgeBoards:
         from ray.util.metrics import Counter
 
         self._label, self._run, self._summed = label, run, summed
-        self._gauges, self._modes = Held(GAUGES, TAGS), Held({"mode": MODE}, (*TAGS, "mode"))
+        self._gauges, self._modes = RepeatedGauges(GAUGES, TAGS), RepeatedGauges({"mode": MODE}, (*TAGS, "mode"))
         self._energy = Counter(*ENERGY, tag_keys=TAGS)
         self._told: dict[str, dict[str, Any]] = {}
 
@@ -67,7 +67,9 @@ class FedgeBoards:
         return self._label
 
     def show(self, told: Sequence[Mapping[str, Any]]) -> None:
-        """Take what is known of boards now: the fields of ``Shown``; ``energy_j`` is the total since the beginning."""
+        """Take what is known of boards now: the fields of ``BoardFigures``; ``energy_j`` is the total since the
+        beginning.
+        """
         for shown in told:
             before = self._told.get(shown["board"], {})
             # What is not known now is what was known last.
@@ -77,7 +79,7 @@ class FedgeBoards:
     def _set(self, shown: Mapping[str, Any], before: Mapping[str, Any]) -> None:
         board = "" if self._summed else shown["board"]
         tags = {"run": self._run, "board": board, "device": shown["device"]}
-        for field in SUMS if self._summed else GAUGES:
+        for field in SUMMED_FIELDS if self._summed else GAUGES:
             if shown[field] is not None:
                 value = self._total(field) if self._summed else shown[field]
                 self._gauges.set(field, value, tags, board)

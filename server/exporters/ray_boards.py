@@ -18,22 +18,22 @@ from typing import Any, TextIO
 
 logger = logging.getLogger(__name__)
 
-MOST_SERIES = 1000
+MAX_SERIES = 1000
 """Boards that have series of their own; the figures of more are added up by kind. Chosen by us."""
-MOST_WAITING = 10_000
+MAX_PENDING_CALLS = 10_000
 """Calls that an actor may be behind; beyond that it is told nothing until it has caught up. Chosen by us."""
-FLEET: dict[str, tuple[str, str]] = {
+FLEET_METRICS: dict[str, tuple[str, str]] = {
     "accuracy": ("fedge_accuracy_ratio", "The global model's accuracy"),
     "round": ("fedge_round", "The last round that is over"),
     "round_s": ("fedge_fleet_round_seconds", "The last round, on the fleet's clock"),
 }
 """Field -> name and description of the metric."""
-LAST_WORDS_S = 3.0
+CLOSE_TIMEOUT_S = 3.0
 """How long the actors have to take what was told last, before they end. Chosen by us."""
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class BoardFigures:
     """What is shown of one board; None and an empty mode mean that there is nothing new to say."""
 
     board: str
@@ -51,7 +51,7 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True)
-class FleetShown:
+class FleetFigures:
     """What is shown of the whole fleet after a round."""
 
     round: int
@@ -62,7 +62,7 @@ class FleetShown:
 
 
 @dataclass(frozen=True, slots=True)
-class Cast:
+class ActorLayout:
     """Who is to be shown: the run's name, every board's kind, every kind's title, and how many get their own actor."""
 
     run: str
@@ -75,7 +75,7 @@ class Cast:
         """Whether there are too many boards for an actor each."""
         return len(self.devices) > self.own_actors
 
-    def actor_of(self, board: str) -> str:
+    def actor_name(self, board: str) -> str:
         """The name of the actor that shows ``board``."""
         device = self.devices[board]
         title = self.titles.get(device, device)
@@ -85,30 +85,30 @@ class Cast:
         return f"{title} ({count} {'board' if count == 1 else 'boards'})"
 
 
-class Actors:
+class BoardActors:
     """The actors of one run, in a namespace of their own on the cluster that this process is attached to."""
 
-    def __init__(self, cast: Cast) -> None:
+    def __init__(self, cast: ActorLayout) -> None:
         from ray.util.metrics import Counter as Metric
 
-        from server.exporters.ray_actor import Held
+        from server.exporters.ray_actor import RepeatedGauges
 
         self._cast, self._actors, self._last = cast, dict[str, Any](), dict[str, Any]()
         self._namespace = f"fedge-{cast.run}-{secrets.token_hex(4)}"
-        self._gauges = Held(FLEET, ("run",))
+        self._gauges = RepeatedGauges(FLEET_METRICS, ("run",))
         self._energy = Metric("fedge_fleet_energy_joules", "All boards in their rounds", tag_keys=("run",))
         self._spent_j = 0.0
         for board in cast.devices:
-            self._actor(cast.actor_of(board))
+            self._get_actor(cast.actor_name(board))
 
-    def show(self, boards: Sequence[Shown], fleet: FleetShown | None) -> None:
+    def show(self, boards: Sequence[BoardFigures], fleet: FleetFigures | None) -> None:
         """Tell the actors; returns at once. A board's figures of a round are a task of the board's name."""
         from ray.exceptions import PendingCallsLimitExceeded
 
-        for name, task, told in _tasks(self._cast, boards):
+        for name, task, told in _group_by_task(self._cast, boards):
             with contextlib.suppress(PendingCallsLimitExceeded):
                 rows = [dataclasses.asdict(shown) for shown in told]
-                self._last[name] = self._actor(name).show.options(name=task).remote(rows)
+                self._last[name] = self._get_actor(name).show.options(name=task).remote(rows)
         if fleet is not None:
             self._show_fleet(fleet)
 
@@ -117,47 +117,47 @@ class Actors:
         import ray
 
         if self._last:
-            ray.wait(list(self._last.values()), num_returns=len(self._last), timeout=LAST_WORDS_S)
+            ray.wait(list(self._last.values()), num_returns=len(self._last), timeout=CLOSE_TIMEOUT_S)
         for actor in self._actors.values():
             ray.kill(actor)
         self._actors.clear()
 
-    def _actor(self, name: str) -> Any:
+    def _get_actor(self, name: str) -> Any:
         if name not in self._actors:
             self._actors[name] = (
-                _remote()
+                _build_actor_class()
                 .options(
                     name=name,
                     namespace=self._namespace,
                     num_cpus=0,
                     max_restarts=3,
-                    max_pending_calls=MOST_WAITING,
+                    max_pending_calls=MAX_PENDING_CALLS,
                 )
-                .remote(name, self._cast.run, len(self._cast.devices) > MOST_SERIES)
+                .remote(name, self._cast.run, len(self._cast.devices) > MAX_SERIES)
             )
         return self._actors[name]
 
-    def _show_fleet(self, fleet: FleetShown) -> None:
+    def _show_fleet(self, fleet: FleetFigures) -> None:
         tags = {"run": self._cast.run}
-        for field in FLEET:
+        for field in FLEET_METRICS:
             self._gauges.set(field, getattr(fleet, field), tags, "")
         if fleet.energy_j > self._spent_j:
             self._energy.inc(fleet.energy_j - self._spent_j, tags)
             self._spent_j = fleet.energy_j
 
 
-def _tasks(cast: Cast, boards: Sequence[Shown]) -> list[tuple[str, str, list[Shown]]]:
+def _group_by_task(cast: ActorLayout, boards: Sequence[BoardFigures]) -> list[tuple[str, str, list[BoardFigures]]]:
     """Actor, name of the task and what it tells; many boards' news between replies are one task of a kind."""
-    tasks = [(cast.actor_of(shown.board), shown.board, [shown]) for shown in boards if not shown.live]
-    news: dict[tuple[str, str], list[Shown]] = {}
+    tasks = [(cast.actor_name(shown.board), shown.board, [shown]) for shown in boards if not shown.live]
+    news: dict[tuple[str, str], list[BoardFigures]] = {}
     for shown in boards:
         if shown.live:
             task = "progress" if cast.by_kind else f"{shown.board} progress"
-            news.setdefault((cast.actor_of(shown.board), task), []).append(shown)
+            news.setdefault((cast.actor_name(shown.board), task), []).append(shown)
     return tasks + [(actor, task, told) for (actor, task), told in news.items()]
 
 
-def _remote() -> Any:
+def _build_actor_class() -> Any:
     """The actors' class, by value: a cluster's machines have no fedge."""
     import ray
     from ray import cloudpickle
@@ -168,26 +168,26 @@ def _remote() -> Any:
     return ray.remote(ray_actor.FedgeBoards)
 
 
-def to_json(boards: Sequence[Shown], fleet: FleetShown | None) -> str:
+def encode_line(boards: Sequence[BoardFigures], fleet: FleetFigures | None) -> str:
     """One line for the program's input."""
     told = {"boards": [dataclasses.asdict(shown) for shown in boards]}
     return json.dumps(told | ({"fleet": dataclasses.asdict(fleet)} if fleet else {})) + "\n"
 
 
-def serve(lines: TextIO) -> None:
+def run_from_input(lines: TextIO) -> None:
     """Attach to the cluster that the first line names, then show line after line until there are no more."""
     import ray
 
     first = json.loads(lines.readline())
     ray.init(address=first["address"], log_to_driver=False, logging_level=logging.WARNING)
-    actors = Actors(Cast(**first["cast"]))
+    actors = BoardActors(ActorLayout(**first["cast"]))
     for line in lines:
         told = json.loads(line)
-        fleet = FleetShown(**told["fleet"]) if "fleet" in told else None
-        actors.show([Shown(**shown) for shown in told["boards"]], fleet)
+        fleet = FleetFigures(**told["fleet"]) if "fleet" in told else None
+        actors.show([BoardFigures(**shown) for shown in told["boards"]], fleet)
     actors.close()
     ray.shutdown()
 
 
 if __name__ == "__main__":
-    serve(sys.stdin)
+    run_from_input(sys.stdin)

@@ -15,65 +15,65 @@ from typing import Protocol
 
 from fedge.devices.catalogue import load_catalogue
 from fedge.errors import BadInput, RunFailed
-from fedge.experiment import Experiment, boards
-from fedge.telemetry.live import Progress
-from fedge.telemetry.progress import told
-from fedge.telemetry.reading import read_rows
-from fedge.telemetry.rows import ClientRow, RoundRow
+from fedge.experiment import Experiment, list_boards
+from fedge.telemetry.live_records import BoardProgress
+from fedge.telemetry.progress_files import read_progress
 from fedge.telemetry.store import Row
+from fedge.telemetry.store_reader import read_rows
+from fedge.telemetry.store_records import ClientRow, RoundRow
 from fedge.types import PowerMode
-from server.exporters.ray_boards import Actors, Cast, FleetShown, Shown, to_json
+from server.exporters.ray_boards import ActorLayout, BoardActors, BoardFigures, FleetFigures, encode_line
 
-OWN_ACTORS = 64
+MAX_OWN_ACTORS = 64
 """Boards that each get an actor; above it one actor stands for all boards of a kind. Chosen by us."""
 POLL_S = 1.0
 """How often the boards' statements between replies are read. Chosen by us."""
-END_WITHIN_S = 10.0
-LIVE = "live"
+END_TIMEOUT_S = 10.0
+LIVE_FOLDER = "live"
 """The folder of a run with the boards' statements."""
 
 
-class Picture:
+class MirrorState:
     """What is known of every board, and which of it is new."""
 
     def __init__(self, devices: Mapping[str, str]) -> None:
-        self._shown = {board: Shown(board, device) for board, device in devices.items()}
+        self._shown = {board: BoardFigures(board, device) for board, device in devices.items()}
         self._told_s = dict.fromkeys(devices, 0.0)
-        self._news: dict[str, Shown] = {}
+        self._news: dict[str, BoardFigures] = {}
         self._spent_j = 0.0
-        self._fleet: FleetShown | None = None
+        self._fleet: FleetFigures | None = None
 
-    def take(self, rows: Iterable[Row], at_s: float) -> None:
+    def apply_rows(self, rows: Iterable[Row], at_s: float) -> None:
         """Rows that the store has; ``at_s`` is the unix time."""
         for row in rows:
             if isinstance(row, ClientRow) and row.board in self._shown:
                 self._told_s[row.board] = at_s
-                self._put(_after(self._shown[row.board], row))
+                self._update_board(_update_from_row(self._shown[row.board], row))
             elif isinstance(row, RoundRow):
                 self._spent_j += row.energy_j
-                self._fleet = FleetShown(row.round, row.round_s, self._spent_j, row.accuracy)
+                self._fleet = FleetFigures(row.round, row.round_s, self._spent_j, row.accuracy)
 
-    def hear(self, statements: Mapping[str, Progress]) -> None:
+    def apply_progress(self, statements: Mapping[str, BoardProgress]) -> None:
         """What boards said between replies; nothing from before a board's last row counts."""
         for board, said in statements.items():
             if board in self._shown and said.at_s > self._told_s[board]:
                 self._told_s[board] = said.at_s
-                self._put(_during(self._shown[board], said))
+                self._update_board(_update_from_progress(self._shown[board], said))
 
-    def news(self) -> tuple[list[Shown], FleetShown | None]:
+    def take_changes(self) -> tuple[list[BoardFigures], FleetFigures | None]:
         """What changed since the last call."""
         boards_, fleet = list(self._news.values()), self._fleet
         self._news, self._fleet = {}, None
         return boards_, fleet
 
-    def _put(self, shown: Shown) -> None:
+    def _update_board(self, shown: BoardFigures) -> None:
         before = self._news.get(shown.board)
         self._shown[shown.board] = shown
         # A round's own figures are not hidden by a statement that came before anybody was told of them.
         self._news[shown.board] = dataclasses.replace(shown, live=shown.live and (before is None or before.live))
 
 
-def _after(shown: Shown, row: ClientRow) -> Shown:
+def _update_from_row(shown: BoardFigures, row: ClientRow) -> BoardFigures:
     """The board after a round; one that failed told nothing but that."""
     known = row.cores is not None
     mode = PowerMode(row.cores or 0, row.cpu_mhz or 0.0, row.gpu_mhz or 0.0, row.mem_mhz or 0.0)
@@ -89,7 +89,7 @@ def _after(shown: Shown, row: ClientRow) -> Shown:
     )
 
 
-def _during(shown: Shown, said: Progress) -> Shown:
+def _update_from_progress(shown: BoardFigures, said: BoardProgress) -> BoardFigures:
     return dataclasses.replace(
         shown,
         power_w=said.power_w,
@@ -100,18 +100,18 @@ def _during(shown: Shown, said: Progress) -> Shown:
     )
 
 
-class Link(Protocol):
+class ActorLink(Protocol):
     """The way to the actors."""
 
-    def show(self, boards: Sequence[Shown], fleet: FleetShown | None) -> None: ...
+    def show(self, boards: Sequence[BoardFigures], fleet: FleetFigures | None) -> None: ...
 
     def close(self) -> None: ...
 
 
-class Child:
+class ActorProcess:
     """The actors' driver as a process of its own, attached to the cluster at ``address``; its log is ``log``."""
 
-    def __init__(self, address: str, cast: Cast, log: Path) -> None:
+    def __init__(self, address: str, cast: ActorLayout, log: Path) -> None:
         self._log = log
         log.parent.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "server.exporters.ray_boards"]
@@ -122,14 +122,14 @@ class Child:
             )
         self._write(json.dumps({"address": address, "cast": dataclasses.asdict(cast)}) + "\n")
 
-    def show(self, boards: Sequence[Shown], fleet: FleetShown | None) -> None:
+    def show(self, boards: Sequence[BoardFigures], fleet: FleetFigures | None) -> None:
         """Raises ``RunFailed`` when the process is gone."""
-        self._write(to_json(boards, fleet))
+        self._write(encode_line(boards, fleet))
 
     def close(self) -> None:
-        """End of input, and the end of the process, at the latest after ``END_WITHIN_S``."""
+        """End of input, and the end of the process, at the latest after ``END_TIMEOUT_S``."""
         try:
-            self._process.communicate(timeout=END_WITHIN_S)
+            self._process.communicate(timeout=END_TIMEOUT_S)
         except (OSError, ValueError, subprocess.TimeoutExpired):
             self.kill()
 
@@ -156,20 +156,20 @@ class RayMirror:
     """
 
     def __init__(
-        self, experiment: Experiment, folder: Path, *, address: str | None = None, own_actors: int = OWN_ACTORS
+        self, experiment: Experiment, folder: Path, *, address: str | None = None, own_actors: int = MAX_OWN_ACTORS
     ) -> None:
-        named = {board.name: board.entry.device for board in boards(experiment)}
+        named = {board.name: board.entry.device for board in list_boards(experiment)}
         titles = {name: spec.title for name, spec in load_catalogue().items()}
-        self._cast = Cast(folder.name, named, titles, own_actors)
+        self._cast = ActorLayout(folder.name, named, titles, own_actors)
         self._folder, self._address = folder, address
-        self._picture, self._lock = Picture(named), threading.Lock()
+        self._picture, self._lock = MirrorState(named), threading.Lock()
         self._wake, self._over = threading.Event(), threading.Event()
-        self._child: Child | None = None
+        self._child: ActorProcess | None = None
         self._thread: threading.Thread | None = None
         self._failure = ""
 
     @staticmethod
-    def checked(*, address: str | None = None, own_actors: int = OWN_ACTORS) -> None:
+    def check_options(*, address: str | None = None, own_actors: int = MAX_OWN_ACTORS) -> None:
         """Raise ``BadInput`` for options that cannot be."""
         if address is not None and not address:
             raise BadInput("options.address", "nothing", "a Ray cluster's address, such as 10.0.0.5:6379")
@@ -186,12 +186,12 @@ class RayMirror:
         rows = tuple(rows)
         if self._thread is None and rows:
             first = min(row.round for row in rows)
-            self._picture.take((row for row in read_rows(self._folder, ClientRow) if row.round < first), 0.0)
-            self._picture.take((row for row in read_rows(self._folder, RoundRow) if row.round < first), 0.0)
+            self._picture.apply_rows((row for row in read_rows(self._folder, ClientRow) if row.round < first), 0.0)
+            self._picture.apply_rows((row for row in read_rows(self._folder, RoundRow) if row.round < first), 0.0)
             self._thread = threading.Thread(target=self._mirror, name="ray-mirror", daemon=True)
             self._thread.start()
         with self._lock:
-            self._picture.take(rows, time.time())
+            self._picture.apply_rows(rows, time.time())
         self._wake.set()
 
     def close(self) -> None:
@@ -199,39 +199,39 @@ class RayMirror:
         self._over.set()
         self._wake.set()
         if self._thread is not None:
-            self._thread.join(2 * END_WITHIN_S)
+            self._thread.join(2 * END_TIMEOUT_S)
         if self._child is not None:
             self._child.kill()
 
     def _mirror(self) -> None:
         """The thread: attaches, tells and ends; whatever goes wrong ends the mirror alone."""
         try:
-            link = self._attached()
+            link = self._attach()
             while not self._over.is_set():
-                self._tell(link)
+                self._send_changes(link)
                 self._wake.wait(POLL_S)
                 self._wake.clear()
-            self._tell(link)
+            self._send_changes(link)
             link.close()
         except Exception as error:  # noqa: BLE001 - a cluster's trouble is not the run's
             self._failure = f"the boards are no longer shown on Ray: {str(error) or type(error).__name__}"
             if self._child is not None:
                 self._child.kill()
 
-    def _tell(self, link: Link) -> None:
-        statements = told(self._folder / LIVE)
+    def _send_changes(self, link: ActorLink) -> None:
+        statements = read_progress(self._folder / LIVE_FOLDER)
         with self._lock:
-            self._picture.hear(statements)
-            boards_, fleet = self._picture.news()
+            self._picture.apply_progress(statements)
+            boards_, fleet = self._picture.take_changes()
         if boards_ or fleet is not None:
             link.show(boards_, fleet)
 
-    def _attached(self) -> Link:
+    def _attach(self) -> ActorLink:
         if self._address is not None:
-            self._child = Child(self._address, self._cast, self._folder / "logs" / "ray-mirror.log")
+            self._child = ActorProcess(self._address, self._cast, self._folder / "logs" / "ray-mirror.log")
             return self._child
         import ray
 
         if os.environ.get("RAY_ADDRESS", "local") == "local" or not ray.is_initialized():
             raise RunFailed("no cluster with a dashboard; use --ray-dashboard, RAY_ADDRESS or the option address")
-        return Actors(self._cast)
+        return BoardActors(self._cast)

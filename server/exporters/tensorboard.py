@@ -12,8 +12,8 @@ from typing import Any
 
 from fedge.experiment import Experiment
 from fedge.telemetry.store import Row
-from server.exporters.described import as_yaml, flat, labels_of
-from server.exporters.figures import Told, gathering
+from server.exporters.experiment_description import collect_labels, flatten_experiment, to_yaml
+from server.exporters.round_metrics import RoundMetrics, build_collector
 
 FOLDER = "tensorboard"
 FILE = "events.out.tfevents.{number:010d}.fedge"
@@ -28,7 +28,7 @@ class TensorBoard:
 
     def __init__(self, experiment: Experiment, folder: Path, *, out: str = FOLDER) -> None:
         self._experiment, self._folder = experiment, folder / out
-        self._gathering = gathering(experiment)
+        self._gathering = build_collector(experiment)
         self._writer: Any = None
         self._closed = False
 
@@ -36,10 +36,10 @@ class TensorBoard:
         """Write the rounds that are complete with ``rows``; they are on disk when this returns."""
         if self._closed:
             raise ValueError("the exporter is closed")
-        for told in self._gathering.of(rows):
+        for told in self._gathering.collect_rounds(rows):
             if self._writer is None:
-                self._writer = self._opened(told)
-            self._write(told.end_s, told.round, summary=_summary(told.figures))
+                self._writer = self._open_writer(told)
+            self._write(told.end_s, told.round, summary=_build_summary(told.figures))
             self._writer.flush()
 
     def close(self) -> None:
@@ -48,7 +48,7 @@ class TensorBoard:
             self._writer.close()
             self._writer = None
 
-    def _opened(self, first: Told) -> Any:
+    def _open_writer(self, first: RoundMetrics) -> Any:
         """A new file behind the earlier ones; the first one of all describes the experiment."""
         from tensorboard.compat.proto.event_pb2 import SessionLog
         from tensorboard.summary.writer.record_writer import RecordWriter
@@ -61,7 +61,7 @@ class TensorBoard:
         if earlier:
             self._write(first.end_s, first.round, session_log=SessionLog(status=SessionLog.START))
         else:
-            for summary in _descriptions(self._experiment):
+            for summary in _build_descriptions(self._experiment):
                 self._write(0.0, 0, summary=summary)
         return self._writer
 
@@ -71,23 +71,23 @@ class TensorBoard:
         self._writer.write(Event(wall_time=at_s, step=step, **what).SerializeToString())
 
 
-def _summary(figures: Mapping[str, float]) -> Any:
+def _build_summary(figures: Mapping[str, float]) -> Any:
     from tensorboard.compat.proto.summary_pb2 import Summary
 
     return Summary(value=[Summary.Value(tag=tag, simple_value=value) for tag, value in figures.items()])
 
 
-def _descriptions(experiment: Experiment) -> tuple[Any, ...]:
+def _build_descriptions(experiment: Experiment) -> tuple[Any, ...]:
     """The experiment as text and as hyperparameters, and the labels of its boards' figures."""
     from tensorboard.plugins.hparams import summary_v2 as hparams
     from tensorboard.plugins.text.summary_v2 import text_pb
 
-    yaml = "".join(f"    {line}\n" for line in as_yaml(experiment).splitlines())
-    labels = "\n".join(f"- {name}: {label}" for name, label in labels_of(experiment).items())
+    yaml = "".join(f"    {line}\n" for line in to_yaml(experiment).splitlines())
+    labels = "\n".join(f"- {name}: {label}" for name, label in collect_labels(experiment).items())
     metrics = [hparams.Metric(tag) for tag in ("round/accuracy", "round/energy_j", "round/round_s")]
     return (
         text_pb("experiment", yaml),
         text_pb("figures", labels),
         hparams.hparams_config_pb([], metrics, time_created_secs=0.0),
-        hparams.hparams_pb(flat(experiment), trial_id=experiment.name, start_time_secs=0.0),
+        hparams.hparams_pb(flatten_experiment(experiment), trial_id=experiment.name, start_time_secs=0.0),
     )

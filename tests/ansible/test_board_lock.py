@@ -16,7 +16,7 @@ GLIBC = (17, 24, 26, 27)
 """Ubuntu 18.04's, 2.27, and those before it for which wheels are built."""
 OWNERS = """
 import importlib.metadata, sys
-import clients.app, fedge.node.client
+import clients.app, fedge.client.real
 
 loaded = {str(getattr(module, "__file__", None)) for module in list(sys.modules.values())}
 for one in importlib.metadata.distributions():

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from contracts.prometheus import needs_prometheus, prometheus, until
 
-from server.board.metrics import Totals, exposition, families
-from server.board.views import BoardView, FleetView, RoundPoint, RunInfo, Summary
+from server.dashboard.prometheus_metrics import CounterTotals, build_families, render_exposition
+from server.dashboard.views import BoardView, FleetView, RoundPoint, RunInfo, Summary
 from server.exporters import ray_actor, ray_boards
 
 ANSIBLE = Path(__file__).resolve().parents[2] / "ansible"
@@ -83,7 +83,7 @@ def whole_view(energy_j: float = 50.0) -> FleetView:
 
 
 def ray_page() -> bytes:
-    """What Ray shows of the mirror's metrics: its own prefix, and counters with ``_total``."""
+    """What Ray shows of the mirror's metrics: its own prefix, and counters with ``_sum_known``."""
     tags = 'run="r",board="nano-1",device="nano"'
     counters = {ray_actor.ENERGY[0]}
     lines = [f"ray_{name}{{{tags}}} 1" for name, _ in ray_actor.GAUGES.values()]
@@ -152,7 +152,7 @@ def test_no_two_panels_lie_on_each_other(name: str) -> None:
 
 
 def test_every_metric_of_the_fleets_dashboard_is_one_that_there_is() -> None:
-    known = {family.name for family in families(whole_view(), NOW_S)}
+    known = {family.name for family in build_families(whole_view(), NOW_S)}
     asked = {name for query in queries("fedge-fleet.json") for name in re.findall(r"fedge_\w+", query)}
 
     assert asked
@@ -172,11 +172,11 @@ def test_every_metric_of_rays_dashboard_is_one_that_the_mirror_has() -> None:
 @pytest.mark.slow
 @needs_prometheus
 def test_prometheus_answers_every_query_of_every_dashboard(tmp_path: Path) -> None:
-    totals, seen = Totals(), []
+    totals, seen = CounterTotals(), []
 
     def fleet_page() -> bytes:
         seen.append(1)
-        return exposition(whole_view(50.0 * len(seen)), NOW_S, totals)
+        return render_exposition(whole_view(50.0 * len(seen)), NOW_S, totals)
 
     with (
         served({"fleet": fleet_page, "ray": ray_page}) as ports,

@@ -140,12 +140,12 @@ def _superlink(folder: Path) -> Iterator[dict[str, str]]:
     """A SuperLink with node authentication; yields the environment of its commands."""
     from contracts.secured_fleet import running, says
 
-    from experiments.backends.processes import private
-    from experiments.backends.superlink import free_port
-    from experiments.fleet.keys import make
+    from experiments.backends.run_processes import private_environment
+    from experiments.backends.simulation import find_free_port
+    from experiments.fleet.key_folder import create_keys
 
-    keys, port, home = folder / "keys", free_port(), folder / "cli"
-    make(keys, ["127.0.0.1"], datetime.now(UTC), days=2)
+    keys, port, home = folder / "keys", find_free_port(), folder / "cli"
+    create_keys(keys, ["127.0.0.1"], datetime.now(UTC), days=2)
     link = ["flower-superlink", "--host", "127.0.0.1", "--port", str(port), "--enable-supernode-auth"]
     link += ["--ssl-certfile", str(keys / "server.crt"), "--ssl-keyfile", str(keys / "server.key")]
     link += ["--ssl-ca-certfile", str(keys / "ca.crt"), "--disable-runtime-dependency-installation"]
@@ -156,7 +156,7 @@ def _superlink(folder: Path) -> Iterator[dict[str, str]]:
         encoding="utf-8",
     )
     with running(link, folder / "superlink", says("Uvicorn running on")):
-        yield private(os.environ, folder) | {"FLWR_HOME": str(home)}
+        yield private_environment(os.environ, folder) | {"FLWR_HOME": str(home)}
 
 
 def _asked(env: dict[str, str], *arguments: str) -> dict[str, object]:

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.x509.oid import NameOID
 
 from experiments.fleet.certificates import new_key
-from experiments.fleet.keys import make
+from experiments.fleet.key_folder import create_keys
 
 ANSIBLE = Path(__file__).resolve().parents[2] / "ansible"
 
@@ -89,7 +89,13 @@ def test_the_client_of_this_project_has_its_command_line_and_its_catalogue(pack:
     with tarfile.open(pack.client(tmp_path)) as packed:
         names = set(packed.getnames())
 
-    assert {"LICENSE", "fedge/__init__.py", "clients/app.py", "experiments/cli.py", "fedge/node/client.py"} <= names
+    assert {
+        "LICENSE",
+        "fedge/__init__.py",
+        "clients/app.py",
+        "experiments/cli/main.py",
+        "fedge/client/real.py",
+    } <= names
     assert [name for name in names if name.startswith("fedge/devices/catalogue/") and name.endswith(".yaml")]
 
 
@@ -180,7 +186,7 @@ def test_a_server_is_sent_the_text_that_the_command_of_the_same_name_writes(
 ) -> None:
     from typer.testing import CliRunner
 
-    from experiments.cli_fleet import fleet
+    from experiments.cli.fleet_commands import fleet
 
     written = CliRunner().invoke(fleet, [what, *options])
 
@@ -208,7 +214,7 @@ def test_settings_that_make_no_configuration_are_refused_in_a_sentence() -> None
 
 @pytest.fixture
 def keys(tmp_path: Path) -> Path:
-    make(tmp_path / "keys", ["fleet.lan"], datetime.now(UTC), days=30)
+    create_keys(tmp_path / "keys", ["fleet.lan"], datetime.now(UTC), days=30)
     return tmp_path / "keys"
 
 

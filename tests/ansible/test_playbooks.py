@@ -140,13 +140,13 @@ def test_the_example_sets_only_variables_that_a_role_or_ansible_knows() -> None:
 
 
 def test_the_settings_that_the_roles_write_are_settings_that_the_programs_know() -> None:
-    from experiments.commands.board import BoardSettings
-    from fedge.node.settings import TelemetrySettings
+    from experiments.cli.dashboard_view import DashboardSettings
+    from fedge.devices.node_settings import TelemetrySettings
 
     service = next(task for task in _role_tasks("board_page") if task.get("name") == "Write its settings")
     written = next(task for task in _role_tasks("supernode") if task.get("name") == "Write the board's settings")
 
-    assert set(service["vars"]["board_page_own"]) <= set(BoardSettings.model_fields)
+    assert set(service["vars"]["board_page_own"]) <= set(DashboardSettings.model_fields)
     assert set(written["vars"]["supernode_told_by"]) <= set(TelemetrySettings.model_fields)
     filled = {
         key: value.replace("{{ supernode_superlink }}", "server:9443")
@@ -184,7 +184,7 @@ def test_the_example_gives_a_value_to_everything_that_has_none_by_itself() -> No
 
 
 def test_the_boards_settings_of_the_example_are_settings_that_the_programs_know() -> None:
-    from fedge.node.settings import NodeSettings
+    from fedge.devices.node_settings import NodeSettings
     from fedge.powerd import config
 
     hosts = [host or {} for group in _inventory().values() for host in (group.get("hosts") or {}).values()]
@@ -300,7 +300,7 @@ def test_a_line_in_a_file_of_the_systems_is_taken_out_again() -> None:
 def test_what_the_search_for_made_files_finds_is_not_nothing() -> None:
     assert "/etc/fedge/powerd.json" in _made("powerd")
     assert "/etc/systemd/system/fedge-superexec.service" in _made("supernode")
-    assert "/var/lib/fedge/node/data" in _made("jetson_base")
+    assert "/var/lib/fedge/client/data" in _made("jetson_base")
 
 
 def test_the_folders_that_systemd_makes_for_the_units_are_removed_again() -> None:

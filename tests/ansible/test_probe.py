@@ -22,8 +22,8 @@ import pytest
 from contracts.desk import Desk, desk
 
 from fedge import powerd, worker
-from server.board.metrics import exposition
-from server.board.views import BoardView, FleetView
+from server.dashboard.prometheus_metrics import render_exposition
+from server.dashboard.views import BoardView, FleetView
 
 PROBE = Path(__file__).resolve().parents[2] / "ansible" / "probe.py"
 UNIT = """
@@ -67,7 +67,7 @@ def tree(tmp_path: Path) -> Path:
     root = tmp_path / "root"
     put(
         root,
-        "etc/fedge/node.yaml",
+        "etc/fedge/client.yaml",
         f"board: nano-1\npower_socket: {tmp_path}/p.sock\nworker_socket: {tmp_path}/w.sock\n",
     )
     put(root, "etc/fedge/keys/node.pub", f"{KEY}\n")
@@ -78,7 +78,7 @@ def tree(tmp_path: Path) -> Path:
     put(root, f"{source}/powerd/__init__.py", '"""It."""\n\nPROTOCOL = 1\n')
     put(root, f"{source}/worker/__init__.py", '"""It."""\n\nPROTOCOL = 1\n')
     put(root, "usr/lib/fedge-node/venv/lib/python3.11/site-packages/flwr-1.41.0.dist-info/METADATA", "")
-    put(root, "var/lib/fedge/node/claim.json", json.dumps({"run": "exp", "until_s": NOW_S + 60}))
+    put(root, "var/lib/fedge/client/run_claim.json", json.dumps({"run": "exp", "until_s": NOW_S + 60}))
     return root
 
 
@@ -129,7 +129,7 @@ def test_a_private_key_in_place_of_the_public_one_stays_on_the_board(probe: Modu
 
 def test_a_link_in_place_of_the_claim_is_not_followed(probe: ModuleType, tree: Path) -> None:
     secret = put(tree, "secret", json.dumps({"run": "a secret", "until_s": NOW_S + 60}))
-    claim = tree / "var/lib/fedge/node/claim.json"
+    claim = tree / "var/lib/fedge/client/run_claim.json"
     claim.unlink()
     claim.symlink_to(secret)
 
@@ -137,7 +137,7 @@ def test_a_link_in_place_of_the_claim_is_not_followed(probe: ModuleType, tree: P
 
 
 def test_a_pipe_in_place_of_the_claim_holds_nobody_up(probe: ModuleType, tree: Path) -> None:
-    claim = tree / "var/lib/fedge/node/claim.json"
+    claim = tree / "var/lib/fedge/client/run_claim.json"
     claim.unlink()
     os.mkfifo(claim)
 
@@ -145,7 +145,7 @@ def test_a_pipe_in_place_of_the_claim_holds_nobody_up(probe: ModuleType, tree: P
 
 
 def test_a_claim_that_has_ended_is_none(probe: ModuleType, tree: Path) -> None:
-    put(tree, "var/lib/fedge/node/claim.json", json.dumps({"run": "exp", "until_s": NOW_S - 1}))
+    put(tree, "var/lib/fedge/client/run_claim.json", json.dumps({"run": "exp", "until_s": NOW_S - 1}))
 
     assert board(probe, tree)["claim"] is None
 
@@ -164,14 +164,14 @@ def test_on_an_empty_disk_every_part_fails_alone(probe: ModuleType, tmp_path: Pa
     assert (found["board"], found["claim"], found["superlink"], found["public_key"]) == (None, None, None, None)
 
 
-@pytest.mark.parametrize("path", ["etc/fedge/node.yaml", "usr/lib/fedge-node/client/fedge/powerd/__init__.py"])
+@pytest.mark.parametrize("path", ["etc/fedge/client.yaml", "usr/lib/fedge-node/client/fedge/powerd/__init__.py"])
 def test_a_file_of_rubbish_costs_its_part_alone(probe: ModuleType, tree: Path, path: str) -> None:
     (tree / path).write_bytes(b"\xff\x00rubbish\n" * 100)
 
     found = board(probe, tree)
 
     assert found["model"] == "NVIDIA Jetson Nano"
-    assert (found["board"] is None) == (path == "etc/fedge/node.yaml")
+    assert (found["board"] is None) == (path == "etc/fedge/client.yaml")
 
 
 @pytest.mark.parametrize(
@@ -219,9 +219,9 @@ def test_one_that_speaks_another_protocol_is_asked_again_in_its_own(probe: Modul
 def test_who_holds_the_board_is_told(probe: ModuleType, at_desk: Desk) -> None:
     from contextlib import closing
 
-    from fedge.powerd.client import Client
+    from fedge.powerd.powerd_client import PowerdClient
 
-    with closing(Client(at_desk.settings.power_socket)) as client:
+    with closing(PowerdClient(at_desk.settings.power_socket)) as client:
         token = client.hold("bench", 60)["token"]
         found = probe.powerd(at_desk.settings.power_socket, powerd.PROTOCOL)
         client.hold("bench", 0, token)
@@ -311,7 +311,7 @@ class _Page(BaseHTTPRequestHandler):
             BoardView('evil"} 1', "orin", seen_at_s=NOW_S),
             BoardView("silent", "orin"),
         )
-        page = exposition(FleetView(boards=boards), NOW_S)
+        page = render_exposition(FleetView(boards=boards), NOW_S)
         self.send_response(200)
         self.end_headers()
         self.wfile.write(page)

@@ -387,9 +387,9 @@ def main(grid, context):
 
 def _played(folder: Path, address: str, name: str) -> str:
     """What the server of a small app said whose package is called fedge and knows ``name``."""
-    from experiments.backends.fleet import connection
-    from experiments.backends.processes import Launch, ending, private
-    from experiments.backends.submission import log_of, submit
+    from experiments.backends.fleet_backend import connection_toml
+    from experiments.backends.run_processes import Launch, end_processes_on_exit, private_environment
+    from experiments.backends.run_submission import open_serverapp_log, submit
     from fedge.experiment import SuperlinkSpec
 
     place = folder / f"app-{name}"
@@ -399,12 +399,12 @@ def _played(folder: Path, address: str, name: str) -> str:
     (app / "pyproject.toml").write_text(APP.format(name=name), encoding="utf-8")
     (app / "fedge" / "__init__.py").write_text(f"NAME = {name!r}\n", encoding="utf-8")
     (app / "fedge" / "app.py").write_text(CODE.format(), encoding="utf-8")
-    (home / "config.toml").write_text(connection(SuperlinkSpec(address=address)), encoding="utf-8")
+    (home / "config.toml").write_text(connection_toml(SuperlinkSpec(address=address)), encoding="utf-8")
     (home / "none.toml").write_text("", encoding="utf-8")
-    launch = Launch(app, home, place / "logs", private(os.environ, place), lambda: None)
-    with ending(launch):
-        submit(launch, log_of(launch), home / "none.toml", [], lambda: None)
-    return log_of(launch).path.read_text(encoding="utf-8")
+    launch = Launch(app, home, place / "logs", private_environment(os.environ, place), lambda: None)
+    with end_processes_on_exit(launch):
+        submit(launch, open_serverapp_log(launch), home / "none.toml", [], lambda: None)
+    return open_serverapp_log(launch).path.read_text(encoding="utf-8")
 
 
 def _begun(folder: Path) -> int:
@@ -443,7 +443,7 @@ def test_messages_of_a_real_fleet_go_through_forked_processes_each_with_the_code
 
 
 def _run_fedge(experiment: Path, out: Path) -> subprocess.CompletedProcess[str]:
-    command: Sequence[str] = [sys.executable, "-m", "experiments.cli", "run", str(experiment), "--out", str(out)]
+    command: Sequence[str] = [sys.executable, "-m", "experiments.cli.main", "run", str(experiment), "--out", str(out)]
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=400)
 
 

@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from experiments.fleet.certificates import Signer, certificate_text, make_board, make_ca, new_key, parse_request
+from experiments.fleet.certificates import Signer, encode_certificate, make_board, make_ca, new_key, parse_request
 
 PROGRAM = Path(__file__).resolve().parents[2] / "ansible" / "roles" / "telemetry" / "files" / "request.py"
 
@@ -30,7 +30,7 @@ program = _loaded()
 @pytest.fixture
 def ca(tmp_path: Path) -> Signer:
     made = make_ca(new_key(), datetime.now(UTC), days=400)
-    (tmp_path / "ca.crt").write_bytes(certificate_text(made.certificate))
+    (tmp_path / "ca.crt").write_bytes(encode_certificate(made.certificate))
     return made
 
 
@@ -45,7 +45,7 @@ def asked(tmp_path: Path, ca: Signer, capsys: pytest.CaptureFixture[str]):
 
 def sign(folder: Path, ca: Signer, text: str, days: int = 90, ago: timedelta = timedelta()) -> None:
     now = datetime.now(UTC) - ago
-    (folder / "board.crt").write_bytes(certificate_text(make_board(ca, parse_request(text), "nano-1", now, days)))
+    (folder / "board.crt").write_bytes(encode_certificate(make_board(ca, parse_request(text), "nano-1", now, days)))
 
 
 def test_what_it_asks_for_is_what_the_ca_gives_and_then_it_asks_no_more(tmp_path: Path, ca: Signer, asked) -> None:

@@ -19,8 +19,8 @@ from contracts.board_runs import begin, client, finish, play, round_of
 
 from experiments.report.quantities import duration, energy, number, percent
 from fedge.telemetry import open_run
-from fedge.telemetry.live import Progress
-from fedge.telemetry.progress import tell
+from fedge.telemetry.live_records import BoardProgress
+from fedge.telemetry.progress_files import write_progress
 
 pytestmark = pytest.mark.slow
 
@@ -35,7 +35,7 @@ OPEN = "!document.getElementById('panel').hidden && document.getElementById('pan
 @contextmanager
 def served(*arguments: str) -> Iterator[str]:
     """``fedge board`` in a process of its own; gives its address."""
-    command = [sys.executable, "-m", "experiments.cli", "board", *arguments]
+    command = [sys.executable, "-m", "experiments.cli.main", "board", *arguments]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -193,7 +193,7 @@ def test_the_round_that_goes_on_shows_how_far_its_boards_are(
     page.open(address).wait_for(f"{chosen} === 'round 1'")
     page.wait_for(f"{lanes}.length === 4")
     for board, state, done in [("nano-1", "training", 40), ("nano-3", "done", 200), ("nano-4", "fetching", 0)]:
-        tell(folder / "live", Progress(board, time.time(), state, round=2, steps=200, steps_done=done))
+        write_progress(folder / "live", BoardProgress(board, time.time(), state, round=2, steps=200, steps_done=done))
     page.wait_for(f"{chosen} === 'round 2, going on' && {lanes}.length === 3")
     assert page.evaluate(lanes) == [
         "nano-1: training · 40 of 200 minibatches",
@@ -205,7 +205,9 @@ def test_the_round_that_goes_on_shows_how_far_its_boards_are(
     page.screenshot(artefacts / "board-going.png")
     page.click("#earlier")
     page.wait_for(f"{chosen} === 'round 1' && {lanes}.length === 4")
-    tell(folder / "live", Progress("nano-1", time.time(), "training", round=2, steps=200, steps_done=100))
+    write_progress(
+        folder / "live", BoardProgress("nano-1", time.time(), "training", round=2, steps=200, steps_done=100)
+    )
     page.wait_for("document.querySelector('[data-board=\"nano-1\"] .meter i').style.transform === 'scaleX(0.5)'")
     assert page.evaluate(chosen) == "round 1", "a round that was chosen stays"
     page.click("#later")
@@ -295,7 +297,15 @@ def test_a_run_is_seen_going_on(page: Page, tmp_path: Path, artefacts: Path) -> 
             "window.seen = []; new MutationObserver(() => seen.push(document.getElementById('s-round').textContent))"
             ".observe(document.getElementById('s-round'), {childList: true, characterData: true, subtree: true})"
         )
-        command = [sys.executable, "-m", "experiments.cli", "run", str(tmp_path / "exp.yaml"), "--out", str(folder)]
+        command = [
+            sys.executable,
+            "-m",
+            "experiments.cli.main",
+            "run",
+            str(tmp_path / "exp.yaml"),
+            "--out",
+            str(folder),
+        ]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         run = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         try:
@@ -349,7 +359,10 @@ def test_a_thousand_boards_stay_fluid(page: Page, tmp_path: Path, artefacts: Pat
         begun_s = script_cpu_s(page)
         for step in range(1, 5):
             for board in boards[step::2]:
-                tell(folder / "live", Progress(board, 1e9 + step, "training", round=3, steps=100, steps_done=10 * step))
+                write_progress(
+                    folder / "live",
+                    BoardProgress(board, 1e9 + step, "training", round=3, steps=100, steps_done=10 * step),
+                )
             mine = "document.querySelector('[data-board=\"" + boards[step::2][0] + "\"] .meter i')"
             page.wait_for(f"{mine}.style.transform === 'scaleX(0.{step})'")
         page.wait_for("performance.getEntriesByName('board-update').length >= 3", 30)

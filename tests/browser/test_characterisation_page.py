@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from browser.chromium import Page
 
-from experiments.commands.characterise import characterise
+from experiments.cli.characterise_sweep import characterise
 
 pytestmark = pytest.mark.slow
 

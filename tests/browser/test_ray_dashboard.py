@@ -22,10 +22,10 @@ import pytest
 from browser.chromium import Page
 
 from experiments.backends import ray_cluster, ray_dashboard
-from experiments.backends.superlink import free_port
+from experiments.backends.simulation import find_free_port
 from fedge.errors import BadInput
-from fedge.telemetry.reading import read_rows
-from fedge.telemetry.rows import ClientRow
+from fedge.telemetry.store_reader import read_rows
+from fedge.telemetry.store_records import ClientRow
 
 pytestmark = pytest.mark.slow
 
@@ -114,9 +114,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     if shutil.which("prometheus") is None:
         pytest.skip("needs Prometheus: apt-get install prometheus")
     place = tmp_path_factory.mktemp("shown")
-    folder, output, port = place / "run", place / "output", free_port()
+    folder, output, port = place / "run", place / "output", find_free_port()
     command = [
-        *(sys.executable, "-m", "experiments.cli", "run", "experiments/configs/quickstart.yaml"),
+        *(sys.executable, "-m", "experiments.cli.main", "run", "experiments/configs/quickstart.yaml"),
         *("--ray-dashboard", "--out", str(folder), "--set", "rounds=2000", "--set", "workload.local_epochs=0.2"),
         *("--set", f"fleet={FLEET}"),
     ]
@@ -224,10 +224,10 @@ def test_a_run_elsewhere_finds_the_dashboard_by_the_clusters_address_and_its_tok
     place = run.token_file.parent
     port = next(place.glob(ray_dashboard.GCS_PORT)).read_text()
     env = os.environ | ray_dashboard.SETTINGS | {"RAY_ADDRESS": f"127.0.0.1:{port}"}
-    found = ray_cluster.dashboard_of(env | {"RAY_AUTH_TOKEN_PATH": str(run.token_file)})
+    found = ray_cluster.find_dashboard(env | {"RAY_AUTH_TOKEN_PATH": str(run.token_file)})
     assert found == run.dashboard
     with pytest.raises(BadInput, match="which asks for another token; its token: RAY_AUTH_MODE=token"):
-        ray_cluster.dashboard_of(env | {"RAY_AUTH_TOKEN": "f" * 64})
+        ray_cluster.find_dashboard(env | {"RAY_AUTH_TOKEN": "f" * 64})
 
 
 def test_after_ctrl_c_no_process_and_no_token_is_left(run: Run) -> None:

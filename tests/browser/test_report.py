@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from browser.chromium import Page
 
-from experiments.commands.run import run as play
-from experiments.report.page import write_report
+from experiments.cli.run_experiment import start_run as play
 from experiments.report.quantities import energy, percent
-from experiments.report.runs import load_run, load_runs
-from experiments.report.tables import last_round
+from experiments.report.run.loaded_runs import load_run, load_runs
+from experiments.report.run.run_page import write_report
+from experiments.report.run.run_tables import last_round_table
 from fedge.telemetry import open_run
 
 pytestmark = pytest.mark.slow
@@ -120,7 +120,7 @@ def test_a_table_is_copied_by_keyboard(report: Page, folders: dict[str, Path]) -
     report.command(
         "Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"], origin="file:///"
     )
-    table = last_round(load_run(folders["balanced-1"]))
+    table = last_round_table(load_run(folders["balanced-1"]))
     buttons = "document.querySelectorAll('section:last-of-type .copies button')"
     for place, told in enumerate((table.csv, table.latex)):
         report.evaluate(f"{buttons}[{place}].focus()")
@@ -135,7 +135,7 @@ def test_a_browser_that_refuses_the_clipboard_still_copies(report: Page, folders
     report.evaluate("void (navigator.clipboard.writeText = () => Promise.reject(new Error('refused')))")
     report.click("section:last-of-type .copies button")
     report.wait_for("document.querySelector('section:last-of-type .copies button').textContent === 'copied'")
-    assert pasted(report) == last_round(load_run(folders["balanced-1"])).csv
+    assert pasted(report) == last_round_table(load_run(folders["balanced-1"])).csv
 
 
 def pasted(page: Page) -> str:

@@ -10,40 +10,46 @@ from pathlib import Path
 
 import numpy as np
 
-from fedge.characterisation.plans.plan import Course, Images, Plan, StoragePlan, WorkloadPlan
-from fedge.characterisation.plans.sweeping import crossed, ordered
-from fedge.characterisation.point import Point
-from fedge.characterisation.seen import Epoch, Minibatches, Seen, Strip
+from fedge.characterisation.knob_values import cross_knobs, order_points
+from fedge.characterisation.point_measurement import EpochSummary, MinibatchTimes, PointMeasurement, SensorTrace
+from fedge.characterisation.sweep_plan import (
+    CharacterisationPlan,
+    Images,
+    MeasurementSchedule,
+    StoragePlan,
+    SweepPoint,
+    WorkloadPlan,
+)
 from fedge.errors import BoardError
 from fedge.types import PowerMode
 
 STEPS = 4
 
 
-def fake_plan(workers=(0, 1, 2), batches=(8, 16), repeats=2, seed=0, **changes) -> Plan:
+def fake_plan(workers=(0, 1, 2), batches=(8, 16), repeats=2, seed=0, **changes) -> CharacterisationPlan:
     """A plan of one fake board."""
-    points = crossed("fake-1", {"workload": "net"}, [{"workers": workers, "batch_size": batches}])
+    points = cross_knobs("fake-1", {"workload": "net"}, [{"workers": workers, "batch_size": batches}])
     given = {
         "name": "fake",
         "boards": ("fake-1",),
         "workloads": {"net": WorkloadPlan("net", "lenet5", (1, 28, 28), 10, Images(64, 28, 28, 1, "memory"))},
         "storages": {"default": StoragePlan("default")},
-        "course": Course(epochs=2, repeats=repeats),
-        "points": ordered(points, repeats, seed),
+        "course": MeasurementSchedule(epochs=2, repeats=repeats),
+        "points": order_points(points, repeats, seed),
         "seed": seed,
         "base": {"workload": "net", "workers": 0},
         "swept": (("batch_size", "workers"),),
     }
-    return Plan(**{**given, **changes})
+    return CharacterisationPlan(**{**given, **changes})
 
 
-def fake_seen(point: Point, epochs: int = 2, seconds: float = 10.0) -> Seen:
+def fake_seen(point: SweepPoint, epochs: int = 2, seconds: float = 10.0) -> PointMeasurement:
     """What the rig sees of a point: always the same."""
     rng = np.random.default_rng(zlib.crc32(point.key.encode()))
     n = epochs * STEPS
     parts = {name: rng.uniform(0.01, 0.1, n) for name in ("stall_s", "copy_s", "compute_s", "overhead_s")}
     step_s = sum(parts.values())
-    minibatches = Minibatches(
+    minibatches = MinibatchTimes(
         epoch=np.repeat(np.arange(epochs), STEPS),
         step=np.tile(np.arange(STEPS), epochs),
         start_s=np.concatenate([[0.0], np.cumsum(step_s)[:-1]]),
@@ -54,18 +60,18 @@ def fake_seen(point: Point, epochs: int = 2, seconds: float = 10.0) -> Seen:
     )
     times = np.arange(5.0)
     blind = np.full(5, np.nan)
-    strip = Strip(times, rng.uniform(0, 1, 5), blind, times, blind, rng.uniform(5, 9, 5), blind)
-    return Seen(
+    strip = SensorTrace(times, rng.uniform(0, 1, 5), blind, times, blind, rng.uniform(5, 9, 5), blind)
+    return PointMeasurement(
         point, minibatches, tuple(_epoch(minibatches, e) for e in range(epochs)), strip, "estimated", "a fake", seconds,
         ("odd",), "estimated", {"x": 1.5},
     )  # fmt: skip
 
 
-def _epoch(minibatches: Minibatches, epoch: int) -> Epoch:
-    own = minibatches.of(minibatches.epoch == epoch)
+def _epoch(minibatches: MinibatchTimes, epoch: int) -> EpochSummary:
+    own = minibatches.select(minibatches.epoch == epoch)
     names = ("fetch_s", "preprocess_s", "stall_s", "copy_s", "compute_s", "overhead_s")
     sums = {name: float(getattr(own, name).sum()) for name in names}
-    return Epoch(epoch=epoch, steps=len(own), e2e_s=float(own.step_s.sum()), energy_j=12.5, power_w=None, **sums)
+    return EpochSummary(epoch=epoch, steps=len(own), e2e_s=float(own.step_s.sum()), energy_j=12.5, power_w=None, **sums)
 
 
 @dataclass
@@ -78,12 +84,12 @@ class FakeRig:
     failing: dict[str, int] = field(default_factory=dict)
     """Point's key -> how often it fails before it works."""
     rested: list[float] = field(default_factory=list)
-    measured: list[Point] = field(default_factory=list)
+    measured: list[SweepPoint] = field(default_factory=list)
     took_s: float = 10.0
     maxn: PowerMode | None = None
     software: dict[str, str] = field(default_factory=lambda: {"fake": "1"})
 
-    def refuses(self, point, workload):
+    def refusal_reason(self, point, workload):
         return self.refused.get(point.key)
 
     def measure(self, point, workload, course, told):
@@ -99,5 +105,5 @@ class FakeRig:
         time.sleep(self.seconds)
         return fake_seen(point, course.epochs, self.took_s)
 
-    def rest(self, seconds):
+    def idle(self, seconds):
         self.rested.append(seconds)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow.parquet  # noqa: F401 -- before the forks, so that each of them starts at once
 from characterised.fake import FakeRig, fake_plan
 
-from fedge.characterisation.sweep.campaign import Campaign
-from fedge.characterisation.sweep.journal import open_journal
+from fedge.characterisation.sweep_run import SweepRun
+from fedge.characterisation.sweep_store import open_journal
 
 
 def sweep(out: Path, log: Path) -> None:
@@ -18,9 +18,9 @@ def sweep(out: Path, log: Path) -> None:
     plan, rig = fake_plan(workers=(0, 1, 2, 4), batches=(4, 8, 16)), FakeRig(log, seconds=0.01)
     with open_journal(out) as journal:
         journal.begin(plan, {"fake-1": rig.software})
-        campaign = Campaign(plan, {"fake-1": rig}, journal)
-        while campaign.next() is not None:
-            campaign.step()
+        campaign = SweepRun(plan, {"fake-1": rig}, journal)
+        while campaign.next_point() is not None:
+            campaign.run_next()
 
 
 def main() -> None:

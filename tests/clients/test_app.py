@@ -8,25 +8,25 @@ import pytest
 
 pytest.importorskip("flwr", reason="the ClientApp is Flower's")
 
-from clients.app import _answer
+from clients.app import _compute_answer
 from fedge.errors import BadInput
 from fedge.experiment import Experiment
-from fedge.wire import Ask
+from fedge.wire import RequestMessage
 
 EXPERIMENT = Experiment.model_validate({"fleet": [{"device": "orin-nano", "count": 2}]})
 
 
 def test_a_node_with_a_partition_is_the_emulated_board_of_that_place() -> None:
-    assert _answer(EXPERIMENT, {"partition-id": 1}, Ask("hello"), None)[0].board == "orin-nano-2"
+    assert _compute_answer(EXPERIMENT, {"partition-id": 1}, RequestMessage("hello"), None)[0].board == "orin-nano-2"
 
 
 def test_a_node_without_one_is_the_board_of_its_settings(tmp_path: Path) -> None:
     settings = tmp_path / "node.yaml"
     settings.write_text("board: bench-7\n", encoding="utf-8")
 
-    assert _answer(EXPERIMENT, {"settings": str(settings)}, Ask("hello"), None)[0].board == "bench-7"
+    assert _compute_answer(EXPERIMENT, {"settings": str(settings)}, RequestMessage("hello"), None)[0].board == "bench-7"
 
 
 def test_a_board_without_settings_says_which_file_is_missing(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"node.yaml: got no such file; .*docs/boards.md"):
-        _answer(EXPERIMENT, {"settings": str(tmp_path / "node.yaml")}, Ask("hello"), None)
+        _compute_answer(EXPERIMENT, {"settings": str(tmp_path / "node.yaml")}, RequestMessage("hello"), None)

@@ -10,10 +10,10 @@ import pytest
 from contracts.boards import MAXN, another_workload, coefficients, grid
 from contracts.predictor import measured
 
-from fedge.interfaces import Predictor
-from fedge.physics.knowledge import Knowledge
-from fedge.physics.model import Coefficients, power_w, step_s
-from fedge.profiles.table import read_table
+from fedge.devices.tables.mode_table import read_mode_table
+from fedge.physics.prior_knowledge import PriorKnowledge
+from fedge.physics.time_power_model import Coefficients, compute_power_w, compute_step_s
+from fedge.protocols import Predictor
 from fedge.types import Floats, Modes, ProfileTable
 
 TRUTH = another_workload(np.random.default_rng(9))
@@ -28,26 +28,26 @@ class MadeUpBoard:
 
     @pytest.fixture
     def step_s(self, modes: Modes) -> Floats:
-        return step_s(TRUTH, MAXN, modes)
+        return compute_step_s(TRUTH, MAXN, modes)
 
     @pytest.fixture
     def power_w(self, modes: Modes) -> Floats:
-        return power_w(TRUTH, MAXN, modes)
+        return compute_power_w(TRUTH, MAXN, modes)
 
 
 def made_up_table(truth: Coefficients | None = None, every: int = 1, sha256: str = "0" * 64) -> ProfileTable:
     modes = Modes(grid().knobs[::every])
     cost = truth or coefficients()
-    seconds, watts = step_s(cost, MAXN, modes), power_w(cost, MAXN, modes)
+    seconds, watts = compute_step_s(cost, MAXN, modes), compute_power_w(cost, MAXN, modes)
     return ProfileTable("board", "net", 16, modes, seconds, watts, sha256, "folder/net.csv")
 
 
 def real_table(root: Path, board: str, workload: str) -> ProfileTable:
-    return read_table(root / board / "train" / f"{workload}.csv")
+    return read_mode_table(root / board / "train" / f"{workload}.csv")
 
 
 def mape(
-    make: Callable[[Knowledge], Predictor],
+    make: Callable[[PriorKnowledge], Predictor],
     table: ProfileTable,
     count: int,
     seeds: range,
@@ -57,7 +57,7 @@ def mape(
     errors = []
     for seed in seeds:
         order = np.random.default_rng(seed).permutation(len(table.modes))
-        predictor = make(Knowledge(table.maxn, references=references, seed=seed))
+        predictor = make(PriorKnowledge(table.maxn, references=references, seed=seed))
         predictor.fit(measured(table.modes, table.step_s, table.power_w, list(order[:count])))
         held = order[count:]
         said = predictor.predict(Modes(table.modes.knobs[held]))

@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
-from fedge.telemetry.rows import ClientRow, EventRow, RoundRow, SampleRow
 from fedge.telemetry.store import RunTables
+from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow, SampleRow
 
 ROUND_S, IDLE_W = 20.0, 2.0
 KINDS = ("nano", "xavier-nx", "agx-orin-64gb")

@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 
-from fedge.physics.model import POWER_NAMES, TIME_NAMES, Coefficients
+from fedge.physics.time_power_model import POWER_NAMES, TIME_NAMES, Coefficients
 from fedge.types import Modes, PowerMode
 
 MAXN = PowerMode(8, 2000.0, 1200.0, 3000.0)

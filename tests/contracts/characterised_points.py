@@ -8,16 +8,24 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedge.characterisation.judging.statistics import PARTS, PointStats, stats_of
-from fedge.characterisation.plans.plan import Course, Images, Plan, StoragePlan, WorkloadPlan
-from fedge.characterisation.point import Point
-from fedge.characterisation.result import Finished, finished_of
-from fedge.characterisation.seen import Epoch, Minibatches, Seen, Strip
+from fedge.characterisation.point_measurement import EpochSummary, MinibatchTimes, PointMeasurement, SensorTrace
+from fedge.characterisation.point_statistics import PART_FIELDS, PointStats, compute_point_stats
+from fedge.characterisation.sweep_plan import (
+    CharacterisationPlan,
+    Images,
+    MeasurementSchedule,
+    StoragePlan,
+    SweepPoint,
+    WorkloadPlan,
+)
+from fedge.characterisation.sweep_store import FinishedPoint, to_finished_point
 from fedge.types import Floats, Label
 
-COURSE = Course(epochs=3, discard=1)
+COURSE = MeasurementSchedule(epochs=3, discard=1)
 NET = WorkloadPlan("net", "mobilenet_v3_small", (3, 224, 224), 10, Images(1600, 320, 240))
-PLAN = Plan("made-up", ("here",), {"net": NET}, {"default": StoragePlan("default", "somewhere")}, COURSE, ())
+PLAN = CharacterisationPlan(
+    "made-up", ("here",), {"net": NET}, {"default": StoragePlan("default", "somewhere")}, COURSE, ()
+)
 
 
 @dataclass(frozen=True)
@@ -66,7 +74,7 @@ def series(rng: np.random.Generator, n: int, sd: float, phi: float = 0.0) -> Flo
 
 
 def finished(
-    point: Point,
+    point: SweepPoint,
     truth: Truth,
     noise: Noise | None = None,
     *,
@@ -75,7 +83,7 @@ def finished(
     epochs: int = 3,
     label: Label = "measured",
     metered: bool = True,
-) -> Finished:
+) -> FinishedPoint:
     """A point as a rig would have seen it; the same for the same arguments."""
     noise = noise or Noise()
     rng = np.random.default_rng([seed, zlib.crc32(point.key.encode())])
@@ -83,7 +91,7 @@ def finished(
     columns = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
     step_s = columns["stall_s"] + columns["copy_s"] + columns["compute_s"] + columns["overhead_s"]
     start_s = np.concatenate([[0.0], np.cumsum(step_s)[:-1]])
-    minibatches = Minibatches(
+    minibatches = MinibatchTimes(
         epoch=np.repeat(np.arange(epochs), steps),
         step=np.tile(np.arange(steps), epochs),
         start_s=start_s,
@@ -94,18 +102,18 @@ def finished(
     power_w = truth.power_w * series(rng, count, noise.power)
     gone = np.full(count, np.nan)
     at_s = np.linspace(0.0, float(step_s.sum()), count)
-    strip = Strip(at_s, gone, gone, gone, gone, power_w if metered else gone, gone)
-    seen = Seen(
+    strip = SensorTrace(at_s, gone, gone, gone, gone, power_w if metered else gone, gone)
+    seen = PointMeasurement(
         point=point,
         minibatches=minibatches,
         epochs=tuple(_summed(minibatches, e, strip if metered else None) for e in range(epochs)),
-        strip=strip,
+        sensor_trace=strip,
         label=label,
         source="made up",
         seconds=float(step_s.sum()),
         power_label=label if metered else None,
     )
-    return finished_of(seen)
+    return to_finished_point(seen)
 
 
 def _epoch(rng: np.random.Generator, epoch: int, truth: Truth, noise: Noise, steps: int) -> dict[str, Floats]:
@@ -125,29 +133,31 @@ def _epoch(rng: np.random.Generator, epoch: int, truth: Truth, noise: Noise, ste
     return columns
 
 
-def _summed(minibatches: Minibatches, epoch: int, strip: Strip | None) -> Epoch:
-    own = minibatches.of(minibatches.epoch == epoch)
+def _summed(minibatches: MinibatchTimes, epoch: int, strip: SensorTrace | None) -> EpochSummary:
+    own = minibatches.select(minibatches.epoch == epoch)
     e2e_s = float(own.step_s.sum())
     watts = None
     if strip is not None:
         inside = (strip.at_s >= own.start_s[0]) & (strip.at_s <= own.start_s[-1] + own.step_s[-1])
         watts = float(strip.power_w[inside].mean())
-    parts = {name: float(getattr(own, name).sum()) for name in PARTS}
-    return Epoch(epoch, len(own), e2e_s, **parts, energy_j=None if watts is None else watts * e2e_s, power_w=watts)  # type: ignore[arg-type]
+    parts = {name: float(getattr(own, name).sum()) for name in PART_FIELDS}
+    return EpochSummary(
+        epoch, len(own), e2e_s, **parts, energy_j=None if watts is None else watts * e2e_s, power_w=watts
+    )  # type: ignore[arg-type]
 
 
-def stats(point: Point, truth: Truth, noise: Noise | None = None, **given: object) -> PointStats:
+def stats(point: SweepPoint, truth: Truth, noise: Noise | None = None, **given: object) -> PointStats:
     """The figures of a made-up point."""
-    return stats_of(finished(point, truth, noise, **given), COURSE)  # type: ignore[arg-type]
+    return compute_point_stats(finished(point, truth, noise, **given), COURSE)  # type: ignore[arg-type]
 
 
 def sweep(
-    points: Iterable[Point], truth: Callable[[Point], Truth], noise: Noise | None = None, **given: object
+    points: Iterable[SweepPoint], truth: Callable[[SweepPoint], Truth], noise: Noise | None = None, **given: object
 ) -> tuple[PointStats, ...]:
     """The figures of a made-up sweep."""
     return tuple(stats(point, truth(point), noise, **given) for point in points)
 
 
-def varied(point: Point, knob: str, values: Iterable[object]) -> list[Point]:
+def varied(point: SweepPoint, knob: str, values: Iterable[object]) -> list[SweepPoint]:
     """The point with the knob at each of the values."""
     return [replace(point, **{knob: value}) for value in values]  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from contracts import jetsons
 
-from fedge.node.settings import NodeSettings
+from fedge.devices.node_settings import NodeSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 DAEMON = Path(jetsons.__file__).with_name("daemon.py")

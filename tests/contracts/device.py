@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedge.interfaces import Device
+from fedge.protocols import Device
 from fedge.types import PowerMode, Workload
 
 WORK = Workload("resnet18-imagenet", 16)
@@ -16,7 +16,7 @@ class DeviceContract:
     modes: tuple[PowerMode, PowerMode]
 
     def test_work_is_metered_in_the_mode_that_is_set(self, device: Device) -> None:
-        with device.in_mode(self.modes[1]):
+        with device.use_mode(self.modes[1]):
             measured = device.measure(WORK, 7, lambda _: None)
 
         assert (measured.mode, measured.steps) == (self.modes[1], 7)
@@ -52,14 +52,14 @@ class DeviceContract:
 
     def test_the_mode_found_is_restored_after_an_error(self, device: Device) -> None:
         before = device.measure(WORK, 3, lambda _: None)
-        with pytest.raises(RuntimeError, match="boom"), device.in_mode(self.modes[1]):
+        with pytest.raises(RuntimeError, match="boom"), device.use_mode(self.modes[1]):
             raise RuntimeError("boom")
 
         after = device.measure(WORK, 3, lambda _: None)
         assert after.mode == before.mode != self.modes[1]
 
     def test_idling_draws_less_than_working(self, device: Device) -> None:
-        with device.in_mode(self.modes[0]):
+        with device.use_mode(self.modes[0]):
             measured = device.measure(WORK, 3, lambda _: None)
             assert 0 < device.idle_w(self.modes[0]) < measured.power_w
 

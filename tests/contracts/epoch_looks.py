@@ -7,17 +7,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedge.characterisation.plans.plan import StoragePlan
-from fedge.characterisation.point import Point
-from fedge.characterisation.prediction.looks import Look
-from fedge.costs.profiles import cost_of
+from fedge.characterisation.point_observations import PointObservation
+from fedge.characterisation.sweep_plan import StoragePlan, SweepPoint
+from fedge.client.loader_stalls import LoaderModel, compute_paces, waiting_power_w
+from fedge.costs.cost_lookup import find_cost_profile
+from fedge.costs.input_pipeline.emulated_pipeline import find_storage
+from fedge.costs.input_pipeline.pipeline_fit import LoaderMeans
+from fedge.costs.input_pipeline.pipeline_model import HostCores, InputPipeline, Loader, SampleCost, StepCost
 from fedge.devices.catalogue import find, load_catalogue
-from fedge.modes import modes_of
-from fedge.physics.model import power_w, shares, time_parts
-from fedge.pipeline.emulation import storage
-from fedge.pipeline.fitting import Means
-from fedge.pipeline.records import Host, Loader, Pipeline, Samples, Step
-from fedge.rounds.loading import Loading, paces_in, waiting_w
+from fedge.modes import stack_modes
+from fedge.physics.time_power_model import compute_power_w, compute_time_parts, knob_shares
 from fedge.types import PowerMode
 
 SPEC = find("agx-xavier")
@@ -26,7 +25,7 @@ NAME = "resnet50-tinyimagenet224"
 STEPS = 500
 FILE_MB = 0.16
 PLANS = {name: StoragePlan(name, model=name) for name in ("ssd", "sd", "hdd")}
-TRUTH = cost_of(SPEC, NAME, load_catalogue()).coefficients
+TRUTH = find_cost_profile(SPEC, NAME, load_catalogue()).coefficients
 """Of one cached batch: no loading is in it."""
 TOP = SPEC.maxn
 MODES = [
@@ -44,17 +43,17 @@ MODES = [
 ]
 
 
-def pipeline(batch_size: int = 16, workers: int = 0, name: str = "ssd", cached: float = 1.0) -> Pipeline:
+def pipeline(batch_size: int = 16, workers: int = 0, name: str = "ssd", cached: float = 1.0) -> InputPipeline:
     """The board's own, at its top clocks."""
     more = batch_size / 16
-    step = Step(0.0, 0.0, 0.002 * more, 0.003 * more, 0.004, 0.0005)
-    return Pipeline(
+    step = StepCost(0.0, 0.0, 0.002 * more, 0.003 * more, 0.004, 0.0005)
+    return InputPipeline(
         batch_size,
         Loader(workers),
-        storage(name),
-        Samples(FILE_MB, 8e-5, 0.012),
+        find_storage(name),
+        SampleCost(FILE_MB, 8e-5, 0.012),
         step,
-        Host(8.0, 1.0, 0.65),
+        HostCores(8.0, 1.0, 0.65),
         cached,
         start_s=0.04,
     )
@@ -62,14 +61,14 @@ def pipeline(batch_size: int = 16, workers: int = 0, name: str = "ssd", cached: 
 
 def look(
     mode: PowerMode = TOP, workers: int = 0, *, name: str = "ssd", cached: float = 1.0, batch_size: int = 16
-) -> Look:
+) -> PointObservation:
     """What epochs in a mode show; a minibatch's computing grows with its samples beyond a fixed half."""
-    modes = modes_of([mode])
-    x = shares(TOP, modes)
-    parts = time_parts(TRUTH.time, x)
+    modes = stack_modes([mode])
+    x = knob_shares(TOP, modes)
+    parts = compute_time_parts(TRUTH.time, x)
     compute_s = parts.total_s * (0.5 + 0.5 * batch_size / 16)
-    loading = Loading(pipeline(batch_size, workers, name, cached), TOP, TRUTH, SPEC.idle_w.value)
-    paces = paces_in(loading, modes, compute_s)
+    loading = LoaderModel(pipeline(batch_size, workers, name, cached), TOP, TRUTH, SPEC.idle_w.value)
+    paces = compute_paces(loading, modes, compute_s)
     factor = float((0.8 / x[:, 1] + 0.2 / x[:, 3])[0])
     inner, step = loading.pipeline, loading.pipeline.step
     slower = float(paces.slower_loading[0]) * factor
@@ -79,7 +78,7 @@ def look(
     preprocess_s = batch_size * inner.samples.preprocess_s * slower
     copy_s, overhead_s = step.copy_s * around, (step.overhead_s + (step.handover_s if workers else 0.0)) * around
     stall_s, step_s = float(paces.stall_s[0]), float(paces.step_s[0])
-    means = Means(
+    means = LoaderMeans(
         workers,
         2,
         batch_size,
@@ -91,10 +90,12 @@ def look(
         overhead_s,
     )
     waits = stall_s / step_s
-    watts = (1 - waits) * float(power_w(TRUTH, TOP, modes)[0]) + waits * float(waiting_w(loading, modes)[0])
+    watts = (1 - waits) * float(compute_power_w(TRUTH, TOP, modes)[0]) + waits * float(
+        waiting_power_w(loading, modes)[0]
+    )
     first_s = fetch_s + preprocess_s + workers * inner.start_s * factor
-    return Look(
-        point=Point("agx-xavier-1", NAME, mode, "train", batch_size, workers, storage=name),
+    return PointObservation(
+        point=SweepPoint("agx-xavier-1", NAME, mode, "train", batch_size, workers, storage=name),
         mode=mode,
         means=means,
         e2e_s=STEPS * step_s + (max(0.0, first_s - stall_s) if workers else 0.0),
@@ -104,12 +105,12 @@ def look(
         power_w=watts,
         cached=cached,
         file_mb=FILE_MB,
-        counts=True,
+        is_counted=True,
         label="measured",
     )
 
 
-def sweep() -> list[Look]:
+def sweep() -> list[PointObservation]:
     """Modes at four workers, loaders at the top mode, storages with an empty page cache."""
     modes = [look(mode, 4) for mode in MODES]
     loaders = [look(workers=workers) for workers in (0, 1, 2)]
@@ -117,12 +118,12 @@ def sweep() -> list[Look]:
     return [*modes, *loaders, *storages]
 
 
-def without(looks: Sequence[Look], gone: Look) -> list[Look]:
+def without(looks: Sequence[PointObservation], gone: PointObservation) -> list[PointObservation]:
     """All but one."""
     return [one for one in looks if one.point != gone.point or one.cached != gone.cached]
 
 
-def unmetered(looks: Sequence[Look]) -> list[Look]:
+def unmetered(looks: Sequence[PointObservation]) -> list[PointObservation]:
     """The same where nobody metered the power."""
     return [dataclasses.replace(one, power_w=None) for one in looks]
 

@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 from contracts.boards import MAXN, coefficients, grid
 
-from fedge.interfaces import Explorer
-from fedge.physics.knowledge import Knowledge
+from fedge.physics.prior_knowledge import PriorKnowledge
+from fedge.protocols import Explorer
 from fedge.types import Measurement, Modes, PowerMode
 
-Make = Callable[[Modes, Knowledge], Explorer]
+Make = Callable[[Modes, PriorKnowledge], Explorer]
 
 
 def measured(modes: Modes) -> list[Measurement]:
     return [Measurement(mode, 40, 0.1 + 0.001 * i, 20.0 + 0.1 * i) for i, mode in enumerate(modes)]
 
 
-def known(seed: int = 3) -> Knowledge:
-    return Knowledge(MAXN, (coefficients(),), idle_w=12.0, seed=seed)
+def known(seed: int = 3) -> PriorKnowledge:
+    return PriorKnowledge(MAXN, (coefficients(),), idle_w=12.0, seed=seed)
 
 
 class ExplorerContract:

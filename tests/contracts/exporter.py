@@ -1,6 +1,7 @@
 """What every exporter does with a run's rows; a test class inherits it, makes the exporter and reads back what it told.
 
-``tests/experiments/conftest.py`` makes rows for reports; these are for exporters: two kinds of boards, one that fails.
+``tests/experiments/cli/conftest.py`` makes rows for reports; these are for exporters: two kinds of boards, one that
+fails.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedge.experiment import Experiment, FleetEntry
-from fedge.telemetry.rows import ClientRow, EventRow, RoundRow
 from fedge.telemetry.store import Row
+from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow
 from server.exporters import Exporter
-from server.exporters.figures import gathering
+from server.exporters.round_metrics import build_collector
 
 ROUND_S = 20.0
 FEW = settings(
@@ -71,7 +72,7 @@ def rows_of(rounds: int = 3, boards: int = 2) -> list[Row]:
 def expected(experiment: Experiment, rows: list[Row]) -> Figures:
     """What the rows say, by the figures that every exporter tells."""
     figures: Figures = {}
-    for told in gathering(experiment).of(rows):
+    for told in build_collector(experiment).collect_rounds(rows):
         for name, value in told.figures.items():
             figures.setdefault(name, []).append((told.round, value))
     return figures

@@ -1,8 +1,8 @@
 """A board for the power daemon's tests: the four knobs in memory, every change counted, every fault on demand."""
 
-from fedge.powerd.mode import Mode, Preset, Refused, Tables
+from fedge.powerd.mode_records import KnobTables, Mode, PowerdRefusal, Preset
 
-TABLES = Tables((1, 2, 3, 4), (102000, 408000, 1479000), (76800000, 921600000), (204000000, 1600000000))
+TABLES = KnobTables((1, 2, 3, 4), (102000, 408000, 1479000), (76800000, 921600000), (204000000, 1600000000))
 MAXN = Preset(0, "MAXN", Mode(4, None, None, None), needs_reboot=False, default=True)
 LOW = Preset(1, "5W", Mode(2, 408000, 76800000, 204000000), needs_reboot=False, default=False)
 TOP = Mode(4, 1479000, 921600000, 1600000000)
@@ -13,7 +13,7 @@ def nothing(*found):
 
 
 class FakeBoard:
-    """Like ``fedge.powerd.board.Board``, without a machine; ``events`` has every change in order."""
+    """Like ``fedge.powerd.board_control.BoardControl``, without a machine; ``events`` has every change in order."""
 
     def __init__(self):
         self.now, self.id = TOP, 0
@@ -47,7 +47,7 @@ class FakeBoard:
 
     def mode(self):
         if not self.readable:
-            raise Refused("failed", "the board's state cannot be read: min_freq is gone")
+            raise PowerdRefusal("failed", "the board's state cannot be read: min_freq is gone")
         return self.now
 
     def limits(self):
@@ -58,18 +58,18 @@ class FakeBoard:
         return {"mode": list(self.mode()), "nvpmodel": self.id if with_preset and self.tells_preset else None}
 
     def set_mode(self, mode, lock_min: bool = False, first=nothing):
-        for knob, value in mode.wire().items():
+        for knob, value in mode.to_wire().items():
             if value not in getattr(TABLES, knob):
-                raise Refused("off-table", f"got {knob} {value}")
+                raise PowerdRefusal("off-table", f"got {knob} {value}")
             if value not in getattr(self.allowed(), knob):
-                raise Refused("below-floor", f"got {knob} {value}")
-        if self.now == self.now._replace(**mode.wire()):
+                raise PowerdRefusal("below-floor", f"got {knob} {value}")
+        if self.now == self.now._replace(**mode.to_wire()):
             return self.now
         first(self.now, {})
         if not self.sticks:
-            raise Refused("did-not-stick", "the clock did not stick", 1, [] if self.undoes else ["gpu: it is 1"])
+            raise PowerdRefusal("did-not-stick", "the clock did not stick", 1, [] if self.undoes else ["gpu: it is 1"])
         self.events.append(("set", mode, lock_min))
-        self.now = self.now._replace(**mode.wire())
+        self.now = self.now._replace(**mode.to_wire())
         return self.now
 
     def set_preset(self, name_or_id, first=nothing):
@@ -78,9 +78,9 @@ class FakeBoard:
                 first(self.now, {"nvpmodel": self.id})
                 self.events.append(("preset", preset.name))
                 self.id = preset.id
-                self.now = TOP._replace(**preset.mode.wire())
+                self.now = TOP._replace(**preset.mode.to_wire())
                 return self.now
-        raise Refused("off-table", f"got preset {name_or_id}")
+        raise PowerdRefusal("off-table", f"got preset {name_or_id}")
 
     def put_back(self, snapshot):
         if not self.puts_back:
@@ -89,14 +89,14 @@ class FakeBoard:
         wished = snapshot.get("nvpmodel")
         if wished not in (None, self.id):
             self.events.append(("nvpmodel", wished))
-            self.id, self.now = wished, TOP._replace(**self.presets()[wished].mode.wire())
+            self.id, self.now = wished, TOP._replace(**self.presets()[wished].mode.to_wire())
         self.now = Mode(*snapshot.get("mode", self.now))
         self.fan = self.fan if snapshot.get("fan") is None else snapshot["fan"]
         return []
 
     def temperatures(self):
         if self.celsius is None:
-            raise Refused("sensor-lost", "CPU-therm cannot be read")
+            raise PowerdRefusal("sensor-lost", "CPU-therm cannot be read")
         return dict(self.celsius)
 
     def drop_caches(self):
@@ -104,7 +104,7 @@ class FakeBoard:
 
     def set_fan(self, percent, first=nothing):
         if self.fan is None:
-            raise Refused("not-allowed", "this board has no fan that can be set")
+            raise PowerdRefusal("not-allowed", "this board has no fan that can be set")
         if percent == self.fan:
             return
         first({"fan": self.fan})

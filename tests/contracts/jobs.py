@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedge.concurrency.pair import Pair
-from fedge.profiles.table import COLUMNS
+from fedge.devices.tables.mode_table import TABLE_COLUMNS
+from fedge.serving.job_pair import JobPair
 from fedge.types import Modes
 
 SIZES = (1, 4, 16)
@@ -33,14 +33,14 @@ def watts(base_w: float) -> np.ndarray:
     return found
 
 
-def pair(*, trains: bool = True, infers: bool = True) -> Pair:
+def pair(*, trains: bool = True, infers: bool = True) -> JobPair:
     """Training of 40 ms and inference of 10 to 75 ms at the top."""
     none = np.empty(0)
     sizes = SIZES if infers else ()
     infer_s = np.stack([seconds(0.006 + 0.004 * size) for size in SIZES]) if infers else np.empty((0, 0))
     infer_w = np.stack([watts(8.0 + 0.1 * size) for size in SIZES]) if infers else np.empty((0, 0))
     train_s, train_w = (seconds(0.04), watts(10.0)) if trains else (none, none)
-    return Pair(modes(), sizes, train_s, train_w, infer_s, infer_w, "+".join(["net"] * trains + ["served"] * infers))
+    return JobPair(modes(), sizes, train_s, train_w, infer_s, infer_w, "+".join(["net"] * trains + ["served"] * infers))
 
 
 def write_tables(folder: Path) -> tuple[Path, Path]:
@@ -59,6 +59,6 @@ def write_tables(folder: Path) -> tuple[Path, Path]:
             for size, times, power in tables
             for (c, f, g, m), t, w in zip(both.modes.knobs, times, power, strict=True)
         ]
-        path.write_text("\n".join([",".join(COLUMNS), *lines]), encoding="utf-8")
+        path.write_text("\n".join([",".join(TABLE_COLUMNS), *lines]), encoding="utf-8")
         paths.append(path)
     return paths[0], paths[1]

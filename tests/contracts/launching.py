@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments import cli
+from experiments.cli import main
 
 SMALL = """\
 name: small
@@ -49,7 +49,7 @@ class Launcher:
         self.capsys.readouterr()
         code = 0
         try:
-            cli.main()
+            main.main()
         except SystemExit as ended:
             code = int(ended.code or 0)
         written = self.capsys.readouterr()
@@ -58,6 +58,6 @@ class Launcher:
 
 def started(*arguments: str | Path) -> subprocess.Popen[str]:
     """``fedge`` as a process whose output can be read line by line."""
-    command = [sys.executable, "-m", "experiments.cli", *map(str, arguments)]
+    command = [sys.executable, "-m", "experiments.cli.main", *map(str, arguments)]
     root = Path(__file__).resolve().parents[2]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=root)

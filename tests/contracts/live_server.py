@@ -203,16 +203,16 @@ def make_keys(folder: Path, *boards: str) -> Path:
     folder.mkdir(parents=True)
     now, ca_key = datetime.now(UTC), c.new_key()
     ca = c.make_ca(ca_key, now, 30)
-    (folder / "ca.crt").write_bytes(c.certificate_text(ca.certificate))
+    (folder / "ca.crt").write_bytes(c.encode_certificate(ca.certificate))
     server_key = c.new_key()
-    (folder / "server.key").write_bytes(c.key_text(server_key))
-    (folder / "server.crt").write_bytes(c.certificate_text(c.make_server(ca, server_key, [], now, 7)))
+    (folder / "server.key").write_bytes(c.encode_key(server_key))
+    (folder / "server.crt").write_bytes(c.encode_certificate(c.make_server(ca, server_key, [], now, 7)))
     for board in boards:
         key = c.new_key()
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, board)])
         request = x509.CertificateSigningRequestBuilder().subject_name(name).sign(key, hashes.SHA384())
-        (folder / f"{board}.key").write_bytes(c.key_text(key))
-        (folder / f"{board}.crt").write_bytes(c.certificate_text(c.make_board(ca, request, board, now, 7)))
+        (folder / f"{board}.key").write_bytes(c.encode_key(key))
+        (folder / f"{board}.crt").write_bytes(c.encode_certificate(c.make_board(ca, request, board, now, 7)))
     return folder
 
 
@@ -220,13 +220,13 @@ def main(folder: str, socket_path: str) -> None:
     import uvicorn
     from fastapi import FastAPI
 
-    from server.board.ingest import ingest_app, open_ingest
+    from server.dashboard.telemetry_ingest import ingest_app, open_ingest
 
     Path(socket_path).unlink(missing_ok=True)
     ingest = open_ingest(Path(folder))
     try:
         app = FastAPI()
-        app.get("/heard")(lambda: {board: asdict(heard) for board, heard in ingest.heard().items()})
+        app.get("/heard")(lambda: {board: asdict(heard) for board, heard in ingest.board_telemetry().items()})
         app.mount("/", ingest_app(ingest))
         uvicorn.run(app, uds=socket_path, log_level="warning", access_log=False)
     finally:

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from contracts.desk import Desk, desk
 
-from experiments.backends.processes import MARK, private
-from experiments.backends.superlink import free_port
+from experiments.backends.run_processes import RUN_MARK, private_environment
+from experiments.backends.simulation import find_free_port
 
 START_LIMIT_S = 90.0
 
@@ -41,7 +41,7 @@ def loopback_fleet(kinds: Sequence[str], folder: Path, isolation: str = "subproc
     With the isolation "process" their runners of ClientApps are the caller's, as on real boards.
     """
     with ExitStack() as stack:
-        port = free_port()
+        port = find_free_port()
         options = ["--insecure", "--host", "127.0.0.1", "--port", str(port)]
         link = ["flower-superlink", *options, "--disable-runtime-dependency-installation"]
         stack.enter_context(flower(link, folder / "superlink", "Uvicorn running on"))
@@ -54,7 +54,7 @@ def loopback_fleet(kinds: Sequence[str], folder: Path, isolation: str = "subproc
             settings = place / "node.yaml"
             settings.write_text(json.dumps(desks[name].settings.model_dump(mode="json")), encoding="utf-8")
             node = ["flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{port}", "--host", "127.0.0.1"]
-            own_port = str(free_port())
+            own_port = str(find_free_port())
             runtimes[name] = f"127.0.0.1:{own_port}"
             node += ["--port", own_port, "--isolation", isolation, "--node-config", f'settings="{settings}"']
             nodes[name] = stack.enter_context(flower(node, place / "node", "SuperNode"))
@@ -70,8 +70,8 @@ def flower(
     ``changes``: to the environment that all of them have.
     """
     home.mkdir(parents=True)
-    env = private(os.environ, home) | dict(changes or {})
-    del env[MARK]  # the launcher ends every process that carries its mark
+    env = private_environment(os.environ, home) | dict(changes or {})
+    del env[RUN_MARK]  # the launcher ends every process that carries its mark
     log = home / "log"
     program = Path(sysconfig.get_path("scripts")) / command[0]
     with log.open("wb") as output:

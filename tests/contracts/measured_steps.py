@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedge.memory.table import COLUMNS, LAYERS
-from fedge.memory.terms import memory_terms, time_terms
+from fedge.costs.memory.step_table import GEOMETRY_COLUMNS, LAYERS_SUFFIX
+from fedge.costs.memory.step_terms import compute_memory_terms, compute_time_terms
 
 LEVELS = (0, 20, 30, 40, 50, 60, 70, 80, 90)
 BATCHES = (2, 8, 16, 32, 64, 128)
@@ -36,14 +36,16 @@ def write_network(folder: Path, name: str, width: int, blocks: int, noise: float
     rows = ["network,pruned_pct,batch_size,step_ms,memory_mb"]
     for level, layers in levels.items():
         geometry, batch = np.array(layers, dtype=np.float64), np.array(BATCHES, dtype=np.float64)
-        memory_mb = np.maximum(1600.0, memory_terms(geometry, batch) @ MEMORY) * np.exp(noise * rng.standard_normal(6))
-        step_ms = time_terms(geometry, batch) @ TIME_MS * np.exp(noise * rng.standard_normal(6))
+        memory_mb = np.maximum(1600.0, compute_memory_terms(geometry, batch) @ MEMORY) * np.exp(
+            noise * rng.standard_normal(6)
+        )
+        step_ms = compute_time_terms(geometry, batch) @ TIME_MS * np.exp(noise * rng.standard_normal(6))
         for b, mb, ms in zip(BATCHES, memory_mb, step_ms, strict=True):
             cells = f"{ms},{min(mb, FULL_MB)}" if mb < 1.3 * FULL_MB else ","
             rows.append(f"{name},{level},{b},{cells}")
     (folder / f"{name}.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
-    data = {"columns": list(COLUMNS), "levels": {str(level): layers for level, layers in levels.items()}}
-    (folder / f"{name}{LAYERS}").write_text(json.dumps(data), encoding="utf-8")
+    data = {"columns": list(GEOMETRY_COLUMNS), "levels": {str(level): layers for level, layers in levels.items()}}
+    (folder / f"{name}{LAYERS_SUFFIX}").write_text(json.dumps(data), encoding="utf-8")
 
 
 def write_folder(folder: Path) -> Path:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedge.layers.network import LayerCost, NetworkCost
-from fedge.placement.accelerators import Accelerator, Board, Fallback, Speed
+from fedge.analysis.placement.accelerators import Accelerator, GpuFallback, PlacementBoard, PrecisionSpeed
+from fedge.costs.layers.network_cost import LayerCost, NetworkCost
 
 
 def layer(kind: str, flop: float, moved: float, weights: float = 0.0) -> LayerCost:
@@ -28,7 +28,7 @@ def made_up_network(rng: np.random.Generator) -> NetworkCost:
     return NetworkCost("made-up", (3, 8, 8), layers, "drawn")
 
 
-def made_up_board(rng: np.random.Generator) -> Board:
+def made_up_board(rng: np.random.Generator) -> PlacementBoard:
     """One to four accelerators on one to three engines; two DLA may be alike."""
     gpu = [_accelerator(rng, name, "gpu", None) for name in ("cuda-cores", "tensor-cores")[: int(rng.integers(1, 3))]]
     kinds = frozenset({"conv", "relu"})
@@ -39,7 +39,7 @@ def made_up_board(rng: np.random.Generator) -> Board:
             "dla-1", "dla-1", first.speeds, first.bandwidth_share, first.spill_batch, first.hindrance, first.full_w,
             first.waiting_w, first.supported,
         )  # fmt: skip
-    return Board(
+    return PlacementBoard(
         name="made-up",
         accelerators=(*gpu, *dlas),
         bandwidth=1e9 * rng.uniform(5, 200),
@@ -47,7 +47,7 @@ def made_up_board(rng: np.random.Generator) -> Board:
         overlap=float(rng.uniform(0, 1)),
         idle_w=float(rng.uniform(0.5, 12)),
         memory_j=1e-12 * rng.uniform(0, 100),
-        fallback=Fallback("gpu", _speed(rng, "fp16"), 1e-4, float(rng.uniform(0, 40))),
+        fallback=GpuFallback("gpu", _speed(rng, "fp16"), 1e-4, float(rng.uniform(0, 40))),
     )
 
 
@@ -66,8 +66,8 @@ def _accelerator(rng: np.random.Generator, name: str, engine: str, supported: fr
     )
 
 
-def _speed(rng: np.random.Generator, precision: str) -> Speed:
-    return Speed(
+def _speed(rng: np.random.Generator, precision: str) -> PrecisionSpeed:
+    return PrecisionSpeed(
         precision,
         1e12 * 10 ** rng.uniform(-2, 1),
         float(rng.choice([0.25, 0.5, 1.0])),

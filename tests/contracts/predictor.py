@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedge.errors import BadInput
-from fedge.interfaces import Predictor
+from fedge.protocols import Predictor
 from fedge.types import Floats, Measurement, Modes, Predictions
 
 

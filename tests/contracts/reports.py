@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedge.types import Decision, Front, FrontPoint, LinkUse, Measurement, PowerMode, Prediction, RoundReport
-from fedge.wire import Answer, BoardState
+from fedge.wire import ClientState, ReplyMessage
 
 MAXN, LOW = PowerMode(4, 1479.0, 921.6, 1600.0), PowerMode(2, 1132.8, 460.8, 800.0)
 IDLE_W, MAXN_IDLE_W = 2.0, 3.0
@@ -42,7 +42,7 @@ def report(board: str, work_s: float, power_w: float = 9.0, truth: Front | None 
     )
 
 
-def answer(board: str, work_s: float, power_w: float = 9.0, truth: Front | None = None) -> Answer:
+def answer(board: str, work_s: float, power_w: float = 9.0, truth: Front | None = None) -> ReplyMessage:
     """The answer with that report."""
     said = report(board, work_s, power_w, truth)
-    return Answer(board, said.front, said, BoardState((said.measured,), 40.0, said.busy_s))
+    return ReplyMessage(board, said.front, said, ClientState((said.measured,), 40.0, said.busy_s))

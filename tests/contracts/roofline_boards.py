@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from fedge.analysis.roofline.board_constants import BoardConstants, NetworkEfficiency, compute_rooflines
+from fedge.analysis.roofline.board_constants_fit import activation_intensity
+from fedge.analysis.roofline.mode_rooflines import batch_energy_j, build_roofline_batch, compute_batch_times
+from fedge.costs.layers.network_cost import LayerCost, NetworkCost
 from fedge.devices.catalogue import find
-from fedge.layers.network import LayerCost, NetworkCost
-from fedge.modes import grid
-from fedge.roofline.board import BoardConstants, Efficiency, rooflines
-from fedge.roofline.fit import intensity_of
-from fedge.roofline.surface import batch_of, energy_j, times
+from fedge.modes import build_grid
 from fedge.types import DeviceSpec, Modes, ProfileTable
 
 SPEC: DeviceSpec = find("agx-orin")
@@ -38,8 +38,12 @@ TRUTH = BoardConstants(
     SPEC.maxn,
     VALUES,
     (
-        Efficiency("light", intensity_of(LIGHT), {"tau_f": 4.0, "tau_m": 1.3, "eps_f": 0.6, "sample_j": 1.2}),
-        Efficiency("heavy", intensity_of(HEAVY), {"tau_f": 0.9, "tau_m": 1.0, "eps_f": 1.5, "sample_j": 0.9}),
+        NetworkEfficiency(
+            "light", activation_intensity(LIGHT), {"tau_f": 4.0, "tau_m": 1.3, "eps_f": 0.6, "sample_j": 1.2}
+        ),
+        NetworkEfficiency(
+            "heavy", activation_intensity(HEAVY), {"tau_f": 0.9, "tau_m": 1.0, "eps_f": 1.5, "sample_j": 0.9}
+        ),
     ),
     0.03,
     0.03,
@@ -49,15 +53,18 @@ TRUTH = BoardConstants(
 
 
 def modes() -> Modes:
-    return grid(SPEC, (4, 8, 12), (729.6, 1344.0, 2201.6), (318.75, 726.75, 1300.5), (665.6, 2133.0, 3199.0))
+    return build_grid(SPEC, (4, 8, 12), (729.6, 1344.0, 2201.6), (318.75, 726.75, 1300.5), (665.6, 2133.0, 3199.0))
 
 
 def table(name: str, batch_size: int, rng: np.random.Generator | None = None, noise: float = 0.01) -> ProfileTable:
     """What the board takes and draws, with noise where a generator is given."""
     at = modes()
-    lines, batch = rooflines(TRUTH, at, intensity_of(NETWORKS[name])), batch_of(NETWORKS[name], batch_size)
-    seconds = times(lines, batch).total_s
-    watts = energy_j(lines, batch, seconds) / seconds
+    lines, batch = (
+        compute_rooflines(TRUTH, at, activation_intensity(NETWORKS[name])),
+        build_roofline_batch(NETWORKS[name], batch_size),
+    )
+    seconds = compute_batch_times(lines, batch).total_s
+    watts = batch_energy_j(lines, batch, seconds) / seconds
     if rng is not None:
         seconds = seconds * np.exp(rng.normal(0.0, noise, len(seconds)))
         watts = watts * np.exp(rng.normal(0.0, noise, len(watts)))

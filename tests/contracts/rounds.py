@@ -11,23 +11,23 @@ from typing import Self
 import numpy as np
 from hypothesis import strategies as st
 
+from fedge.client.round import run_round
+from fedge.client.round_context import RoundContext, RoundResult
+from fedge.decisions.policies import load_policy
 from fedge.devices import catalogue
 from fedge.experiment import ExplorationSpec
-from fedge.interfaces import Policy
-from fedge.policies import policy_for
-from fedge.rounds.player import Played, Player
-from fedge.rounds.playing import play
+from fedge.protocols import Policy
 from fedge.types import (
     Decision,
     DeviceSpec,
     Floats,
     Front,
-    Goal,
     LinkUse,
     Measurement,
     Modes,
     PowerMode,
     Predictions,
+    RoundGoal,
     TrainResult,
     Workload,
 )
@@ -39,7 +39,7 @@ IDLE_W = {MAXN: 4.0, MID: 3.0, SOME: 2.5, LOW: 2.0}
 LINK = LinkUse(0.5, 0.5, 1.0)
 LINK_S = LINK.down_s + LINK.up_s
 WORK = Workload("resnet18-imagenet", 16)
-BALANCED = policy_for("balanced")
+BALANCED = load_policy("balanced")
 SURE = 0.1
 """What was measured is predicted with less spread than this, log units; what was not with more."""
 
@@ -74,7 +74,7 @@ class ExactDevice:
         return IDLE_W[mode]
 
     @contextmanager
-    def in_mode(self, mode: PowerMode) -> Iterator[None]:
+    def use_mode(self, mode: PowerMode) -> Iterator[None]:
         found, self.mode = self.mode, mode
         try:
             yield
@@ -127,7 +127,7 @@ class Counted:
         return TrainResult({"w": np.array([float(sum(self.parts))])}, 0.5, 0.9)
 
 
-def cheapest_known(predictions: Predictions, offer: Front, goal: Goal, spec: DeviceSpec) -> Decision:
+def cheapest_known(predictions: Predictions, offer: Front, goal: RoundGoal, spec: DeviceSpec) -> Decision:
     """The cheapest of the modes known for sure that end in time, else the first."""
     ends_s = offer.link_s + goal.steps * predictions.step_s
     latest_s = math.inf if goal.deadline_s is None else goal.deadline_s * (1 + 1e-9)
@@ -141,11 +141,11 @@ class Noted:
     """A policy that remembers its goals, and the modes it could choose among; not what is asked without margin."""
 
     def __init__(self, policy: Policy) -> None:
-        self.goals: list[Goal] = []
+        self.goals: list[RoundGoal] = []
         self.modes: list[Modes] = []
         self._policy = policy
 
-    def __call__(self, predictions: Predictions, offer: Front, goal: Goal, spec: DeviceSpec) -> Decision:
+    def __call__(self, predictions: Predictions, offer: Front, goal: RoundGoal, spec: DeviceSpec) -> Decision:
         if goal.limits.get("confidence") != 0.5:
             self.goals.append(goal)
             self.modes.append(predictions.modes)
@@ -163,24 +163,26 @@ class Bench:
     exploration: ExplorationSpec = dataclasses.field(default_factory=ExplorationSpec)
 
     @property
-    def player(self) -> Player:
+    def player(self) -> RoundContext:
         fakes = (self.device, self.predictor, self.policy)
-        return Player("nano-1", *fakes, WORK, MODES, MAXN, LOW, self.exploration)
+        return RoundContext("nano-1", *fakes, WORK, MODES, MAXN, LOW, self.exploration)
 
-    def play(self, goal: Goal, measurements: Sequence[Measurement] = (), shared: Sequence[Measurement] = ()) -> Played:
-        return play(self.player, goal, measurements, LINK, self.training, shared)
+    def play(
+        self, goal: RoundGoal, measurements: Sequence[Measurement] = (), shared: Sequence[Measurement] = ()
+    ) -> RoundResult:
+        return run_round(self.player, goal, measurements, LINK, self.training, shared)
 
 
 def seen(mode: PowerMode, warm_up: float = 0.0, switch_s: float | None = None) -> Measurement:
     return TRUTH.seen(mode, warm_up, switch_s)
 
 
-def parts_of(played: Played) -> tuple[Measurement, ...]:
+def parts_of(played: RoundResult) -> tuple[Measurement, ...]:
     """All parts of a round in their order."""
     return (*played.probes, *(() if played.mixed is None else (played.mixed,)), played.measured)
 
 
-def ended_s(played: Played) -> float:
+def ended_s(played: RoundResult) -> float:
     """When the upload ended."""
     return LINK_S + sum(part.work_s for part in parts_of(played))
 
@@ -203,7 +205,7 @@ explorations = st.builds(
 histories = st.lists(st.sampled_from([seen(m, w) for m in MODES for w in (0.0, 1.5)]), max_size=4)
 
 
-def goal_of(n: int, slowdown: float | None, truth: Truth = TRUTH) -> Goal:
+def goal_of(n: int, slowdown: float | None, truth: Truth = TRUTH) -> RoundGoal:
     """``slowdown``: the deadline relative to the fastest mode's round."""
     fastest_s = LINK_S + n * float(truth.step_s[0])
-    return Goal("noted", n, None if slowdown is None else slowdown * fastest_s)
+    return RoundGoal("noted", n, None if slowdown is None else slowdown * fastest_s)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from contracts.jetsons import build, contents
 
-from fedge.powerd.client import Client, PowerdError
+from fedge.powerd.powerd_client import PowerdClient, PowerdError
 
 ROOT = Path(__file__).resolve().parents[2]
 BOOT = "6f1c0a52-1111-4222-8333-000000000001"
@@ -85,11 +85,11 @@ class Running:
         self._log.close()
         self._folder.cleanup()
 
-    def wait_until_up(self) -> Client:
+    def wait_until_up(self) -> PowerdClient:
         """A client of a daemon that answers; fails when there is none in time."""
         until_s = time.monotonic() + LIMIT_S
         while time.monotonic() < until_s and self.process.poll() is None:
-            client = Client(self.socket, LIMIT_S)
+            client = PowerdClient(self.socket, LIMIT_S)
             try:
                 client.ask("are you there")
             except PowerdError as error:

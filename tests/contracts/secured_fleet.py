@@ -19,11 +19,11 @@ from pathlib import Path
 import pytest
 from contracts.desk import desk
 
-from experiments.backends.fleet import connection
-from experiments.backends.processes import MARK, private
-from experiments.backends.superlink import free_port
-from experiments.fleet.keys import make
-from experiments.fleet.proxy import Proxy, configuration
+from experiments.backends.fleet_backend import connection_toml
+from experiments.backends.run_processes import RUN_MARK, private_environment
+from experiments.backends.simulation import find_free_port
+from experiments.fleet.key_folder import create_keys
+from experiments.fleet.nginx_proxy import NginxProxy, build_configuration
 from fedge.experiment import SuperlinkSpec
 
 START_LIMIT_S = 90.0
@@ -76,8 +76,8 @@ class Secured:
         """One of Flower's commands, as somebody who reaches ``superlink`` would give it."""
         home = self.folder / "flwr-cli"
         home.mkdir(exist_ok=True)
-        (home / "config.toml").write_text(connection(superlink), encoding="utf-8")
-        env = private(os.environ, home) | {"FLWR_HOME": str(home)}
+        (home / "config.toml").write_text(connection_toml(superlink), encoding="utf-8")
+        env = private_environment(os.environ, home) | {"FLWR_HOME": str(home)}
         return subprocess.run(
             [_program("flwr"), *arguments], env=env, cwd=home, capture_output=True, text=True, check=False, timeout=60
         )
@@ -94,9 +94,9 @@ class Secured:
 def secured_fleet(folder: Path) -> Iterator[Secured]:
     """The SuperLink and its proxy, without boards; skips the test where nginx cannot be had."""
     nginx = _nginx()
-    ports = Ports(free_port(), free_port(), free_port())
+    ports = Ports(find_free_port(), find_free_port(), find_free_port())
     keys = folder / "keys"
-    make(keys, ["127.0.0.1"], datetime.now(UTC), days=2)
+    create_keys(keys, ["127.0.0.1"], datetime.now(UTC), days=2)
     with ExitStack() as stack:
         link = ["flower-superlink", "--host", "127.0.0.1", "--port", str(ports.superlink), "--enable-supernode-auth"]
         link += ["--ssl-certfile", str(keys / "server.crt"), "--ssl-keyfile", str(keys / "server.key")]
@@ -123,8 +123,8 @@ def _nginx() -> str:
 def _proxied(nginx: str, folder: Path, keys: Path, ports: Ports, management: str | None = None) -> Iterator[None]:
     folder.mkdir(parents=True)
     networks = () if management is None else (management,)
-    settings = Proxy(keys, ports.superlink, ports.boards, ("127.0.0.1",), networks, ports.management)
-    (folder / "fedge.conf").write_text(configuration(settings), encoding="utf-8")
+    settings = NginxProxy(keys, ports.superlink, ports.boards, ("127.0.0.1",), networks, ports.management)
+    (folder / "fedge.conf").write_text(build_configuration(settings), encoding="utf-8")
     # Pytest's folders are closed to other users, so the worker keeps the user that owns them.
     user = "user root;" if os.geteuid() == 0 else ""
     (folder / "nginx.conf").write_text(NGINX.format(folder=folder, user=user), encoding="utf-8")
@@ -135,7 +135,7 @@ def _proxied(nginx: str, folder: Path, keys: Path, ports: Ports, management: str
 @contextmanager
 def managed(secured: Secured, folder: Path, management: str) -> Iterator[Ports]:
     """Another proxy before the same SuperLink, which lets the network ``management`` give commands."""
-    ports = Ports(secured.ports.superlink, free_port(), free_port())
+    ports = Ports(secured.ports.superlink, find_free_port(), find_free_port())
     with _proxied(_nginx(), folder / "nginx", secured.keys, ports, management):
         yield ports
 
@@ -150,7 +150,7 @@ def new_node_key(path: Path) -> Path:
 def supernode(secured: Secured, *options: str) -> list[str]:
     """The command of a SuperNode that comes in by the boards' port."""
     node = ["flower-supernode", "--superlink", f"127.0.0.1:{secured.ports.boards}"]
-    return [*node, "--host", "127.0.0.1", "--port", str(free_port()), *options]
+    return [*node, "--host", "127.0.0.1", "--port", str(find_free_port()), *options]
 
 
 @contextmanager
@@ -196,8 +196,8 @@ def _program(name: str) -> str:
 def running(command: Sequence[str], home: Path, up: Up) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
     """A program and the path of its log, once it is ``up``; it and its helpers are ended with the block."""
     home.mkdir(parents=True)
-    env = private(os.environ, home)
-    del env[MARK]  # `fedge run` ends every process that carries its mark
+    env = private_environment(os.environ, home)
+    del env[RUN_MARK]  # `fedge run` ends every process that carries its mark
     log = home / "log"
     with log.open("wb") as output:
         process = subprocess.Popen(

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedge.interfaces import Selector
-from fedge.selection import selector_for
-from fedge.selection.options import OPTIONS
-from fedge.types import Call, Client, Front, FrontPoint, PowerMode, Selected
+from fedge.decisions.selection import load_selector
+from fedge.decisions.selection.selector_options import SELECTOR_OPTIONS
+from fedge.protocols import Selector
+from fedge.types import ClientStatus, Front, FrontPoint, PowerMode, SelectionContext, SelectionResult
 
 HEALTH = (
     HealthCheck.function_scoped_fixture,  # the selector is a pure function
@@ -32,19 +32,19 @@ def a_front(work_s: float = 10.0, power_w: float = 20.0, idle_w: float = 3.0, li
     return Front(points, points[0], idle_w, link_s, 1.2 * idle_w)
 
 
-def fleet(count: int, **known: object) -> list[Client]:
+def fleet(count: int, **known: object) -> list[ClientStatus]:
     """``count`` clients alike, called a, b, c ..."""
-    return [dataclasses.replace(Client(chr(ord("a") + i)), **known) for i in range(count)]
+    return [dataclasses.replace(ClientStatus(chr(ord("a") + i)), **known) for i in range(count)]
 
 
-def chosen(name: str, clients: list[Client], call: Call, seed: int = 1) -> Selected:
-    return selector_for(name)(clients, call, np.random.default_rng(seed))
+def chosen(name: str, clients: list[ClientStatus], call: SelectionContext, seed: int = 1) -> SelectionResult:
+    return load_selector(name)(clients, call, np.random.default_rng(seed))
 
 
-def often(name: str, clients: list[Client], call: Call, draws: int) -> Counter[tuple[str, ...]]:
+def often(name: str, clients: list[ClientStatus], call: SelectionContext, draws: int) -> Counter[tuple[str, ...]]:
     """How often which clients are chosen, in ``draws`` of one generator."""
     rng = np.random.default_rng(1)
-    return Counter(selector_for(name)(clients, call, rng).boards for _ in range(draws))
+    return Counter(load_selector(name)(clients, call, rng).boards for _ in range(draws))
 
 
 figures = st.floats(0.1, 1000.0)
@@ -55,10 +55,10 @@ empty_fronts = fronts.map(lambda front: dataclasses.replace(front, points=()))
 
 
 @st.composite
-def clients(draw: st.DrawFn, board: str, round_: int) -> Client:
+def clients(draw: st.DrawFn, board: str, round_: int) -> ClientStatus:
     """Anything that the server may know, or may have been told, of a client before ``round_``."""
     asked = draw(st.booleans()) and round_ > 1
-    return Client(
+    return ClientStatus(
         board,
         front=draw(st.none() | fronts | empty_fronts | broken_fronts),
         samples=draw(st.none() | st.integers(0, 10_000)),
@@ -74,13 +74,13 @@ def clients(draw: st.DrawFn, board: str, round_: int) -> Client:
 
 
 @st.composite
-def questions(draw: st.DrawFn) -> tuple[list[Client], Call]:
+def questions(draw: st.DrawFn) -> tuple[list[ClientStatus], SelectionContext]:
     round_ = draw(st.integers(1, 60))
     names = draw(st.lists(st.sampled_from("abcdefghijkl"), unique=True, max_size=9))
     limits = {"time_weight": draw(st.sampled_from([0.0, 0.5, 1.0]))}
     if draw(st.booleans()):
         limits |= {"budget_j": draw(st.floats(1.0, 1e6)), "spent_j": draw(st.floats(0.0, 1e6)), "rounds_left": 3.0}
-    call = Call(round_, draw(st.integers(1, 12)), policy=draw(st.sampled_from(POLICIES)), limits=limits)
+    call = SelectionContext(round_, draw(st.integers(1, 12)), policy=draw(st.sampled_from(POLICIES)), limits=limits)
     return [draw(clients(name, round_)) for name in names], call
 
 
@@ -89,12 +89,12 @@ class SelectorContract:
 
     name: str
 
-    def everybody(self, offered: list[Client], call: Call) -> set[str]:
+    def everybody(self, offered: list[ClientStatus], call: SelectionContext) -> set[str]:
         return {client.board for client in offered}
 
     @pytest.fixture
     def selector(self) -> Selector:
-        return selector_for(self.name)
+        return load_selector(self.name)
 
     @given(question=questions(), seed=st.integers(0, 5), order=st.randoms(use_true_random=False))
     @settings(max_examples=40, suppress_health_check=HEALTH)
@@ -133,7 +133,7 @@ class SelectorContract:
     def test_clients_of_which_nothing_is_known_are_chosen_from_all_the_same(
         self, selector: Selector, round_: int
     ) -> None:
-        answer = selector(fleet(6), Call(round_, 3), np.random.default_rng(1))
+        answer = selector(fleet(6), SelectionContext(round_, 3), np.random.default_rng(1))
 
         assert len(answer.boards) == 3
 
@@ -151,7 +151,7 @@ class SelectorContract:
 
     def test_the_question_is_left_as_it_was(self, selector: Selector) -> None:
         offered, memory = fleet(5, front=a_front(), loss=1.0, last_round=1, rounds=1), {"other": 3.0}
-        before, call = list(offered), Call(2, 3, memory=memory)
+        before, call = list(offered), SelectionContext(2, 3, memory=memory)
         selector(offered, call, np.random.default_rng(1))
 
         assert offered == before
@@ -159,7 +159,7 @@ class SelectorContract:
 
     def test_every_option_may_stand_at_its_bounds(self, selector: Selector) -> None:
         offered = fleet(6, front=a_front(), loss=1.0, samples=10, accuracy=0.5, last_round=1, rounds=1, charge=0.5)
-        for option, number in OPTIONS[self.name].items():
+        for option, number in SELECTOR_OPTIONS[self.name].items():
             for value in (number.low, number.high if math.isfinite(number.high) else 1000.0):
-                answer = selector(offered, Call(3, 2, {option: value}), np.random.default_rng(1))
+                answer = selector(offered, SelectionContext(3, 2, {option: value}), np.random.default_rng(1))
                 assert 1 <= len(answer.boards) <= 2

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fedge.telemetry.rows import ClientRow, EventRow, RoundRow, SampleRow, Traced
+from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow, RoundTrace, SampleRow
 from fedge.types import Trace
 
 
@@ -34,9 +34,9 @@ def sample_row(at_s: float, board: str = "nano-1", round_: int = 1) -> SampleRow
     return SampleRow(at_s, 0.1, round_, board, 5.0 + at_s, 40.0, rails_w={"VDD_IN": 5.0, "VDD_CPU": at_s})
 
 
-def traced(round_: int, board: str, count: int, start_s: float = 0.0) -> Traced:
+def traced(round_: int, board: str, count: int, start_s: float = 0.0) -> RoundTrace:
     """``count`` stretches of 0.1 s; the second rail is not read in every other of them."""
-    return Traced(
+    return RoundTrace(
         round_,
         board,
         Trace(

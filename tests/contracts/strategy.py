@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 from contracts.boards import coefficients
 
-from fedge.concurrency.judging import holds
-from fedge.concurrency.outcome import best, worth
-from fedge.concurrency.pair import Pair
-from fedge.concurrency.problems import FAMILIES, Family, Problem
-from fedge.concurrency.trial import Found, Trial, on_table, play
-from fedge.physics.knowledge import Knowledge
-from fedge.strategies import Ground, Strategy, strategy_for
+from fedge.physics.prior_knowledge import PriorKnowledge
+from fedge.serving.job_choice import evaluate_choices, find_best_choice
+from fedge.serving.job_pair import JobPair
+from fedge.serving.serving_problems import FAMILIES, ProblemFamily, ServingProblem
+from fedge.serving.strategies import SearchContext, SearchStrategy, strategy_for
+from fedge.serving.trial_search import Trial, TrialSearchResult, holds_limits, measure_from_table, run_search
 from fedge.types import Modes
 
 BATCH_SIZES = (1, 4, 16)
@@ -25,10 +24,10 @@ VALUES = ((2, 4, 8), (500.0, 1000.0, 1500.0, 2000.0), (300.0, 600.0, 900.0), (80
 
 def made_up_pair(
     seed: int,
-    family: Family,
+    family: ProblemFamily,
     values: tuple[tuple[float, ...], ...] = VALUES,
     batch_sizes: tuple[int, ...] = BATCH_SIZES,
-) -> Pair:
+) -> JobPair:
     """Jobs that are quicker and draw more the higher a knob is, each with its own weights and 3 % scatter."""
     rng = np.random.default_rng(seed)
     knobs = np.array(list(itertools.product(*values)), dtype=np.float64)
@@ -44,37 +43,37 @@ def made_up_pair(
     per_sample_s = rng.uniform(0.001, 0.006)
     served = [job(0.008 + per_sample_s * size) for size in batch_sizes] if family != "train" else []
     infer_s, infer_w = (np.array([one[i] for one in served]).reshape(len(served), len(knobs)) for i in (0, 1))
-    return Pair(Modes(knobs), batch_sizes if served else (), train_s, train_w, infer_s, infer_w)
+    return JobPair(Modes(knobs), batch_sizes if served else (), train_s, train_w, infer_s, infer_w)
 
 
-def made_up_problem(seed: int, family: Family) -> Problem:
+def made_up_problem(seed: int, family: ProblemFamily) -> ServingProblem:
     """Some of them have no solution."""
     rng = np.random.default_rng([seed, 7])
     if family == "train":
-        return Problem(family, float(rng.uniform(8, 40)))
-    return Problem(family, float(rng.uniform(8, 40)), float(rng.uniform(0.03, 1.0)), float(rng.uniform(5, 120)))
+        return ServingProblem(family, float(rng.uniform(8, 40)))
+    return ServingProblem(family, float(rng.uniform(8, 40)), float(rng.uniform(0.03, 1.0)), float(rng.uniform(5, 120)))
 
 
-def ground_of(pair: Pair, *, seed: int = 0, reuse: bool = False) -> Ground:
+def ground_of(pair: JobPair, *, seed: int = 0, reuse: bool = False) -> SearchContext:
     """What a strategy is told beforehand: another workload's coefficients."""
-    known = Knowledge(pair.modes[len(pair.modes) - 1], (coefficients(),), idle_w=6.0, seed=seed)
+    known = PriorKnowledge(pair.modes[len(pair.modes) - 1], (coefficients(),), idle_w=6.0, seed=seed)
     infer = tuple(known for _ in pair.batch_sizes)
-    return Ground(pair.modes, pair.batch_sizes, known if pair.trains else None, infer, reuse, seed)
+    return SearchContext(pair.modes, pair.batch_sizes, known if pair.has_training else None, infer, reuse, seed)
 
 
 @dataclass(frozen=True)
 class Searched:
-    pair: Pair
-    problem: Problem
-    found: Found
+    pair: JobPair
+    problem: ServingProblem
+    found: TrialSearchResult
 
 
-def searched(strategy: Strategy, pair: Pair, problem: Problem) -> Searched:
-    return Searched(pair, problem, play(strategy.search(problem), on_table(pair)))
+def searched(strategy: SearchStrategy, pair: JobPair, problem: ServingProblem) -> Searched:
+    return Searched(pair, problem, run_search(strategy.search(problem), measure_from_table(pair)))
 
 
 @cache
-def each(name: str, seeds: range, family: Family) -> list[Searched]:
+def each(name: str, seeds: range, family: ProblemFamily) -> list[Searched]:
     """What a strategy finds for some pairs and problems; searched once, whatever is then asked of it."""
     found = []
     for seed in seeds:
@@ -91,11 +90,11 @@ class StrategyContract:
     verifies = True
     seeds = range(3)
 
-    def each(self, family: Family) -> list[Searched]:
+    def each(self, family: ProblemFamily) -> list[Searched]:
         return each(self.name, self.seeds, family)
 
     @pytest.mark.parametrize("family", FAMILIES)
-    def test_it_tries_only_what_there_is_and_each_trial_once(self, family: Family) -> None:
+    def test_it_tries_only_what_there_is_and_each_trial_once(self, family: ProblemFamily) -> None:
         for one in self.each(family):
             places = range(len(one.pair.batch_sizes)) if family != "train" else (None,)
             assert all(trial.row in range(len(one.pair.modes)) for trial in one.found.tried)
@@ -103,7 +102,7 @@ class StrategyContract:
             assert len(set(one.found.tried)) == len(one.found.tried) > 0
 
     @pytest.mark.parametrize("family", FAMILIES)
-    def test_what_it_chooses_is_there_and_was_tried_and_holds_if_it_says_so(self, family: Family) -> None:
+    def test_what_it_chooses_is_there_and_was_tried_and_holds_if_it_says_so(self, family: ProblemFamily) -> None:
         choices = 0
         for one in self.each(family):
             if (choice := one.found.choice) is None:
@@ -113,13 +112,17 @@ class StrategyContract:
             assert (choice.batch is None) == (family == "train")
             if self.verifies:
                 assert (choice.row, choice.batch) in {(trial.row, trial.batch) for trial in one.found.tried}
-                assert worth(one.problem, one.pair).feasible[choice.batch or 0, choice.row]
+                assert evaluate_choices(one.problem, one.pair).feasible[choice.batch or 0, choice.row]
         assert choices > 0
 
     @pytest.mark.parametrize("family", FAMILIES)
-    def test_it_finds_nothing_better_than_the_optimum(self, family: Family) -> None:
+    def test_it_finds_nothing_better_than_the_optimum(self, family: ProblemFamily) -> None:
         for one in self.each(family):
-            optimum, choice, every = best(one.problem, one.pair), one.found.choice, worth(one.problem, one.pair)
+            optimum, choice, every = (
+                find_best_choice(one.problem, one.pair),
+                one.found.choice,
+                evaluate_choices(one.problem, one.pair),
+            )
             if choice is None or not every.feasible[choice.batch or 0, choice.row]:
                 continue
             assert optimum is not None
@@ -129,28 +132,28 @@ class StrategyContract:
                 assert every.infer_s[at] >= every.infer_s[top]
 
     @pytest.mark.parametrize("family", FAMILIES)
-    def test_a_budget_below_every_mode_leads_to_no_choice(self, family: Family) -> None:
+    def test_a_budget_below_every_mode_leads_to_no_choice(self, family: ProblemFamily) -> None:
         pair = made_up_pair(1, family)
         limits = (None, None) if family == "train" else (1.0, 20.0)
-        problem = Problem(family, 0.5, *limits)
+        problem = ServingProblem(family, 0.5, *limits)
 
         assert searched(strategy_for(self.name, ground_of(pair)), pair, problem).found.choice is None
 
     @pytest.mark.parametrize("family", FAMILIES)
-    def test_the_same_seed_leads_to_the_same_search(self, family: Family) -> None:
+    def test_the_same_seed_leads_to_the_same_search(self, family: ProblemFamily) -> None:
         pair, problem = made_up_pair(2, family), made_up_problem(3, family)
         once, again = (searched(strategy_for(self.name, ground_of(pair, seed=5)), pair, problem) for _ in range(2))
 
         assert once.found == again.found
 
     @pytest.mark.parametrize("family", FAMILIES)
-    def test_what_it_chooses_after_other_problems_holds_the_limits_too(self, family: Family) -> None:
+    def test_what_it_chooses_after_other_problems_holds_the_limits_too(self, family: ProblemFamily) -> None:
         pair = made_up_pair(4, family)
-        strategy, measure = strategy_for(self.name, ground_of(pair, reuse=True)), on_table(pair)
+        strategy, measure = strategy_for(self.name, ground_of(pair, reuse=True)), measure_from_table(pair)
         for seed in range(4):
             problem = made_up_problem(seed, family)
-            choice = play(strategy.search(problem), measure).choice
+            choice = run_search(strategy.search(problem), measure).choice
             if choice is not None and self.verifies:
                 size = None if choice.batch is None else pair.batch_sizes[choice.batch]
                 seen = measure(Trial(choice.row, choice.batch))
-                assert holds(problem, size, seen)
+                assert holds_limits(problem, size, seen)

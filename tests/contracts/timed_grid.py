@@ -9,9 +9,9 @@ import numpy as np
 from contracts.reports import answer, front
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
-from fedge.clock import VirtualClock
-from fedge.wire import Answer, Ask, from_json, to_json
-from server.flower_messages import ensure_identity
+from fedge.clock import SimulatedClock
+from fedge.wire import ReplyMessage, RequestMessage, from_json, to_json
+from server.transport.flower_messages import ensure_identity
 
 MODEL = {"w": np.arange(6, dtype=np.float32).reshape(2, 3)}
 START_S = 2.0
@@ -24,7 +24,7 @@ class Passed:
 
     message: Message
     board: str
-    ask: Ask
+    ask: RequestMessage
     sent_s: float
     there_s: float
 
@@ -44,7 +44,7 @@ class TimedGrid:
     takes no message to those that are ``refused``, and notes when each was ``activated`` last.
     """
 
-    def __init__(self, clock: VirtualClock, boards: Sequence[str], work_s: Mapping[str, float]) -> None:
+    def __init__(self, clock: SimulatedClock, boards: Sequence[str], work_s: Mapping[str, float]) -> None:
         ensure_identity()
         self.clock, self.work_s = clock, dict(work_s)
         self.boards = {11 + i: board for i, board in enumerate(boards)}
@@ -68,7 +68,7 @@ class TimedGrid:
 
     def _push(self, message: Message) -> str:
         node, now_s = message.metadata.dst_node_id, self.clock.now_s()
-        ask = from_json(Ask, str(message.content.config_records["fedge"]["ask"]))
+        ask = from_json(RequestMessage, str(message.content.config_records["fedge"]["ask"]))
         board = self.boards[node]
         if node in self.refused:
             return ""
@@ -96,13 +96,13 @@ class TimedGrid:
         reply.metadata.__dict__["_reply_to_message_id"] = message_id
         return reply
 
-    def _content(self, board: str, ask: Ask) -> RecordDict:
+    def _content(self, board: str, ask: RequestMessage) -> RecordDict:
         if board in self.holders and ask.kind != "bye":
             left_s = self.holders[board]
-            said = Answer(board, error=f'{board} works for run "other" (for {left_s:.0f} s more)', held_s=left_s)
+            said = ReplyMessage(board, error=f'{board} works for run "other" (for {left_s:.0f} s more)', held_s=left_s)
             return RecordDict({"fedge": ConfigRecord({"answer": to_json(said)})})
         if ask.kind != "train":
-            told = Answer(board, front() if ask.kind == "front" else None, samples=100)
+            told = ReplyMessage(board, front() if ask.kind == "front" else None, samples=100)
             return RecordDict({"fedge": ConfigRecord({"answer": to_json(told)})})
         return RecordDict(
             {

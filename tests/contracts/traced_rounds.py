@@ -10,15 +10,15 @@ import pytest
 from contracts.reports import LINK, LOW, MAXN, answer
 from hypothesis import strategies as st
 
-from fedge.devices.emulated import Thermal
-from fedge.fleetsim.tracing import trace_of_round
-from fedge.telemetry.rows import ClientRow, Traced
-from fedge.telemetry.tracing import checked
+from fedge.client.round_trace import build_emulated_trace
+from fedge.devices.emulated_board import ThermalModel
+from fedge.telemetry.store_records import ClientRow, RoundTrace
+from fedge.telemetry.trace_operations import check_trace
 from fedge.types import Measurement
-from fedge.wire import Answer
+from fedge.wire import ReplyMessage
 
 SAME = 1e-9
-THERMAL = Thermal(4.5, 25.0)
+THERMAL = ThermalModel(4.5, 25.0)
 
 parts = st.builds(
     Measurement,
@@ -34,7 +34,7 @@ works = st.tuples(st.lists(parts, max_size=3), st.none() | parts, parts)
 """Probes, a part in a second mode, the part in the mode decided on."""
 
 
-def traced_answer(board: str, work: tuple[list[Measurement], Measurement | None, Measurement]) -> Answer:
+def traced_answer(board: str, work: tuple[list[Measurement], Measurement | None, Measurement]) -> ReplyMessage:
     """The answer of an emulated board that did ``work``."""
     probes, mixed, measured = work
     said = answer(board, 1.0)
@@ -43,13 +43,13 @@ def traced_answer(board: str, work: tuple[list[Measurement], Measurement | None,
     report = dataclasses.replace(
         said.report, probes=tuple(probes), mixed=mixed, measured=measured, link=LINK, asked_steps=steps
     )
-    return dataclasses.replace(said, report=report, trace=trace_of_round(report, LOW, THERMAL, 30.0))
+    return dataclasses.replace(said, report=report, trace=build_emulated_trace(report, LOW, THERMAL, 30.0))
 
 
-def hold_the_rows_joules(clients: Iterable[ClientRow], traces: Iterable[Traced], same: float = SAME) -> None:
+def hold_the_rows_joules(clients: Iterable[ClientRow], traces: Iterable[RoundTrace], same: float = SAME) -> None:
     """Assert that every row that booked joules has one trace with as many, within the row's time."""
     rows, found = list(clients), list(traces)
-    by_row = {(each.round, each.board, i): checked(each.trace) for each, i in _numbered(found)}
+    by_row = {(each.round, each.board, i): check_trace(each.trace) for each, i in _numbered(found)}
     for row, i in _numbered(rows):
         trace = by_row.pop((row.round, row.board, i), None)
         assert (trace.energy_j if trace else 0.0) == pytest.approx(row.energy_j, rel=same, abs=1e-9)

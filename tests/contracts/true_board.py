@@ -8,22 +8,22 @@ import numpy as np
 from contracts.reports import LOW, MAXN
 from contracts.reports import report as made_up
 
-from fedge.devices.emulated import SWITCH_S, WARM_UP_STEPS
-from fedge.devices.truth import Surface
-from fedge.modes import modes_of
-from fedge.studies.fleet import Truth
-from fedge.telemetry.rows import RoundRow
+from fedge.devices.emulated_board import MODE_SWITCH_S, WARM_UP_STEPS
+from fedge.devices.mode_surface import ModeSurface
+from fedge.modes import stack_modes
+from fedge.studies.fleet import BoardTruth
+from fedge.telemetry.store_records import RoundRow
 from fedge.types import Front, FrontPoint, Measurement, PowerMode, RoundReport
 
 IDLE_W, STEPS = 2.0, 20
 MIDDLE = PowerMode(4, 1132.8, 921.6, 1600.0)
-SURFACE = Surface(
-    modes_of([MAXN, MIDDLE, LOW]),
+SURFACE = ModeSurface(
+    stack_modes([MAXN, MIDDLE, LOW]),
     np.array([1.0, 1.25, 2.0]),
     np.array([10.0, 7.0, 4.0]),
     np.array([3.0, 2.5, IDLE_W]),
 )
-TRUTH = Truth(SURFACE, {"MAXN": MAXN, "low": LOW}, STEPS, np.ones(3, dtype=np.bool_))
+TRUTH = BoardTruth(SURFACE, {"MAXN": MAXN, "low": LOW}, STEPS, np.ones(3, dtype=np.bool_))
 
 
 def true_front(scale: float = 1.0) -> Front:
@@ -46,8 +46,8 @@ def in_mode(
     mode: PowerMode, steps: int, luck: float = 1.0, *, first: bool = True, changed: bool = False
 ) -> Measurement:
     """A measurement that is ``luck`` times as long as it should be."""
-    step_s = luck * float(SURFACE.step_s[SURFACE.row(mode)])
-    switch_s = luck * SWITCH_S if changed else None
+    step_s = luck * float(SURFACE.step_s[SURFACE.find_row(mode)])
+    switch_s = luck * MODE_SWITCH_S if changed else None
     return Measurement(mode, steps, step_s, 99.0, warm_up_s=WARM_UP_STEPS * step_s if first else 0.0, switch_s=switch_s)
 
 

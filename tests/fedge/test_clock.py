@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fedge.clock import RealClock, VirtualClock
-from fedge.interfaces import Clock
+from fedge.clock import RealClock, SimulatedClock
+from fedge.protocols import Clock
 
 
 class ClockContract:
@@ -26,17 +26,17 @@ class ClockContract:
 
 
 class TestVirtualClock(ClockContract):
-    clock = VirtualClock()
+    clock = SimulatedClock()
 
     def test_it_moves_only_when_told(self) -> None:
-        clock = VirtualClock(5.0)
+        clock = SimulatedClock(5.0)
         clock.sleep_s(2.5)
 
         assert clock.now_s() == 7.5
 
     def test_it_refuses_to_go_back(self) -> None:
         with pytest.raises(ValueError, match="cannot go back"):
-            VirtualClock().sleep_s(-1.0)
+            SimulatedClock().sleep_s(-1.0)
 
 
 class TestRealClock(ClockContract):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedge.errors import FedgeError
-from fedge.pareto import front_mask, nearest_row, offer
+from fedge.pareto import build_front, find_nearest_row, front_mask
 from fedge.types import Modes, PowerMode, Predictions
 
 costs = st.lists(st.tuples(st.integers(-4, 4), st.integers(-4, 4)), max_size=30)
@@ -71,18 +71,18 @@ def test_a_row_that_is_not_finite_neither_stays_nor_hides_others() -> None:
 
 def test_the_nearest_row_is_the_mode_itself_when_it_is_there() -> None:
     modes = random_table(50).modes
-    assert [nearest_row(modes, mode) for mode in modes] == list(range(50))
+    assert [find_nearest_row(modes, mode) for mode in modes] == list(range(50))
 
 
 def test_the_nearest_row_weighs_every_knob_by_its_range() -> None:
     modes = Modes(np.array([[2, 1000.0, 500.0, 3000.0], [8, 1000.0, 500.0, 2900.0]]))
-    assert nearest_row(modes, PowerMode(8, 1000.0, 500.0, 3000.0)) == 1
+    assert find_nearest_row(modes, PowerMode(8, 1000.0, 500.0, 3000.0)) == 1
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_an_offer_runs_from_fastest_to_cheapest_and_no_mode_beats_a_point(seed: int) -> None:
     predictions = random_table(200, seed)
-    front = offer(predictions, 10, 4.0, 1.5, predictions.modes[0], limit=None)
+    front = build_front(predictions, 10, 4.0, 1.5, predictions.modes[0], limit=None)
     work_s = 10 * predictions.step_s
     above_j = work_s * (predictions.power_w - 4.0)
     times = [p.work_s for p in front.points]
@@ -97,7 +97,7 @@ def test_an_offer_runs_from_fastest_to_cheapest_and_no_mode_beats_a_point(seed: 
 
 def test_an_offer_carries_its_link_idle_power_and_maxn() -> None:
     predictions = table([1.0, 0.5, 0.8], [5.0, 20.0, 30.0])
-    front = offer(predictions, 4, 2.0, 3.0, predictions.modes[2])
+    front = build_front(predictions, 4, 2.0, 3.0, predictions.modes[2])
     assert (front.idle_w, front.link_s) == (2.0, 3.0)
     assert (front.maxn.mode, front.maxn.work_s, front.maxn.work_j) == (predictions.modes[2], 3.2, pytest.approx(96.0))
     assert [p.work_s for p in front.points] == [2.0, 4.0]
@@ -106,15 +106,15 @@ def test_an_offer_carries_its_link_idle_power_and_maxn() -> None:
 def test_what_a_board_would_draw_anyway_does_not_make_a_slow_mode_cheap() -> None:
     """By joules alone the slow mode costs more; above idling it costs less."""
     predictions = table([1.0, 2.0], [20.0, 11.0])
-    assert len(offer(predictions, 1, 0.0, 0.0, predictions.modes[0]).points) == 1
-    assert len(offer(predictions, 1, 10.0, 0.0, predictions.modes[0]).points) == 2
+    assert len(build_front(predictions, 1, 0.0, 0.0, predictions.modes[0]).points) == 1
+    assert len(build_front(predictions, 1, 10.0, 0.0, predictions.modes[0]).points) == 2
 
 
 @pytest.mark.parametrize("limit", [2, 7, 64, 99])
 def test_a_long_front_is_thinned_to_the_limit_and_keeps_both_ends(limit: int) -> None:
     predictions = hyperbola(100)
-    full = offer(predictions, 10, 0.0, 0.0, predictions.modes[0], limit=None).points
-    thin = offer(predictions, 10, 0.0, 0.0, predictions.modes[0], limit=limit).points
+    full = build_front(predictions, 10, 0.0, 0.0, predictions.modes[0], limit=None).points
+    thin = build_front(predictions, 10, 0.0, 0.0, predictions.modes[0], limit=limit).points
     assert len(full) == 100
     assert len(thin) == limit
     assert (thin[0], thin[-1]) == (full[0], full[-1])
@@ -124,19 +124,19 @@ def test_a_long_front_is_thinned_to_the_limit_and_keeps_both_ends(limit: int) ->
 
 def test_a_front_has_at_most_64_points_unless_told_otherwise() -> None:
     predictions = hyperbola(1000)
-    assert len(offer(predictions, 10, 0.0, 0.0, predictions.modes[0]).points) == 64
+    assert len(build_front(predictions, 10, 0.0, 0.0, predictions.modes[0]).points) == 64
 
 
 def test_a_table_of_one_mode_offers_it() -> None:
     predictions = table([0.5], [10.0])
-    front = offer(predictions, 2, 1.0, 0.0, PowerMode(12, 2201.6, 1300.5, 3199.0))
+    front = build_front(predictions, 2, 1.0, 0.0, PowerMode(12, 2201.6, 1300.5, 3199.0))
     assert front.points == (front.maxn,)
 
 
 def test_a_table_without_a_finite_prediction_says_so() -> None:
     predictions = table([np.nan, np.inf], [1.0, 2.0])
     with pytest.raises(FedgeError, match="none of the 2 modes has a finite prediction"):
-        offer(predictions, 1, 0.0, 0.0, predictions.modes[0])
+        build_front(predictions, 1, 0.0, 0.0, predictions.modes[0])
 
 
 def test_an_offer_from_30_000_modes_takes_at_most_20_ms() -> None:
@@ -144,7 +144,7 @@ def test_an_offer_from_30_000_modes_takes_at_most_20_ms() -> None:
     seconds = []
     for _ in range(10):
         start_s = time.process_time()
-        offer(predictions, 480, 4.0, 1.0, predictions.modes[0])
+        build_front(predictions, 480, 4.0, 1.0, predictions.modes[0])
         seconds.append(time.process_time() - start_s)
     assert min(seconds) <= 0.020
 
@@ -154,7 +154,7 @@ def test_with_power_the_offer_also_holds_every_mode_that_none_beats_in_time_and_
     rows: list[tuple[int, int]],
 ) -> None:
     predictions = table([t / 4 for t, _ in rows], [float(w) for _, w in rows])
-    plain, both = (offer(predictions, 8, 2.0, 1.0, predictions.modes[0], power=power) for power in (False, True))
+    plain, both = (build_front(predictions, 8, 2.0, 1.0, predictions.modes[0], power=power) for power in (False, True))
     watts = {(t / 4 * 8, w) for t, w in rows if not any((u <= t and v < w) or (u < t and v <= w) for u, v in rows)}
     assert {(p.work_s, round(p.work_j / p.work_s, 9)) for p in both.points} >= watts
     assert set(plain.points) <= set(both.points)
@@ -163,6 +163,6 @@ def test_with_power_the_offer_also_holds_every_mode_that_none_beats_in_time_and_
 
 def test_with_power_each_of_the_two_fronts_keeps_the_limit() -> None:
     predictions = random_table(500)
-    found = offer(predictions, 8, 2.0, 1.0, predictions.modes[0], power=True, limit=5)
+    found = build_front(predictions, 8, 2.0, 1.0, predictions.modes[0], power=True, limit=5)
     assert min(p.work_j / p.work_s for p in found.points) == pytest.approx(predictions.power_w.min())
     assert len(found.points) <= 10

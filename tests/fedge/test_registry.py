@@ -11,19 +11,19 @@ from fedge.errors import BadInput, UnknownName
 
 
 def test_a_known_name_is_loaded() -> None:
-    assert registry.load("policy", "root", {"root": "math:sqrt"}) is math.sqrt
+    assert registry.load_named("policy", "root", {"root": "math:sqrt"}) is math.sqrt
 
 
 def test_the_users_own_module_and_attribute_are_loaded() -> None:
-    assert registry.load("policy", "math:sqrt", {}) is math.sqrt
+    assert registry.load_named("policy", "math:sqrt", {}) is math.sqrt
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(UnknownName, match=r"policy: got 'nope'; known: a, b, your own module:Class"):
-        registry.load("policy", "nope", {"b": "x:y", "a": "x:y"})
+        registry.load_named("policy", "nope", {"b": "x:y", "a": "x:y"})
 
 
 @pytest.mark.parametrize("name", ["no_such_module:Thing", "math:no_such_thing"])
 def test_a_module_that_cannot_be_loaded_is_bad_input(name: str) -> None:
     with pytest.raises(BadInput, match="an importable module:Class"):
-        registry.load("policy", name, {})
+        registry.load_named("policy", name, {})

@@ -6,24 +6,26 @@ import math
 
 import pytest
 
-from fedge.types import Front, FrontPoint, Goal, Measurement, PowerMode
-from fedge.wire import Answer, Ask, BoardState, Unreadable, from_json, to_json
+from fedge.types import Front, FrontPoint, Measurement, PowerMode, RoundGoal
+from fedge.wire import ClientState, InvalidMessage, ReplyMessage, RequestMessage, from_json, to_json
 
 MODE = PowerMode(4, 1479.0, 921.6, 1600.0)
 
 
 def test_an_ask_with_a_state_and_a_goal_survives_the_journey() -> None:
-    state = BoardState((Measurement(MODE, 12, 0.5, 7.25, 41.0, throttled=True),), 40.5, 123.0)
-    ask = Ask("train", 3, 99.5, "balanced", state, Goal("balanced", 12, 30.0, {"power_w": 9.0}), 4096, 0.1)
+    state = ClientState((Measurement(MODE, 12, 0.5, 7.25, 41.0, throttled=True),), 40.5, 123.0)
+    ask = RequestMessage(
+        "train", 3, 99.5, "balanced", state, RoundGoal("balanced", 12, 30.0, {"power_w": 9.0}), 4096, 0.1
+    )
 
-    assert from_json(Ask, to_json(ask)) == ask
+    assert from_json(RequestMessage, to_json(ask)) == ask
 
 
 def test_a_front_survives_the_journey() -> None:
     point = FrontPoint(MODE, 10.0, 70.0)
-    answer = Answer("nano-1", Front((point, point), point, 1.3, 0.2, 1.6))
+    answer = ReplyMessage("nano-1", Front((point, point), point, 1.3, 0.2, 1.6))
 
-    assert from_json(Answer, to_json(answer)) == answer
+    assert from_json(ReplyMessage, to_json(answer)) == answer
 
 
 def test_a_loss_that_is_not_a_number_survives_the_journey() -> None:
@@ -34,5 +36,5 @@ def test_a_loss_that_is_not_a_number_survives_the_journey() -> None:
 
 @pytest.mark.parametrize("text", ["", "{", '{"kind": "obey"}', '{"kind": "train", "round": "many"}', "[]"])
 def test_a_text_that_is_not_the_record_is_refused(text: str) -> None:
-    with pytest.raises(Unreadable, match="not a Ask"):
-        from_json(Ask, text)
+    with pytest.raises(InvalidMessage, match="not a Ask"):
+        from_json(RequestMessage, text)

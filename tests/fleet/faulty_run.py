@@ -13,8 +13,8 @@ from pathlib import Path
 
 from fleet.hosts import Host, Hosts
 
-from fedge.telemetry.reading import read_rows
-from fedge.telemetry.rows import ClientRow
+from fedge.telemetry.store_reader import read_rows
+from fedge.telemetry.store_records import ClientRow
 
 NAME = "faulty"
 REPLY_TIMEOUT_S = 60
@@ -117,7 +117,7 @@ def _trainers(host: Host) -> list[int]:
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             inside = host.group in (folder / "cgroup").read_text()
-            if inside and b"fedge.worker.service" in (folder / "cmdline").read_bytes():
+            if inside and b"fedge.worker.trainer_process" in (folder / "cmdline").read_bytes():
                 found.append(int(folder.name))
     return found
 

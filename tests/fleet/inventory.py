@@ -14,7 +14,7 @@ from fleet import jetson
 from fleet.base import CannotHave, cache, only_one
 from fleet.hosts import INSTALLED, ROOT, SERVER, Host, Hosts
 
-from experiments.fleet.keys import make
+from experiments.fleet.key_folder import create_keys
 
 LOCK = ROOT / "ansible" / "board.lock"
 PORT = 9443
@@ -24,7 +24,7 @@ DAYS = 2
 
 def write_inventory(hosts: Hosts) -> None:
     """``hosts.inventory``, with new keys of the fleet beside it."""
-    make(hosts.folder / "keys", [SERVER, hosts.server.address], datetime.now(UTC), DAYS)
+    create_keys(hosts.folder / "keys", [SERVER, hosts.server.address], datetime.now(UTC), DAYS)
     tree = {
         "all": {"vars": _everywhere(hosts)},
         "server": {"hosts": {hosts.server.name: _reached(hosts.server) | _server(hosts)}},

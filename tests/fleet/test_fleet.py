@@ -17,8 +17,8 @@ pytest.importorskip("ansible", reason="the playbooks need ansible-core")
 from fleet.hosts import Hosts
 from fleet.told import view
 
-from fedge.telemetry.reading import read_rows
-from fedge.telemetry.rows import ClientRow
+from fedge.telemetry.store_reader import read_rows
+from fedge.telemetry.store_records import ClientRow
 
 pytestmark = [pytest.mark.fleet, pytest.mark.slow, pytest.mark.xdist_group("hosts")]
 ROUNDS = 5

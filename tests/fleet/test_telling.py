@@ -19,8 +19,8 @@ pytest.importorskip("ansible", reason="the playbooks need ansible-core")
 from fleet.hosts import INSTALLED, Host, Hosts
 from fleet.told import PYTHON, findings_of, view
 
-from experiments.fleet.certificates import BOARD_DAYS, certificate_text, make_board, parse_request
-from experiments.fleet.keys import read_signer
+from experiments.fleet.certificates import BOARD_DAYS, encode_certificate, make_board, parse_request
+from experiments.fleet.key_folder import read_signer
 
 pytestmark = [pytest.mark.fleet, pytest.mark.slow, pytest.mark.xdist_group("hosts")]
 ARRIVES_S = 30.0
@@ -54,7 +54,7 @@ def put_old_certificate(hosts: Hosts, name: str, host: Host) -> x509.Certificate
     since = datetime.now(UTC) - OLD
     made = make_board(read_signer(keys / "ca.crt", keys / "ca.key"), request, name, since, BOARD_DAYS)
     host.run(
-        f"cat > {FOLDER}/board.crt <<'END'\n{certificate_text(made).decode()}END\nsystemctl restart fedge-telemetry"
+        f"cat > {FOLDER}/board.crt <<'END'\n{encode_certificate(made).decode()}END\nsystemctl restart fedge-telemetry"
     )
     return made
 
@@ -93,7 +93,7 @@ def test_the_key_is_the_senders_alone_and_without_it_nobody_tells_anything(provi
     for host in provisioned.boards.values():
         owner = host.run("stat -c '%U %a' /etc/fedge/tell/board.key").strip()
         subject = host.run("openssl x509 -noout -subject -issuer -in /etc/fedge/tell/board.crt || true")
-        server = host.run("grep -o 'https://[^/]*' /etc/fedge/node.yaml").strip().removeprefix("https://")
+        server = host.run("grep -o 'https://[^/]*' /etc/fedge/client.yaml").strip().removeprefix("https://")
         knock = f"cat > /run/knock.py <<'END'\n{KNOCK}END\n/usr/lib/fedge-node/venv/bin/python /run/knock.py {server}"
 
         assert owner == "fedge-tell 400"

@@ -41,7 +41,7 @@ def test_a_run_that_fails_says_farewell_too_and_only_real_boards_are_claimed(
         raise RunFailed("no board is left")
 
     monkeypatch.setattr(app, "GridPort", Noted)
-    monkeypatch.setattr(app, "play", fails)
+    monkeypatch.setattr(app, "run_experiment", fails)
     with pytest.raises(RunFailed, match="no board is left"):
         app.main(object(), context(backend, tmp_path))
 

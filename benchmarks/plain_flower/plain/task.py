@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedge.worker.models import MODELS
+from fedge.worker.architectures import MODELS
 from fedge.worker.tasks import Shape
 
 

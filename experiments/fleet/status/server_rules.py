@@ -1,4 +1,4 @@
-"""What can be wrong with the server: one small rule for each thing, all of them in ``RULES`` at the end."""
+"""What can be wrong with the server: one small rule for each thing, all of them in ``SERVER_RULES`` at the end."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from experiments.fleet.status import services
-from experiments.fleet.status.clocks import duration
-from experiments.fleet.status.facts import Facts, error, mapping, number
-from experiments.fleet.status.nodes import Nodes, unregister
-from experiments.fleet.status.records import Finding, Fleet, note, wrong
-from experiments.fleet.status.rules import full
+from experiments.fleet.status import service_rules
+from experiments.fleet.status.board_rules import find_full_folders
+from experiments.fleet.status.clock_offset import format_duration
+from experiments.fleet.status.host_facts import Facts, as_mapping, as_number, error_kind
+from experiments.fleet.status.status_records import FleetHosts, HostFinding, make_note, make_problem
+from experiments.fleet.status.superlink_nodes import SuperlinkNodes, unregister_command
 
 CERTIFICATE_DAYS = 30
 """So long before its end a certificate is reported; chosen by us."""
@@ -24,70 +24,70 @@ class ServerCase:
 
     name: str
     facts: Facts
-    fleet: Fleet
-    nodes: Nodes | None
+    fleet: FleetHosts
+    nodes: SuperlinkNodes | None
 
     def part(self, name: str) -> Facts:
-        return mapping(self.facts.get(name))
+        return as_mapping(self.facts.get(name))
 
 
-def services_up(case: ServerCase) -> Iterator[Finding]:
+def check_services(case: ServerCase) -> Iterator[HostFinding]:
     """The SuperLink or what stands before it is down."""
-    yield from services.of_server(case.part("services"), case.name)
+    yield from service_rules.check_server_services(case.part("services"), case.name)
 
 
-def superlink_tells(case: ServerCase) -> Iterator[Finding]:
+def check_superlink_answer(case: ServerCase) -> Iterator[HostFinding]:
     """A SuperLink that runs and does not say which nodes it knows."""
-    nodes, superlink = case.part("nodes"), mapping(case.part("services").get("fedge-superlink"))
-    if error(nodes) is not None and superlink.get("state") == "active":
-        yield wrong(
+    nodes, superlink = case.part("nodes"), as_mapping(case.part("services").get("fedge-superlink"))
+    if error_kind(nodes) is not None and superlink.get("state") == "active":
+        yield make_problem(
             f"the SuperLink does not say which nodes it knows: {nodes.get('text')}",
             "on the server: journalctl -u fedge-superlink",
         )
 
 
-def nodes_without_names(case: ServerCase) -> Iterator[Finding]:
+def check_node_names(case: ServerCase) -> Iterator[HostFinding]:
     """Only the ids of nodes are known, so that no board is told by them."""
-    if case.nodes is None or not case.nodes.known or case.nodes.named:
+    if case.nodes is None or not case.nodes.known or case.nodes.has_names:
         return
     count = Counter(node.status for node in case.nodes.known)
     states = ", ".join(f"{number} {status}" for status, number in sorted(count.items()))
-    yield note(f"the SuperLink tells neither names nor keys of its nodes ({states})")
+    yield make_note(f"the SuperLink tells neither names nor keys of its nodes ({states})")
 
 
-def strangers(case: ServerCase) -> Iterator[Finding]:
+def find_unknown_nodes(case: ServerCase) -> Iterator[HostFinding]:
     """A registered node that no board of the inventory has."""
     for node in (case.nodes.known if case.nodes is not None else None) or ():
         if node.name is not None and node.name not in case.fleet.boards:
             what = f"node {node.node_id}, registered as {node.name}, is not in the inventory"
-            yield note(what, f"add it to the inventory, or {unregister(node.node_id)}")
+            yield make_note(what, f"add it to the inventory, or {unregister_command(node.node_id)}")
 
 
-def disk(case: ServerCase) -> Iterator[Finding]:
+def check_disk(case: ServerCase) -> Iterator[HostFinding]:
     """A disk that the SuperLink or a run writes to is nearly full."""
-    yield from full(case.part("disk_free_mb"), "on the server: sudo du -xhd1 /var | sort -h")
+    yield from find_full_folders(case.part("disk_free_mb"), "on the server: sudo du -xhd1 /var | sort -h")
 
 
-def certificates(case: ServerCase) -> Iterator[Finding]:
+def check_certificates(case: ServerCase) -> Iterator[HostFinding]:
     """A certificate has ended, or will soon."""
-    now_s = number(case.facts.get("at_s"))
+    now_s = as_number(case.facts.get("at_s"))
     for name, value in case.part("certificates").items():
-        ends_s = number(value)
+        ends_s = as_number(value)
         if ends_s is None or now_s is None or ends_s - now_s >= CERTIFICATE_DAYS * DAY_S:
             continue
         renew = "fedge fleet keys --out KEYS --renew, then fedge fleet provision --limit server"
         cure = renew if name == "server.crt" else "a new CA in a new folder: fedge fleet keys --out NEW (docs/fleet.md)"
         left_s = ends_s - now_s
-        when = f"ended {duration(-left_s)} ago" if left_s < 0 else f"ends in {left_s / DAY_S:.0f} days"
-        yield wrong(f"{name} {when}", cure)
+        when = f"ended {format_duration(-left_s)} ago" if left_s < 0 else f"ends in {left_s / DAY_S:.0f} days"
+        yield make_problem(f"{name} {when}", cure)
 
 
-RULES: Sequence[Callable[[ServerCase], Iterator[Finding]]] = (
-    services_up,
-    superlink_tells,
-    nodes_without_names,
-    strangers,
-    disk,
-    certificates,
+SERVER_RULES: Sequence[Callable[[ServerCase], Iterator[HostFinding]]] = (
+    check_services,
+    check_superlink_answer,
+    check_node_names,
+    find_unknown_nodes,
+    check_disk,
+    check_certificates,
 )
 """In the order in which their findings are shown."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from fedge.interfaces import Clock, PowerSensor
 from fedge.powerd.machine import Machine
-from fedge.registry import load
+from fedge.protocols import Clock, PowerSensor
+from fedge.registry import load_named
 
 SENSORS = {
-    "sysfs": "fedge.devices.sensing.board:BoardSensor",
-    "tegrastats": "fedge.devices.sensing.tegrastats:TegrastatsSensor",
-    "jtop": "fedge.devices.sensing.jtop:JtopSensor",
+    "sysfs": "fedge.devices.sensing.sysfs_sensor:SysfsSensor",
+    "tegrastats": "fedge.devices.sensing.tegrastats_sensor:TegrastatsSensor",
+    "jtop": "fedge.devices.sensing.jtop_sensor:JtopSensor",
 }
 """A sensor's name in the configuration -> its class, made from (machine, clock, formula of the total or None)."""
 
@@ -22,7 +22,7 @@ class OpenSensor(PowerSensor, Protocol):
     def close(self) -> None: ...
 
 
-def sensor_for(
+def open_sensor(
     name: str, machine: Machine, clock: Clock, total_power: str | None = None, where: str = "sensor"
 ) -> OpenSensor:
     """The sensor behind ``name``: one of ``SENSORS`` or the user's own ``module:Class``, opened.
@@ -30,5 +30,5 @@ def sensor_for(
     ``total_power`` is the formula that is wanted, e.g. ``"VDD_IN"``. Raises ``UnknownName`` or ``BadInput`` for the
     field ``where``, and ``SensorLost`` when the machine has no such sensor.
     """
-    sensor: OpenSensor = load(where, name, SENSORS)(machine, clock, total_power)
+    sensor: OpenSensor = load_named(where, name, SENSORS)(machine, clock, total_power)
     return sensor

@@ -6,11 +6,11 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fedge.devices.sensing.held import Files, text_or_none
+from fedge.devices.sensing.control_files import ControlFiles, text_or_none
 from fedge.powerd.machine import Machine
 
 HWMON = "/sys/bus/i2c/drivers/ina3221/*/hwmon/hwmon*"
-MONITORS = "/sys/class/hwmon/hwmon*"
+ALL_HWMON = "/sys/class/hwmon/hwmon*"
 """All hardware monitors, whatever their driver; told by their name."""
 IIO = "/sys/bus/i2c/drivers/ina3221x/*/iio:device*"
 SUM_CHANNEL = 7
@@ -19,16 +19,16 @@ _CHANNEL = re.compile(r"(?:in|rail_name_)(\d{1,2})(?:_label)?")
 
 
 @dataclass(frozen=True, slots=True)
-class Rail:
+class PowerRail:
     """A rail and its files: ``(mW,)`` or ``(mV, mA)``, whose product is its power."""
 
     label: str
     files: tuple[str, ...]
 
 
-def rails_of(machine: Machine) -> tuple[Rail, ...]:
+def find_rails(machine: Machine) -> tuple[PowerRail, ...]:
     """All rails that are connected, in the order of their chips and channels; a label that comes again is left out."""
-    folders = machine.glob(HWMON) or _named(machine)
+    folders = machine.glob(HWMON) or _find_named_monitors(machine)
     rails = [
         rail
         for folder in folders
@@ -38,48 +38,48 @@ def rails_of(machine: Machine) -> tuple[Rail, ...]:
     for folder in machine.glob(IIO):
         paths = machine.glob(f"{folder}/rail_name_*")
         rails += [rail for path in paths if (rail := _iio_rail(machine, folder, path))]
-    first: dict[str, Rail] = {}
+    first: dict[str, PowerRail] = {}
     for rail in rails:
         first.setdefault(rail.label, rail)
     return tuple(first.values())
 
 
-def reader(files: Files, rail: Rail) -> Callable[[], float]:
+def build_rail_reader(files: ControlFiles, rail: PowerRail) -> Callable[[], float]:
     """A cheap way to read the rail's watts; the call raises ``OSError`` or ``ValueError``."""
-    first, *rest = (files.number(path) for path in rail.files)
+    first, *rest = (files.number_reader(path) for path in rail.files)
     if not rest:
         return lambda: first() / 1e3
     (second,) = rest
     return lambda: first() * second() / 1e6
 
 
-def _named(machine: Machine) -> list[str]:
-    return [path for path in machine.glob(MONITORS) if text_or_none(machine, f"{path}/name") == "ina3221"]
+def _find_named_monitors(machine: Machine) -> list[str]:
+    return [path for path in machine.glob(ALL_HWMON) if text_or_none(machine, f"{path}/name") == "ina3221"]
 
 
-def _hwmon_rail(machine: Machine, folder: str, path: str) -> Rail | None:
-    channel, label = _channel(path), text_or_none(machine, path)
+def _hwmon_rail(machine: Machine, folder: str, path: str) -> PowerRail | None:
+    channel, label = _parse_channel(path), text_or_none(machine, path)
     files = (f"{folder}/in{channel}_input", f"{folder}/curr{channel}_input")
-    if channel in {None, SUM_CHANNEL} or not _connected(label) or not all(map(machine.exists, files)):
+    if channel in {None, SUM_CHANNEL} or not _is_connected(label) or not all(map(machine.exists, files)):
         return None
-    return Rail(str(label), files)
+    return PowerRail(str(label), files)
 
 
-def _iio_rail(machine: Machine, folder: str, path: str) -> Rail | None:
-    channel, label = _channel(path), text_or_none(machine, path)
-    if channel is None or not _connected(label):
+def _iio_rail(machine: Machine, folder: str, path: str) -> PowerRail | None:
+    channel, label = _parse_channel(path), text_or_none(machine, path)
+    if channel is None or not _is_connected(label):
         return None
     power = f"{folder}/in_power{channel}_input"
     if machine.exists(power):
-        return Rail(str(label), (power,))
+        return PowerRail(str(label), (power,))
     files = (f"{folder}/in_voltage{channel}_input", f"{folder}/in_current{channel}_input")
-    return Rail(str(label), files) if all(map(machine.exists, files)) else None
+    return PowerRail(str(label), files) if all(map(machine.exists, files)) else None
 
 
-def _channel(path: str) -> int | None:
+def _parse_channel(path: str) -> int | None:
     found = _CHANNEL.fullmatch(path.rsplit("/", 1)[-1])
     return None if found is None else int(found[1])
 
 
-def _connected(label: str | None) -> bool:
+def _is_connected(label: str | None) -> bool:
     return bool(label) and "NC" not in str(label) and "sum of shunt voltages" not in str(label).lower()

@@ -10,14 +10,14 @@ from collections import deque
 from types import TracebackType
 from typing import Self
 
-from fedge.devices.sensing.energy import GAP_PERIODS, covered, energy_of
+from fedge.devices.sensing.energy_integral import GAP_PERIODS, integrate_energy, is_covered
 from fedge.errors import BadInput, SensorLost
-from fedge.interfaces import Clock, PowerSensor
-from fedge.types import Energy, Sample
+from fedge.protocols import Clock, PowerSensor
+from fedge.types import Energy, SensorSample
 
 RATES_HZ = (1.0, 20.0)
-KEEP_S = 3600.0
-MODE_CHANGES = 10_000
+DEFAULT_KEEP_S = 3600.0
+MAX_MODE_CHANGES = 10_000
 """The times of so many changes are kept."""
 PATIENCE_S = 1.0
 """What ``window`` waits beyond three periods for the sample after its end. Chosen by us."""
@@ -34,7 +34,7 @@ class Sampler:
     than a period is judged by that.
     """
 
-    def __init__(self, sensor: PowerSensor, clock: Clock, hz: float = 10.0, keep_s: float = KEEP_S) -> None:
+    def __init__(self, sensor: PowerSensor, clock: Clock, hz: float = 10.0, keep_s: float = DEFAULT_KEEP_S) -> None:
         low, high = RATES_HZ
         if not low <= hz <= high:
             raise BadInput("sampling rate", f"{hz:g} Hz", f"{low:g} to {high:g} Hz")
@@ -43,8 +43,8 @@ class Sampler:
         self.period_s = max(self._tick_s, float(getattr(sensor, "interval_s", 0.0)))
         """Seconds between samples that differ."""
         self._changed = threading.Condition()
-        self._samples: deque[Sample] = deque(maxlen=max(2, math.ceil(keep_s * hz)))
-        self._mode_changes: deque[float] = deque(maxlen=MODE_CHANGES)
+        self._samples: deque[SensorSample] = deque(maxlen=max(2, math.ceil(keep_s * hz)))
+        self._mode_changes: deque[float] = deque(maxlen=MAX_MODE_CHANGES)
         self._error: Exception | None = None
         """Of the last look that failed."""
         self._failing = False
@@ -73,12 +73,12 @@ class Sampler:
         with self._changed:
             self._changed.notify_all()
 
-    def mode_changed(self, at_s: float | None = None) -> None:
+    def record_mode_change(self, at_s: float | None = None) -> None:
         """The power mode was changed, now or at ``at_s``: windows around it say so."""
         with self._changed:
             self._mode_changes.append(self._clock.now_s() if at_s is None else at_s)
 
-    def window(self, start_s: float, end_s: float) -> Energy:
+    def energy_between(self, start_s: float, end_s: float) -> Energy:
         """The energy of [start_s, end_s], on the clock's time; waits for one look at or after the end, for a while.
 
         Raises ``SensorLost``, with the sensor's own error where there is one, when no sample covers the window, and
@@ -89,11 +89,11 @@ class Sampler:
             samples, changes, error, failing = list(self._samples), list(self._mode_changes), self._error, self._failing
         seen_s = samples[-1].at_s if samples else -math.inf
         blind = failing and seen_s < end_s - GAP_PERIODS * self.period_s
-        if error is not None and (blind or not covered(samples, start_s, end_s, self.period_s)):
+        if error is not None and (blind or not is_covered(samples, start_s, end_s, self.period_s)):
             raise SensorLost(f"no power sample from {max(start_s, seen_s):.3f} to {end_s:.3f} s: {error}") from error
-        return energy_of(samples, start_s, end_s, self.period_s, self.total_power, changes)
+        return integrate_energy(samples, start_s, end_s, self.period_s, self.total_power, changes)
 
-    def samples(self, start_s: float, end_s: float) -> tuple[Sample, ...]:
+    def samples_between(self, start_s: float, end_s: float) -> tuple[SensorSample, ...]:
         """The samples of [start_s, end_s] that are there now, with the nearest one before and after; waits for none."""
         with self._changed:
             kept = list(self._samples)
@@ -106,11 +106,11 @@ class Sampler:
     def _run(self) -> None:
         first_s, tick = self._clock.now_s(), 0
         while not self._stop.is_set():
-            self._look()
+            self._take_sample()
             tick = next_tick(tick, self._clock.now_s() - first_s, self._tick_s)
             self._clock.sleep_s(max(first_s + tick * self._tick_s - self._clock.now_s(), 0.0))
 
-    def _look(self) -> None:
+    def _take_sample(self) -> None:
         asked_s = self._clock.now_s()
         try:
             sample = self._sensor.read()
@@ -129,7 +129,7 @@ class Sampler:
             self._changed.notify_all()
 
 
-def _at_s(sample: Sample) -> float:
+def _at_s(sample: SensorSample) -> float:
     return sample.at_s
 
 

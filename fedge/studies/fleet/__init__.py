@@ -9,23 +9,23 @@ w_i. It takes b_i = l_i + sum_k x_k; the round takes R = max_i b_i and costs E =
 
 from __future__ import annotations
 
-from fedge.studies.fleet.costs import Spent, Truth
-from fedge.studies.fleet.judging import Judged, judge
-from fedge.studies.fleet.nothing import Nothing
-from fedge.studies.fleet.presets import presets_of
-from fedge.studies.fleet.row import SETTLED_FROM, FleetRun
-from fedge.studies.fleet.shares import as_asked, as_played_by, steps_of_boards
+from fedge.studies.fleet.fleet_baselines import map_presets_to_modes
+from fedge.studies.fleet.fleet_costs import BoardTruth, FleetCost
+from fedge.studies.fleet.fleet_study_row import SETTLED_FROM, FleetRun
+from fedge.studies.fleet.null_task import NullTask
+from fedge.studies.fleet.round_comparison import RoundComparison, compare_round
+from fedge.studies.fleet.step_shares import build_board_experiment, build_run_experiment, count_board_steps
 
 __all__ = [
     "SETTLED_FROM",
+    "BoardTruth",
+    "FleetCost",
     "FleetRun",
-    "Judged",
-    "Nothing",
-    "Spent",
-    "Truth",
-    "as_asked",
-    "as_played_by",
-    "judge",
-    "presets_of",
-    "steps_of_boards",
+    "NullTask",
+    "RoundComparison",
+    "build_board_experiment",
+    "build_run_experiment",
+    "compare_round",
+    "count_board_steps",
+    "map_presets_to_modes",
 ]

@@ -29,7 +29,7 @@ def fault(text: str) -> Fault:
 
 def main(argv: Optional[List[str]] = None) -> int:
     """The daemon's exit code."""
-    from fedge.powerd import daemon, server
+    from fedge.powerd import daemon, line_server
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--root", required=True)
@@ -39,8 +39,8 @@ def main(argv: Optional[List[str]] = None) -> int:
     parser.add_argument("--tick-s", type=float)
     asked, rest = parser.parse_known_args(argv)
     if asked.tick_s is not None:
-        limits = server.CHOSEN._replace(tick_s=asked.tick_s)
-        daemon.Server = functools.partial(server.Server, limits=limits)
+        limits = line_server.DEFAULT_LIMITS._replace(tick_s=asked.tick_s)
+        daemon.LineServer = functools.partial(line_server.LineServer, limits=limits)
     machine = KernelMachine(asked.root, asked.die_at_write)
     if asked.fault:
         machine.plant(*asked.fault)

@@ -11,14 +11,21 @@ from collections.abc import Iterator
 import pytest
 
 from experiments.backends import ray_cluster
-from experiments.backends.ray_cluster import ADDRESS, LOOPBACK, check, dashboard_of, joins, main
-from experiments.backends.superlink import free_port
+from experiments.backends.ray_cluster import (
+    ADDRESS_VARIABLE,
+    LOOPBACK_VARIABLE,
+    check_address,
+    find_dashboard,
+    main,
+    uses_cluster,
+)
+from experiments.backends.simulation import find_free_port
 from fedge.errors import BadInput
 
 
 @pytest.fixture(autouse=True)
 def on_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(LOOPBACK, "0")
+    monkeypatch.setenv(LOOPBACK_VARIABLE, "0")
 
 
 @pytest.fixture
@@ -29,58 +36,58 @@ def silent() -> Iterator[str]:
 
 
 def test_a_run_joins_a_cluster_that_is_named_and_is_not_its_own() -> None:
-    assert joins({ADDRESS: "10.0.0.5:6379"})
-    assert joins({ADDRESS: "auto"})
-    assert not any(joins(env) for env in ({}, {ADDRESS: ""}, {ADDRESS: "local"}))
+    assert uses_cluster({ADDRESS_VARIABLE: "10.0.0.5:6379"})
+    assert uses_cluster({ADDRESS_VARIABLE: "auto"})
+    assert not any(uses_cluster(env) for env in ({}, {ADDRESS_VARIABLE: ""}, {ADDRESS_VARIABLE: "local"}))
 
 
 def test_the_address_of_ray_client_is_refused_with_the_kind_that_is_wanted() -> None:
     with pytest.raises(BadInput, match=r"'ray://10.0.0.5:10001'; the address of the cluster's head"):
-        check({ADDRESS: "ray://10.0.0.5:10001"})
-    check({ADDRESS: "10.0.0.5:6379"})
+        check_address({ADDRESS_VARIABLE: "ray://10.0.0.5:10001"})
+    check_address({ADDRESS_VARIABLE: "10.0.0.5:6379"})
 
 
 @pytest.mark.parametrize("address", ["nonsense", "10.0.0.5:port"])
 def test_what_is_no_address_is_told_with_an_example(address: str) -> None:
-    assert json.loads(main(address)) == {"got": repr(address), "right": ray_cluster.RIGHT}
+    assert json.loads(main(address)) == {"got": repr(address), "right": ray_cluster.ADDRESS_ADVICE}
 
 
 def test_where_nobody_listens_that_is_told_at_once() -> None:
-    address, started_s = f"127.0.0.1:{free_port()}", time.monotonic()
+    address, started_s = f"127.0.0.1:{find_free_port()}", time.monotonic()
     told = json.loads(main(address))
     assert told["got"].startswith(f"{address}, where nothing answers (Connection refused")
-    assert LOOPBACK not in told["right"]
+    assert LOOPBACK_VARIABLE not in told["right"]
     assert time.monotonic() - started_s < 10
 
 
 def test_where_ray_looks_elsewhere_than_it_was_told_it_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
     from ray._private import services
 
-    port = free_port()
+    port = find_free_port()
     monkeypatch.setattr(services, "resolve_ip_for_localhost", lambda _: "127.0.0.2")
     told = json.loads(main(f"127.0.0.1:{port}"))
     assert told["got"].startswith(f"127.0.0.1:{port}, for Ray 127.0.0.2:{port}, where nothing answers")
-    assert told["right"].endswith(f"{LOOPBACK}=0 too")
+    assert told["right"].endswith(f"{LOOPBACK_VARIABLE}=0 too")
 
 
 @pytest.mark.slow
 def test_somebody_who_says_nothing_is_given_up(silent: str) -> None:
     started_s = time.monotonic()
     with pytest.raises(BadInput, match=rf"{silent}, where no Ray answered within 3 s; the address of a running Ray"):
-        dashboard_of({**os.environ, ADDRESS: silent}, within_s=3)
+        find_dashboard({**os.environ, ADDRESS_VARIABLE: silent}, within_s=3)
     assert time.monotonic() - started_s < 10
 
 
 @pytest.mark.slow
 def test_the_answer_of_the_process_that_asks_is_one_line_for_the_user() -> None:
-    address = f"127.0.0.1:{free_port()}"
+    address = f"127.0.0.1:{find_free_port()}"
     with pytest.raises(
         BadInput, match=rf"^RAY_ADDRESS: got {address}, where nothing answers \(.*\); the address of a "
     ):
-        dashboard_of({**os.environ, ADDRESS: address})
+        find_dashboard({**os.environ, ADDRESS_VARIABLE: address})
 
 
 def test_the_dashboards_address_can_be_opened_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_cluster, "asked", lambda _: "10.0.0.5:8265")
-    assert ray_cluster._told(json.loads(main("10.0.0.5:6379"))) == "http://10.0.0.5:8265"
-    assert ray_cluster._told({"dashboard": "https://ray.example"}) == "https://ray.example"
+    monkeypatch.setattr(ray_cluster, "query_dashboard", lambda _: "10.0.0.5:8265")
+    assert ray_cluster._parse_answer(json.loads(main("10.0.0.5:6379"))) == "http://10.0.0.5:8265"
+    assert ray_cluster._parse_answer({"dashboard": "https://ray.example"}) == "https://ray.example"

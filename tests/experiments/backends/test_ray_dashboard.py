@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 from contracts.launching import Launcher
 
-from experiments import launch
-from experiments.backends import ray_dashboard
-from experiments.backends.ray_dashboard import Dashboard, check, command, mirrored
+from experiments.backends import launcher, ray_dashboard
+from experiments.backends.ray_dashboard import RayDashboard, add_ray_exporter, check_dashboard, head_command
 from fedge.errors import BadInput, RunFailed
 from fedge.experiment import Experiment, ExporterSpec, FleetEntry
 
@@ -40,37 +39,37 @@ def test_a_run_that_cannot_be_shown_is_refused_with_what_would_help(
     backend: str, port: int | None, env: dict[str, str], wrong: str
 ) -> None:
     with pytest.raises(BadInput, match=wrong):
-        check(_experiment(backend=backend), port, env)
+        check_dashboard(_experiment(backend=backend), port, env)
 
 
 def test_a_ray_without_its_dashboard_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_dashboard, "NEEDED", ("no_such_module.inside",))
+    monkeypatch.setattr(ray_dashboard, "REQUIRED_MODULES", ("no_such_module.inside",))
     with pytest.raises(BadInput, match=r"pip install 'fedge\[ray-dashboard\]'"):
-        check(_experiment(), None, {})
-    check(_experiment(), None, CLUSTER)  # that cluster's own Ray has it, or says that it has not
+        check_dashboard(_experiment(), None, {})
+    check_dashboard(_experiment(), None, CLUSTER)  # that cluster's own Ray has it, or says that it has not
 
 
 def test_a_port_that_is_taken_is_refused_before_anything_starts() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
         with pytest.raises(BadInput, match=rf"--ray-dashboard-port: got {port}, which is taken; another port"):
-            check(_experiment(), port, {})
-    check(_experiment(), port, {})
+            check_dashboard(_experiment(), port, {})
+    check_dashboard(_experiment(), port, {})
 
 
 def test_a_simulation_is_mirrored_where_it_runs_and_a_fleet_on_the_cluster_named() -> None:
-    assert mirrored(_experiment(), CLUSTER).exporters == (ExporterSpec(name="ray"),)
-    fleet = mirrored(_experiment(backend="fleet"), CLUSTER)
+    assert add_ray_exporter(_experiment(), CLUSTER).exporters == (ExporterSpec(name="ray"),)
+    fleet = add_ray_exporter(_experiment(backend="fleet"), CLUSTER)
     assert fleet.exporters == (ExporterSpec(name="ray", options={"address": "10.0.0.5:6379"}),)
 
 
 def test_an_exporter_that_is_there_already_stays_as_it_is() -> None:
     own = (ExporterSpec(name="tensorboard"), ExporterSpec(name="ray", options={"own_actors": 8}))
-    assert mirrored(_experiment(exporters=own), CLUSTER).exporters == own
+    assert add_ray_exporter(_experiment(exporters=own), CLUSTER).exporters == own
 
 
 def test_the_head_listens_on_loopback_and_no_port_is_a_fixed_one() -> None:
-    told = command(Path("/short"), 8300, 4)
+    told = head_command(Path("/short"), 8300, 4)
     options = dict(itertools.pairwise(told))
     assert options["--node-ip-address"] == options["--dashboard-host"] == "127.0.0.1"
     assert (options["--port"], options["--dashboard-port"], options["--temp-dir"]) == ("0", "8300", "/short/r")
@@ -82,9 +81,9 @@ def test_the_head_listens_on_loopback_and_no_port_is_a_fixed_one() -> None:
 
 
 def test_the_address_is_printed_with_the_file_of_the_token_and_not_with_the_token() -> None:
-    told = str(Dashboard("http://127.0.0.1:8265", Path("/short/token")))
+    told = str(RayDashboard("http://127.0.0.1:8265", Path("/short/token")))
     assert told == "Ray dashboard: http://127.0.0.1:8265 until the run ends; it asks for the token in /short/token"
-    assert str(Dashboard("http://10.0.0.5:8265")) == "Ray dashboard: http://10.0.0.5:8265"
+    assert str(RayDashboard("http://10.0.0.5:8265")) == "Ray dashboard: http://10.0.0.5:8265"
 
 
 def test_on_the_command_line_the_local_backend_is_refused_in_one_line(
@@ -107,8 +106,8 @@ def test_being_shown_is_no_part_of_the_experiment_and_does_not_stay_in_its_file(
         played.append([spec.name for spec in experiment.exporters])
         raise RunFailed("as wanted")
 
-    monkeypatch.setattr(launch, "_backend", lambda _: play)
-    monkeypatch.setattr(ray_dashboard, "shown", lambda *_: nullcontext(Dashboard("http://127.0.0.1:8265")))
+    monkeypatch.setattr(launcher, "_load_backend", lambda _: play)
+    monkeypatch.setattr(ray_dashboard, "open_dashboard", lambda *_: nullcontext(RayDashboard("http://127.0.0.1:8265")))
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     fedge, file = Launcher(monkeypatch, capsys), tmp_path / "exp.yaml"
     file.write_text("backend: sim\nfleet: [{device: nano}]\nexporters: [tensorboard]\n")

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from experiments.fleet.certificates import (
     Key,
     Signer,
-    hosts_of,
+    list_certificate_hosts,
     make_board,
     make_ca,
     make_server,
@@ -135,7 +135,7 @@ HOSTS = st.one_of(
 @given(st.lists(HOSTS, max_size=4, unique=True))
 def test_a_certificate_tells_the_hosts_it_was_made_for(hosts: list[str]) -> None:
     ca = make_ca(new_key(), NOW, days=3650)
-    told = hosts_of(make_server(ca, new_key(), hosts, NOW, 365))
+    told = list_certificate_hosts(make_server(ca, new_key(), hosts, NOW, 365))
 
     assert told == tuple(str(parse_host(host)) for host in hosts if host not in {"localhost", "127.0.0.1", "::1"})
 

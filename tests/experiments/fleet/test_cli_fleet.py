@@ -14,12 +14,12 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from experiments.cli import app
-from experiments.commands import fleet_choice, fleet_playbook
-from experiments.commands.fleet_choice import Options
-from experiments.fleet.events import State
-from experiments.fleet.keys import make
-from experiments.fleet.playbooks import Call, Outcome
+from experiments.cli import fleet_options, fleet_playbook
+from experiments.cli.fleet_options import FleetOptions
+from experiments.cli.main import app
+from experiments.fleet.key_folder import create_keys
+from experiments.fleet.playbook_events import PlaybookState
+from experiments.fleet.playbook_runner import PlaybookCall, PlaybookOutcome
 from fedge.errors import BadInput
 
 
@@ -116,7 +116,7 @@ sys.exit({code})
 def playbooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of small playbooks with a fleet of two boards that are this machine, and nothing wrong with it."""
     pytest.importorskip("ansible_runner", reason="the extra `fleet` is not installed")
-    make(tmp_path / "keys", ["fleet.lan"], datetime.now(UTC), 365)
+    create_keys(tmp_path / "keys", ["fleet.lan"], datetime.now(UTC), 365)
     folder = tmp_path / "ansible"
     folder.mkdir()
     for name in ("site.yml", "up.yml", "down.yml", "upgrade.yml", "remove.yml"):
@@ -150,7 +150,7 @@ def test_help_lists_every_command_with_a_whole_sentence() -> None:
 
 def test_the_command_line_starts_without_ansible_rich_and_flower() -> None:
     heavy = ("ansible_runner", "rich", "flwr")
-    code = f"import sys, experiments.cli; print(*[m for m in {heavy!r} if m in sys.modules])"
+    code = f"import sys, experiments.cli.main; print(*[m for m in {heavy!r} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert done.stdout.split() == []
@@ -211,13 +211,13 @@ def test_a_limit_leaves_the_other_boards_alone(playbooks: Path) -> None:
 def test_each_command_plays_its_playbook(
     playbooks: Path, monkeypatch: pytest.MonkeyPatch, command: list[str], playbook: str
 ) -> None:
-    played: list[Call] = []
+    played: list[PlaybookCall] = []
 
-    def play(call: Call, _log: Path, _tell: object) -> Outcome:
+    def play(call: PlaybookCall, _log: Path, _tell: object) -> PlaybookOutcome:
         played.append(call)
-        return Outcome(0, State(), "")
+        return PlaybookOutcome(0, PlaybookState(), "")
 
-    monkeypatch.setattr(fleet_playbook, "play", play)
+    monkeypatch.setattr(fleet_playbook, "execute_playbook", play)
     result = fedge(*command, "--playbooks", playbooks)
 
     assert result.exit_code == 0
@@ -227,13 +227,13 @@ def test_each_command_plays_its_playbook(
 
 @pytest.mark.parametrize(("well", "code"), [(True, 0), (False, 1)])
 def test_status_is_an_exit_code_too(playbooks: Path, monkeypatch: pytest.MonkeyPatch, well: bool, code: int) -> None:
-    asked: list[tuple[Options, Path | None]] = []
+    asked: list[tuple[FleetOptions, Path | None]] = []
 
-    def answer(options: Options, out: Path | None) -> bool:
+    def answer(options: FleetOptions, out: Path | None) -> bool:
         asked.append((options, out))
         return well
 
-    monkeypatch.setattr("experiments.commands.fleet_status.fleet_status", answer)
+    monkeypatch.setattr("experiments.cli.fleet_status.report_status", answer)
     result = fedge("status", "--playbooks", playbooks, "--json", "s.json", "--limit", "nano-1")
 
     assert result.exit_code == code
@@ -267,7 +267,7 @@ def test_the_inventory_is_named_by_an_option_a_variable_or_the_playbooks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def found(inventory: Path | None) -> Path:
-        return fleet_choice.options_of(inventory, tmp_path, None).inventory
+        return fleet_options.build_options(inventory, tmp_path, None).inventory
 
     monkeypatch.delenv("FEDGE_INVENTORY", raising=False)
     beside = found(None)
@@ -280,12 +280,12 @@ def test_the_inventory_is_named_by_an_option_a_variable_or_the_playbooks(
 
 def test_playbooks_that_are_not_there_are_named(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="checkout"):
-        fleet_choice.options_of(None, tmp_path / "none", None)
+        fleet_options.build_options(None, tmp_path / "none", None)
 
 
 @pytest.mark.parametrize(("amount", "text"), [(17, "17 bytes"), (1234, "1.23 kB"), (5.6e9, "5.6 GB")])
 def test_sizes_are_told_in_words(amount: float, text: str) -> None:
-    assert fleet_playbook.size(amount) == text
+    assert fleet_playbook.format_bytes(amount) == text
 
 
 class TestRun:

@@ -23,12 +23,12 @@ from fedge.errors import BadInput
 )
 def test_a_fleet_needs_one_server_and_a_board(listed: dict[str, Any], word: str) -> None:
     with pytest.raises(BadInput, match=word):
-        inventory.members(listed, Path("inventory.yml"))
+        inventory.parse_inventory(listed, Path("inventory.yml"))
 
 
 def test_no_inventory_says_what_to_copy(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"inventory\.example\.yml"):
-        inventory.read(tmp_path / "inventory.yml", tmp_path)
+        inventory.read_inventory(tmp_path / "inventory.yml", tmp_path)
 
 
 @pytest.mark.fleet
@@ -52,7 +52,7 @@ class TestRead:
             "children": {"old": {"hosts": {"nano-1": {"ansible_host": "10.0.0.1"}}}, "new": {"hosts": {"thor-1": {}}}}
         }
         path = self.write(tmp_path, {"server": {"hosts": {"hub": {}}}, "boards": boards})
-        found = inventory.read(path, tmp_path)
+        found = inventory.read_inventory(path, tmp_path)
 
         assert found.server.name == "hub"
         assert set(found.board_names) == {"nano-1", "thor-1"}
@@ -61,24 +61,24 @@ class TestRead:
     def test_a_limit_is_ansible_s(self, tmp_path: Path) -> None:
         path = self.write(tmp_path, {"server": {"hosts": {"hub": {}}}, "boards": {"hosts": {"a": {}, "b": {}}}})
 
-        assert inventory.within(inventory.read(path, tmp_path), tmp_path, "boards:!a") == ("b",)
+        assert inventory.match_hosts(inventory.read_inventory(path, tmp_path), tmp_path, "boards:!a") == ("b",)
 
     @pytest.mark.parametrize(
         ("limit", "word"), [("c", "'c'"), ("a,c", "'c'"), ("@nowhere", "nowhere"), ("a:!a", "a:!a")]
     )
     def test_a_limit_that_means_nobody_is_the_users_mistake(self, tmp_path: Path, limit: str, word: str) -> None:
         path = self.write(tmp_path, {"server": {"hosts": {"hub": {}}}, "boards": {"hosts": {"a": {}, "b": {}}}})
-        found = inventory.read(path, tmp_path)
+        found = inventory.read_inventory(path, tmp_path)
 
         with pytest.raises(BadInput, match=f"--limit: got .*{word}"):
-            inventory.within(found, tmp_path, limit)
+            inventory.match_hosts(found, tmp_path, limit)
 
     def test_a_file_in_a_vault_is_opened_and_a_single_value_is_left_to_ansible(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         (tmp_path / "password").write_text("pass", encoding="utf-8")
         monkeypatch.setenv("ANSIBLE_VAULT_PASSWORD_FILE", str(tmp_path / "password"))
-        vault = inventory.program("ansible-vault")
+        vault = inventory.find_program("ansible-vault")
         single = subprocess.run(
             [vault, "encrypt_string", "hunter2", "--name", "superlink_key"], capture_output=True, text=True, check=True
         )
@@ -88,11 +88,11 @@ class TestRead:
         whole = tmp_path / "group_vars" / "server.yml"
         whole.write_text("superlink_user: fedge-hub\n", encoding="utf-8")
         subprocess.run([vault, "encrypt", str(whole)], capture_output=True, check=True)
-        server = inventory.read(path, tmp_path).server
+        server = inventory.read_inventory(path, tmp_path).server
 
         assert server.text("superlink_user") == "fedge-hub"
         assert server.text("superlink_key") == inventory.SEALED
 
     def test_a_file_that_is_none_is_refused_with_ansible_s_words(self, tmp_path: Path) -> None:
         with pytest.raises(BadInput, match="an inventory that Ansible refuses"):
-            inventory.read(self.write(tmp_path, "server: [}"), tmp_path)
+            inventory.read_inventory(self.write(tmp_path, "server: [}"), tmp_path)

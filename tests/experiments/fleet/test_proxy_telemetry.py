@@ -24,9 +24,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.x509.oid import NameOID
 
-from experiments.fleet.certificates import Signer, certificate_text, key_text, make_board, make_ca, new_key
-from experiments.fleet.keys import make, read_signer
-from experiments.fleet.proxy import Proxy, configuration
+from experiments.fleet.certificates import Signer, encode_certificate, encode_key, make_board, make_ca, new_key
+from experiments.fleet.key_folder import create_keys, read_signer
+from experiments.fleet.nginx_proxy import NginxProxy, build_configuration
 from fedge.errors import BadInput
 
 NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
@@ -137,7 +137,7 @@ def nginx(folder: Path, port: int) -> Iterator[None]:
 def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
     """nginx before a SuperLink that echoes, over TLS as a SuperLink, and a board service that echoes on its socket."""
     folder = tmp_path_factory.mktemp("front")
-    make(folder / "keys", ["127.0.0.1"], datetime.now(UTC), days=2)
+    create_keys(folder / "keys", ["127.0.0.1"], datetime.now(UTC), days=2)
     superlink = HTTPServer(("127.0.0.1", 0), Echo)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "keys" / "server.crt", folder / "keys" / "server.key")
@@ -145,8 +145,8 @@ def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
     # The path of a Unix socket is short.
     ingest = folder / "i.sock"
     port = free_port()
-    text = configuration(
-        Proxy(
+    text = build_configuration(
+        NginxProxy(
             folder / "keys",
             superlink_port=superlink.server_port,
             fleet_port=port,
@@ -166,7 +166,7 @@ def shown(folder: Path, ca: Signer, board: str, days: int = 1, ago: timedelta = 
     request = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
     made = make_board(ca, request, board, datetime.now(UTC) - ago, days)
     path = folder / f"{board}.pem"
-    path.write_bytes(key_text(key) + certificate_text(made))
+    path.write_bytes(encode_key(key) + encode_certificate(made))
     return path
 
 
@@ -254,4 +254,4 @@ def test_nothing_else_of_the_board_service_is_reached_through_the_boards_port(
 @pytest.mark.parametrize("socket", ["ingest.sock", "/run/x; include /etc/x", "/run/$x"])
 def test_a_socket_that_nginx_would_read_otherwise_is_refused(socket: str) -> None:
     with pytest.raises(BadInput, match="--telemetry"):
-        configuration(Proxy(Path("/etc/fedge/tls"), telemetry=Path(socket)))
+        build_configuration(NginxProxy(Path("/etc/fedge/tls"), telemetry=Path(socket)))

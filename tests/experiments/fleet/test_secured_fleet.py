@@ -19,9 +19,9 @@ pytest.importorskip("flwr", reason="the fleet meets on Flower's SuperLink")
 
 from contracts.secured_fleet import BOARDS, Secured, boards, managed, new_node_key, running, secured_fleet, supernode
 
-from experiments.fleet.keys import make
-from fedge.telemetry.reading import read_rows
-from fedge.telemetry.rows import ClientRow
+from experiments.fleet.key_folder import create_keys
+from fedge.telemetry.store_reader import read_rows
+from fedge.telemetry.store_records import ClientRow
 
 ROOT = Path(__file__).resolve().parents[3]
 pytestmark = [pytest.mark.fleet, pytest.mark.slow, pytest.mark.xdist_group("fleet")]
@@ -88,7 +88,7 @@ def test_two_boards_with_registered_keys_play_a_run_that_is_started_on_loopback(
     experiment = tmp_path / "exp.yaml"
     text = YAML.format(address=secured.control.address, ca=secured.control.root_certificates)
     experiment.write_text(text, encoding="utf-8")
-    command = [sys.executable, "-m", "experiments.cli", "run", str(experiment), "--out", str(tmp_path / "run")]
+    command = [sys.executable, "-m", "experiments.cli.main", "run", str(experiment), "--out", str(tmp_path / "run")]
     before = len(secured.runs())
 
     with boards(secured):
@@ -136,7 +136,7 @@ def test_plain_text_is_refused_in_words(secured: Secured) -> None:
 
 
 def test_a_board_that_trusts_another_ca_does_not_speak_to_the_server(secured: Secured, tmp_path: Path) -> None:
-    make(tmp_path / "other", ["127.0.0.1"], datetime.now(UTC), days=2)
+    create_keys(tmp_path / "other", ["127.0.0.1"], datetime.now(UTC), days=2)
     key = new_node_key(tmp_path / "node.key")
     options = ["--root-certificates", str(tmp_path / "other" / "ca.crt"), "--auth-supernode-private-key", str(key)]
 

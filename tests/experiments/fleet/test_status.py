@@ -16,22 +16,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from experiments.commands import fleet_choice
-from experiments.commands import fleet_status as command
-from experiments.commands.fleet_choice import Options
-from experiments.fleet.events import COLOURS, PLAY, UNREACHABLE, Event, State, fold
-from experiments.fleet.inventory import Inventory, Member
-from experiments.fleet.playbooks import Call, Outcome
-from experiments.fleet.status.case import SERVICES
-from experiments.fleet.status.clocks import duration
-from experiments.fleet.status.judging import judged
-from experiments.fleet.status.records import Fleet, Own, Status
-from experiments.fleet.status.refusals import last_try
-from experiments.fleet.status.services import telling
+from experiments.cli import fleet_options
+from experiments.cli import fleet_status as command
+from experiments.cli.fleet_options import FleetOptions
+from experiments.fleet.inventory import Inventory, InventoryHost
+from experiments.fleet.playbook_events import COLOUR_CODES, PLAY, UNREACHABLE, PlaybookEvent, PlaybookState, apply_event
+from experiments.fleet.playbook_runner import PlaybookCall, PlaybookOutcome
+from experiments.fleet.status.board_case import SERVICES
+from experiments.fleet.status.clock_offset import format_duration
+from experiments.fleet.status.fleet_assessment import assess_fleet
+from experiments.fleet.status.service_rules import find_reason_line
+from experiments.fleet.status.status_records import ControlNode, FleetHosts, FleetStatus
+from experiments.fleet.status.supernode_refusal import list_last_start_lines
 from fedge.errors import RunFailed
 
-OWN = Own("0.1.0", "1.41.0", 1, 1)
-FLEET = Fleet(("nano-1", "nano-2"), ("nano-1", "nano-2"), "srv")
+OWN = ControlNode("0.1.0", "1.41.0", 1, 1)
+FLEET = FleetHosts(("nano-1", "nano-2"), ("nano-1", "nano-2"), "srv")
 NOW_S = 1795305000.0
 # One key in both of its forms, and another.
 SSH = (
@@ -162,11 +162,11 @@ def with_server(**changed: Any) -> dict[str, Any]:
     return answers() | {"srv": told({**server(), **changed})}
 
 
-def verdict(hosts: dict[str, Any], fleet: Fleet = FLEET) -> Status:
-    return judged(fleet, hosts, OWN, {})
+def verdict(hosts: dict[str, Any], fleet: FleetHosts = FLEET) -> FleetStatus:
+    return assess_fleet(fleet, hosts, OWN, {})
 
 
-def said(status: Status, name: str = "nano-1") -> str:
+def said(status: FleetStatus, name: str = "nano-1") -> str:
     """Everything that is found of a host, with its severity and cure."""
     hosts = {host.name: host for host in (*status.boards, *([status.server] if status.server else []))}
     return "\n".join(f"{one.severity}: {one.what} -> {one.cure}" for one in hosts[name].findings)
@@ -194,7 +194,7 @@ def in_trouble(log: Sequence[str], online: bool = False, **changed: Any) -> dict
 def test_a_fleet_of_which_nothing_is_wrong_has_no_findings() -> None:
     status = verdict(answers())
 
-    assert status.well
+    assert status.is_healthy
     assert [one.findings for one in status.boards] == [(), ()]
     first = status.boards[0]
     assert (first.node_id, first.node, first.preset, first.temperature_c) == (
@@ -307,7 +307,7 @@ def test_what_is_wrong_with_a_board_is_said_in_words_with_its_cure(case: str) ->
     text = said(status)
     for words in expected:
         assert words in text
-    assert status.boards[0].well == ("wrong:" not in text)
+    assert status.boards[0].is_healthy == ("wrong:" not in text)
     assert all(one.cure for one in status.boards[0].findings)
 
 
@@ -336,7 +336,7 @@ def test_a_bare_board_a_lost_one_and_one_that_fails_are_told_apart() -> None:
     hosts["nano-1"] = told({"kind": "bare"})
     del hosts["nano-2"]
 
-    status = judged(FLEET, hosts, OWN, {"nano-2": "Connection refused"})
+    status = assess_fleet(FLEET, hosts, OWN, {"nano-2": "Connection refused"})
 
     assert [one.state for one in status.boards] == ["bare", "unreachable"]
     assert "fedge fleet provision --limit nano-1" in said(status)
@@ -360,7 +360,7 @@ def test_a_clock_is_wrong_when_it_is_so_beyond_doubt(ahead_s: float, words: str)
     status = verdict(answers(at_s=NOW_S + 0.2 + ahead_s, done_at_s=NOW_S + 0.5 + ahead_s))
 
     assert words in said(status)
-    assert status.boards[0].well == (words == "")
+    assert status.boards[0].is_healthy == (words == "")
     offset_s, give_s = status.boards[0].offset_s, status.boards[0].give_s
     assert offset_s == pytest.approx(ahead_s)
     assert give_s == pytest.approx(0.3)
@@ -389,7 +389,7 @@ def test_what_is_wrong_with_the_server_is_said_in_words(changed: dict[str, Any],
     status = verdict(with_server(**changed))
 
     assert words in said(status, "srv")
-    assert not status.well
+    assert not status.is_healthy
 
 
 def test_a_node_that_no_board_of_the_inventory_has_is_noted() -> None:
@@ -398,7 +398,7 @@ def test_a_node_that_no_board_of_the_inventory_has_is_noted() -> None:
     status = verdict(with_server(nodes=[*server()["nodes"], stranger]))
 
     assert "note: node 99, registered as old-1, is not in the inventory" in said(status, "srv")
-    assert status.well
+    assert status.is_healthy
 
 
 def test_a_board_with_a_new_key_names_the_node_of_its_old_one() -> None:
@@ -420,9 +420,9 @@ def test_without_the_server_boards_are_judged_by_what_they_say() -> None:
     hosts = answers()
     del hosts["srv"]
 
-    status = verdict(hosts, Fleet(FLEET.boards, FLEET.asked, None))
+    status = verdict(hosts, FleetHosts(FLEET.boards, FLEET.asked, None))
 
-    assert status.well
+    assert status.is_healthy
     assert status.server is None
     assert status.boards[0].offset_s is None
 
@@ -432,7 +432,7 @@ def test_ids_without_names_accuse_no_board() -> None:
 
     status = verdict(with_server(nodes=nodes))
 
-    assert status.well
+    assert status.is_healthy
     assert "tells neither names nor keys of its nodes (1 online)" in said(status, "srv")
 
 
@@ -448,23 +448,23 @@ def test_a_supernode_that_was_told_to_stop_is_not_called_refused() -> None:
 
 
 def test_the_last_try_of_a_supernode_counts_unless_it_has_only_just_begun() -> None:
-    assert last_try([*LOGS["wrong-ca"], *UNREGISTERED]) == UNREGISTERED
-    assert last_try([*UNREGISTERED, *START]) == [*UNREGISTERED, *START]
-    assert last_try([]) == []
+    assert list_last_start_lines([*LOGS["wrong-ca"], *UNREGISTERED]) == UNREGISTERED
+    assert list_last_start_lines([*UNREGISTERED, *START]) == [*UNREGISTERED, *START]
+    assert list_last_start_lines([]) == []
 
 
 def test_the_telling_line_is_the_programs_own() -> None:
     log = ["starting", "ValueError: no such mode", "fedge-powerd.service: Failed with result 'exit-code'."]
 
-    assert telling(log) == "ValueError: no such mode"
-    assert telling([]) == ""
+    assert find_reason_line(log) == "ValueError: no such mode"
+    assert find_reason_line([]) == ""
 
 
 @pytest.mark.parametrize(
     ("seconds", "words"), [(0.44, "0.4 s"), (45, "45 s"), (600, "10 min"), (7300, "2 h"), (1e6, "12 days")]
 )
 def test_a_duration_is_as_people_say_it(seconds: float, words: str) -> None:
-    assert duration(seconds) == words
+    assert format_duration(seconds) == words
 
 
 JSON = st.recursive(
@@ -504,9 +504,9 @@ def test_no_answer_whatever_makes_it_fail(answer: Any) -> None:
     shown(verdict({"nano-1": answer, "nano-2": told(answer), "srv": {"facts": answer}}))
 
 
-def shown(status: Status) -> str:
+def shown(status: FleetStatus) -> str:
     out = io.StringIO()
-    command.show(Console(file=out, width=200), status)
+    command.print_status(Console(file=out, width=200), status)
     return out.getvalue()
 
 
@@ -516,7 +516,7 @@ def test_a_table_of_a_hundred_boards_is_as_wide_as_a_screen_and_tells_of_those_t
     hosts["nano-7"]["facts"]["disk_free_mb"] = {"/": 3}
     hosts["srv"] = told({**server(), "nodes": []} | {"nodes": {"error": "x", "text": "y"}})
 
-    text = shown(judged(Fleet(names, names, "srv"), hosts, OWN, {}))
+    text = shown(assess_fleet(FleetHosts(names, names, "srv"), hosts, OWN, {}))
 
     table = [line for line in text.splitlines() if line.startswith(("board", "nano-")) and ":" not in line]
     assert len(table) >= 101
@@ -530,29 +530,29 @@ def test_a_table_of_a_hundred_boards_is_as_wide_as_a_screen_and_tells_of_those_t
 # Asking
 
 
-def chosen(folder: Path, *limited: str) -> fleet_choice.Fleet:
+def chosen(folder: Path, *limited: str) -> fleet_options.SelectedFleet:
     """The fleet, or these of it."""
-    boards = tuple(Member(name, {}) for name in FLEET.boards)
+    boards = tuple(InventoryHost(name, {}) for name in FLEET.boards)
     hosts = frozenset(limited or (*FLEET.boards, "srv"))
-    options = Options(folder / "i.yml", folder, ",".join(limited) or None)
-    return fleet_choice.Fleet(options, Inventory(options.inventory, Member("srv", {}), boards), hosts)
+    options = FleetOptions(folder / "i.yml", folder, ",".join(limited) or None)
+    return fleet_options.SelectedFleet(options, Inventory(options.inventory, InventoryHost("srv", {}), boards), hosts)
 
 
 def nobody() -> Console:
     return Console(file=io.StringIO())
 
 
-def playing(hosts: dict[str, Any], *events: Event) -> Callable[..., Outcome]:
+def playing(hosts: dict[str, Any], *events: PlaybookEvent) -> Callable[..., PlaybookOutcome]:
     """A playbook that writes these files and tells of these events."""
 
-    def run(call: Call, _log: Path, _tell: object) -> Outcome:
+    def run(call: PlaybookCall, _log: Path, _tell: object) -> PlaybookOutcome:
         assert call.playbook == "status.yml"
         for name, one in hosts.items():
             (Path(call.variables["status_to"]) / f"{name}.json").write_text(json.dumps(one), encoding="utf-8")
-        state = State()
-        for event in (Event(PLAY, play="ask"), *events):
-            state = fold(state, event)
-        return Outcome(4 if events else 0, state, "")
+        state = PlaybookState()
+        for event in (PlaybookEvent(PLAY, play="ask"), *events):
+            state = apply_event(state, event)
+        return PlaybookOutcome(4 if events else 0, state, "")
 
     return run
 
@@ -560,13 +560,13 @@ def playing(hosts: dict[str, Any], *events: Event) -> Callable[..., Outcome]:
 def test_hosts_are_asked_by_the_playbook_and_the_lost_keep_their_reason(tmp_path: Path) -> None:
     hosts = answers()
     del hosts["nano-2"]
-    lost = Event(UNREACHABLE, "nano-2", text="Connection refused")
+    lost = PlaybookEvent(UNREACHABLE, "nano-2", text="Connection refused")
 
-    asked = command.ask(chosen(tmp_path), tmp_path / "log", nobody(), playing(hosts, lost))
+    asked = command.query_hosts(chosen(tmp_path), tmp_path / "log", nobody(), playing(hosts, lost))
 
     assert asked.fleet == FLEET
-    assert set(asked.told) == {"nano-1", "srv"}
-    assert asked.lost == {"nano-2": "Connection refused"}
+    assert set(asked.answers) == {"nano-1", "srv"}
+    assert asked.unreachable == {"nano-2": "Connection refused"}
 
 
 def test_with_a_limit_those_boards_are_judged_by_what_the_server_says_too(tmp_path: Path) -> None:
@@ -574,31 +574,31 @@ def test_with_a_limit_those_boards_are_judged_by_what_the_server_says_too(tmp_pa
     del hosts["nano-2"]
     limits: list[str | None] = []
 
-    def run(asking: Call, log: Path, tell: object) -> Outcome:
+    def run(asking: PlaybookCall, log: Path, tell: object) -> PlaybookOutcome:
         limits.append(asking.limit)
         return playing(hosts)(asking, log, tell)
 
-    asked = command.ask(chosen(tmp_path, "nano-1"), tmp_path / "log", nobody(), run)
+    asked = command.query_hosts(chosen(tmp_path, "nano-1"), tmp_path / "log", nobody(), run)
 
     assert limits == ["nano-1,server"]
-    assert asked.fleet == Fleet(("nano-1", "nano-2"), ("nano-1",), "srv")
-    assert judged(asked.fleet, asked.told, OWN, asked.lost).boards[0].node == "online"
+    assert asked.fleet == FleetHosts(("nano-1", "nano-2"), ("nano-1",), "srv")
+    assert assess_fleet(asked.fleet, asked.answers, OWN, asked.unreachable).boards[0].node == "online"
 
 
 def test_a_playbook_that_reaches_nobody_is_a_failure_with_the_reason(tmp_path: Path) -> None:
-    def run(*_call: object) -> Outcome:
-        return Outcome(1, State(), "the inventory is empty")
+    def run(*_call: object) -> PlaybookOutcome:
+        return PlaybookOutcome(1, PlaybookState(), "the inventory is empty")
 
     with pytest.raises(RunFailed, match="the inventory is empty"):
-        command.ask(chosen(tmp_path), tmp_path / "log", nobody(), run)
+        command.query_hosts(chosen(tmp_path), tmp_path / "log", nobody(), run)
 
 
 def test_while_hosts_are_asked_a_terminal_shows_who_is_waited_for(tmp_path: Path) -> None:
-    out, lost = io.StringIO(), Event(UNREACHABLE, "nano-2", text="Connection refused")
+    out, lost = io.StringIO(), PlaybookEvent(UNREACHABLE, "nano-2", text="Connection refused")
     seen: list[str] = []
 
-    def run(call: Call, log: Path, tell: Callable[[State, Event], None]) -> Outcome:
-        tell(fold(State(), lost), lost)
+    def run(call: PlaybookCall, log: Path, tell: Callable[[PlaybookState, PlaybookEvent], None]) -> PlaybookOutcome:
+        tell(apply_event(PlaybookState(), lost), lost)
         outcome = playing({"srv": told(server())}, lost)(call, log, tell)
         end_s = time.monotonic() + 10
         while "waiting for nano-1" not in out.getvalue() and time.monotonic() < end_s:
@@ -606,7 +606,7 @@ def test_while_hosts_are_asked_a_terminal_shows_who_is_waited_for(tmp_path: Path
         seen.append(out.getvalue())
         return outcome
 
-    command.ask(chosen(tmp_path), tmp_path / "log", Console(file=out, force_terminal=True, width=100), run)
+    command.query_hosts(chosen(tmp_path), tmp_path / "log", Console(file=out, force_terminal=True, width=100), run)
 
     assert "2 of 3 hosts have answered" in seen[0]
     assert "waiting for nano-1" in seen[0]
@@ -615,7 +615,7 @@ def test_while_hosts_are_asked_a_terminal_shows_who_is_waited_for(tmp_path: Path
 def test_the_records_are_written_whole(tmp_path: Path) -> None:
     out = tmp_path / "status.json"
 
-    command.write(out, verdict(at("disk_free_mb", value={"/": 1})))
+    command.write_status(out, verdict(at("disk_free_mb", value={"/": 1})))
 
     found = json.loads(out.read_text(encoding="utf-8"))
     assert found["well"] is False
@@ -631,10 +631,10 @@ def test_what_flowers_supernode_logs_today_is_understood(tmp_path: Path) -> None
     pytest.importorskip("flwr", reason="SuperNodes are Flower's")
     from contracts.secured_fleet import new_node_key, running, secured_fleet, supernode
 
-    from experiments.fleet.keys import make
+    from experiments.fleet.key_folder import create_keys
 
     key = str(new_node_key(tmp_path / "node.key"))
-    make(tmp_path / "other", ["127.0.0.1"], datetime.now(UTC), days=2)
+    create_keys(tmp_path / "other", ["127.0.0.1"], datetime.now(UTC), days=2)
     with secured_fleet(tmp_path / "fleet") as fleet:
         ca, other = str(fleet.keys / "ca.crt"), str(tmp_path / "other" / "ca.crt")
         cases = {
@@ -646,7 +646,9 @@ def test_what_flowers_supernode_logs_today_is_understood(tmp_path: Path) -> None
         logs = {}
         for number, (words, options) in enumerate(cases.items()):
             with running(supernode(fleet, *options), tmp_path / f"node-{number}", lambda _log: False) as (_, log):
-                logs[words] = [COLOURS.sub("", line) for line in log.read_text(encoding="utf-8").splitlines()][-20:]
+                logs[words] = [COLOUR_CODES.sub("", line) for line in log.read_text(encoding="utf-8").splitlines()][
+                    -20:
+                ]
 
     for words, lines in logs.items():
         hosts = in_trouble(lines)
@@ -685,7 +687,7 @@ def test_a_board_that_has_fallen_silent_is_named_and_still_works(ages_s: dict[st
 
     assert found in said(status)
     assert "journalctl -u fedge-telemetry" in said(status)
-    assert status.boards[0].well
+    assert status.boards[0].is_healthy
 
 
 @pytest.mark.parametrize("ages_s", [None, {"error": "refused", "text": "nobody listens"}, "rubbish", 3])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from fedge.devices.catalogue import CITED, FIGURES, aliases, find, load_catalogue, load_spec
+from fedge.devices.catalogue import CITED_FIELDS, FIGURE_FIELDS, aliases, find, load_catalogue, load_spec
 from fedge.errors import BadInput, UnknownName
 from fedge.types import PowerMode
 
@@ -69,12 +69,12 @@ def test_every_preset_is_on_the_boards_tables(board: str) -> None:
 @pytest.mark.parametrize("board", BOARDS)
 def test_every_figure_and_table_has_a_label_and_a_source(board: str) -> None:
     spec = find(board)
-    assert set(spec.sources) == {*FIGURES, *CITED}
+    assert set(spec.sources) == {*FIGURE_FIELDS, *CITED_FIELDS}
     for cited in spec.sources.values():
         label, _, source = cited.partition(": ")
         assert label in LABELS
         assert len(source) > 10
-    for field in FIGURES:
+    for field in FIGURE_FIELDS:
         figure = getattr(spec, field)
         assert figure.value > 0
         assert spec.sources[field] == f"{figure.label}: {figure.source}"
@@ -98,7 +98,7 @@ def test_presets_stand_at_the_clock_nearest_to_the_configured_one() -> None:
 
 def test_the_figures_that_no_board_has_shown_are_not_called_measured() -> None:
     measured = {
-        (board, field) for board in BOARDS for field in FIGURES if getattr(find(board), field).label == "measured"
+        (board, field) for board in BOARDS for field in FIGURE_FIELDS if getattr(find(board), field).label == "measured"
     }
     assert measured == {("agx-xavier", "idle_w"), ("agx-orin-64gb", "idle_w"), ("orin-nano", "max_w")}
 

@@ -28,13 +28,13 @@ from contracts.jetsons.kernel import (
 )
 
 from fedge.devices import catalogue
-from fedge.devices.here import Here, board_here
-from fedge.devices.own_spec import READ
-from fedge.devices.sensing.energy import GAP_PERIODS
-from fedge.devices.sensing.ina3221 import rails_of
+from fedge.devices.board_spec import READ_ON_BOARD
+from fedge.devices.local_board import LocalBoard, open_local_board
+from fedge.devices.sensing.energy_integral import GAP_PERIODS
+from fedge.devices.sensing.ina3221 import find_rails
 from fedge.errors import ModeNotSet, SensorLost
-from fedge.powerd.client import Client
 from fedge.powerd.machine import Machine
+from fedge.powerd.powerd_client import PowerdClient
 from fedge.types import Measurement, PowerMode, Workload
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -47,7 +47,7 @@ ZONE = "/sys/class/thermal/thermal_zone{}/temp"
 HOLDING = """
 import sys, time
 from fedge.devices import jetson
-from fedge.devices.here import Place, board_here
+from fedge.devices.local_board import Place, board_here
 
 jetson.LEASE_S, jetson.RENEW_S = float(sys.argv[3]), float(sys.argv[3]) / 3
 with board_here(Place(power_socket=sys.argv[1], root=sys.argv[2], sample_hz=20)) as here:
@@ -67,7 +67,7 @@ class Bench:
 
     truth: jetsons.Board
     desk: Desk
-    here: Here
+    here: LocalBoard
     kernel: KernelMachine
 
     @property
@@ -106,7 +106,7 @@ class Bench:
 def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     with (
         desk(request.param, tmp_path_factory.mktemp("desk"), worker=False) as found,
-        board_here(found.settings.place) as here,
+        open_local_board(found.settings.place) as here,
     ):
         yield Bench(jetsons.board(request.param), found, here, KernelMachine(str(found.root)))
 
@@ -125,7 +125,7 @@ def left_as_found(bench: Bench) -> Iterator[None]:
 
 def told(bench: Bench) -> dict[str, object]:
     """What the daemon says now."""
-    with closing(Client(bench.desk.settings.power_socket)) as power:
+    with closing(PowerdClient(bench.desk.settings.power_socket)) as power:
         return power.get()
 
 
@@ -163,7 +163,7 @@ def test_it_is_recognised_with_its_own_tables_and_the_catalogues_total(bench: Be
     assert spec.cpu_mhz == tuple(khz / 1e3 for khz in truth.cpu_khz if khz >= FLOOR_KHZ)
     assert spec.gpu_mhz == tuple(hz / 1e6 for hz in truth.gpu_hz)
     assert spec.mem_mhz == tuple(hz / 1e6 for hz in truth.emc_hz)
-    assert spec.sources["gpu_mhz"] == READ
+    assert spec.sources["gpu_mhz"] == READ_ON_BOARD
     assert spec.total_power == bench.here.sensor.total_power == truth.total
     assert truth.total == catalogue.find(truth.catalogue).total_power
     assert set(spec.presets) == {"MAXN"} | {preset.name for preset in truth.presets if not preset.needs_reboot}
@@ -173,7 +173,7 @@ def test_it_is_recognised_with_its_own_tables_and_the_catalogues_total(bench: Be
 def test_a_mode_is_set_exactly_metered_from_the_boards_rails_and_put_back(bench: Bench, which: str) -> None:
     mode = {"lowest": bench.lowest, "middle": bench.middle, "top": bench.here.board.spec.maxn}[which]
 
-    with left_as_found(bench), bench.here.board.in_mode(mode):
+    with left_as_found(bench), bench.here.board.use_mode(mode):
         assert_set(bench, mode)
         seen = bench.measured()
 
@@ -191,8 +191,8 @@ def test_an_exception_inside_a_mode_leaves_the_board_as_found(bench: Bench) -> N
     with (
         left_as_found(bench),
         pytest.raises(RuntimeError, match="boom"),
-        bench.here.board.in_mode(bench.middle),
-        bench.here.board.in_mode(bench.lowest),
+        bench.here.board.use_mode(bench.middle),
+        bench.here.board.use_mode(bench.lowest),
     ):
         raise RuntimeError("boom")
 
@@ -227,7 +227,7 @@ def test_a_clock_that_is_not_taken_is_told_with_what_was_read_back(bench: Bench)
     for fault in (Fault("ignore", path), Fault("refuse", path, "EINVAL")):
         with left_as_found(bench):
             bench.kernel.plant(fault)
-            with pytest.raises(ModeNotSet, match=f"read back {found}"), bench.here.board.in_mode(bench.elsewhere):
+            with pytest.raises(ModeNotSet, match=f"read back {found}"), bench.here.board.use_mode(bench.elsewhere):
                 pytest.fail("the mode counts as set")
 
 
@@ -238,7 +238,7 @@ def test_a_rounded_clock_is_told_with_what_was_read_back(bench: Bench) -> None:
         bench.kernel.plant(Fault("round", path, times=1))
         with (
             pytest.raises(ModeNotSet, match=f"read back {rounded}, not {wished}"),
-            bench.here.board.in_mode(bench.elsewhere),
+            bench.here.board.use_mode(bench.elsewhere),
         ):
             pytest.fail("the mode counts as set")
 
@@ -247,7 +247,7 @@ def test_half_a_setting_is_told_and_undone(bench: Bench) -> None:
     lock = f"{BPMP_EMC}/mrq_rate_locked" if bench.truth.emc.bpmp else f"{OVERRIDE}/clk_state"
     with left_as_found(bench):
         bench.kernel.plant(half(lock))
-        with pytest.raises(ModeNotSet, match="read back 0, not 1"), bench.here.board.in_mode(bench.elsewhere):
+        with pytest.raises(ModeNotSet, match="read back 0, not 1"), bench.here.board.use_mode(bench.elsewhere):
             pytest.fail("the mode counts as set")
 
 
@@ -257,7 +257,7 @@ def test_a_core_that_does_not_switch_is_told_and_undone(bench: Bench) -> None:
     mode = PowerMode(cores, *(getattr(bench.elsewhere, knob) for knob in ("cpu_mhz", "gpu_mhz", "mem_mhz")))
     with left_as_found(bench):
         bench.kernel.plant(stuck_core(3))
-        with pytest.raises(ModeNotSet, match="cpu3"), bench.here.board.in_mode(mode):
+        with pytest.raises(ModeNotSet, match="cpu3"), bench.here.board.use_mode(mode):
             pytest.fail("the mode counts as set")
 
 
@@ -267,13 +267,13 @@ def test_a_limit_that_vanishes_is_told_and_put_back_when_it_is_there_again(bench
     with left_as_found(bench):
         bench.kernel.plant(Fault("vanish", gpu_limit(bench.truth)))
         try:
-            with pytest.raises(ModeNotSet, match="max_freq"), bench.here.board.in_mode(bench.elsewhere):
+            with pytest.raises(ModeNotSet, match="max_freq"), bench.here.board.use_mode(bench.elsewhere):
                 pytest.fail("the mode counts as set")
             assert not real.exists()
         finally:
             bench.kernel.plant()
             real.write_text(set_before_it_went, encoding="utf-8")
-            with closing(Client(bench.desk.settings.power_socket)) as power:
+            with closing(PowerdClient(bench.desk.settings.power_socket)) as power:
                 power.restore()
 
 
@@ -290,14 +290,14 @@ def test_a_board_that_must_be_left_alone_is_put_back_and_its_work_does_not_count
         until(lambda: told(bench)["stopped"] is not None)
 
     with left_as_found(bench):
-        with pytest.raises(ModeNotSet, match=f"left .*{why}"), bench.here.board.in_mode(bench.elsewhere):
+        with pytest.raises(ModeNotSet, match=f"left .*{why}"), bench.here.board.use_mode(bench.elsewhere):
             bench.measured(1, goes_wrong)
-        with pytest.raises(ModeNotSet, match=why), bench.here.board.in_mode(bench.elsewhere):
+        with pytest.raises(ModeNotSet, match=why), bench.here.board.use_mode(bench.elsewhere):
             pytest.fail("the mode counts as set")
 
 
 def test_a_power_sensor_that_is_lost_during_the_work_is_told_and_the_board_put_back(bench: Bench) -> None:
-    rails = [rail for rail in rails_of(Machine(str(bench.desk.root))) if rail.label in bench.truth.total]
+    rails = [rail for rail in find_rails(Machine(str(bench.desk.root))) if rail.label in bench.truth.total]
     files = {path: bench.kernel.path(path).read_bytes() for rail in rails for path in rail.files}
 
     def goes() -> None:
@@ -306,7 +306,7 @@ def test_a_power_sensor_that_is_lost_during_the_work_is_told_and_the_board_put_b
 
     with left_as_found(bench):
         try:
-            with pytest.raises(SensorLost, match=rails[0].label), bench.here.board.in_mode(bench.elsewhere):
+            with pytest.raises(SensorLost, match=rails[0].label), bench.here.board.use_mode(bench.elsewhere):
                 bench.measured(round(2 * GAP_PERIODS / bench.desk.settings.sample_hz / STEP_S), goes)
         finally:
             for path, content in files.items():

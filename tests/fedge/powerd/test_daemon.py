@@ -15,7 +15,7 @@ from contracts.jetsons.kernel import KernelMachine, hot, lost_sensor
 from contracts.running_powerd import ROOT, Running, board_root, state_of
 
 from fedge.powerd import daemon
-from fedge.powerd.client import PowerdError
+from fedge.powerd.powerd_client import PowerdError
 
 
 def run(*arguments, **given):
@@ -156,6 +156,6 @@ def test_systemd_is_told_when_it_asked_to_be(tmp_path, monkeypatch) -> None:
         listener.bind(made + "/n")
         listener.settimeout(10)
         monkeypatch.setenv("NOTIFY_SOCKET", made + "/n")
-        daemon.notify("READY=1")
+        daemon.notify_systemd("READY=1")
         assert listener.recv(100) == b"READY=1"
         listener.close()

@@ -9,8 +9,8 @@ from contracts import jetsons
 from contracts.jetsons.kernel import CPUS, OFFLINE, OVERRIDE, POLICIES, KernelMachine
 from contracts.jetsons.nvpmodel import REBOOTED
 
-from fedge.powerd.board import Board
-from fedge.powerd.mode import Mode, Options, Refused
+from fedge.powerd.board_control import BoardControl
+from fedge.powerd.mode_records import HardwareOptions, Mode, PowerdRefusal
 
 STEPS = 6
 KNOBS = Mode._fields
@@ -37,7 +37,7 @@ def machine(truth, roots):
 @pytest.fixture
 def board(truth, machine):
     """The Nano tells of one memory rate only, so its daemon's file has the table."""
-    return Board(machine, Options(emc_table_hz=() if truth.emc.bpmp else truth.emc_hz))
+    return BoardControl(machine, HardwareOptions(emc_table_hz=() if truth.emc.bpmp else truth.emc_hz))
 
 
 def numbers(machine, pattern):
@@ -86,7 +86,7 @@ def test_the_tables_are_the_boards_own(truth, board):
 
 def test_without_a_table_from_the_file_the_nano_has_its_highest_memory_rate_alone(roots):
     machine = KernelMachine(str(roots.root("nano")), quick=True)
-    assert Board(machine, Options()).tables().emc_hz == (1600000000,)
+    assert BoardControl(machine, HardwareOptions()).tables().emc_hz == (1600000000,)
 
 
 def beside(table, cap):
@@ -176,7 +176,7 @@ def test_a_change_of_state_survives_another_look_by_a_new_daemon(truth, machine,
     """The state found may be any: what one daemon set, the next one puts back."""
     first = end(board, 0)
     board.set_mode(first, lock_min=True)
-    before, again = jetsons.contents(machine.root), Board(machine, Options(emc_table_hz=truth.emc_hz))
+    before, again = jetsons.contents(machine.root), BoardControl(machine, HardwareOptions(emc_table_hz=truth.emc_hz))
     found = again.snapshot()
 
     again.set_mode(end(board, -1))
@@ -189,7 +189,7 @@ def test_every_preset_is_set_or_refused_and_the_default_comes_back_to_the_byte(t
     for caps in truth.presets:
         if caps.needs_reboot:
             now = jetsons.contents(machine.root)
-            with pytest.raises(Refused) as caught:
+            with pytest.raises(PowerdRefusal) as caught:
                 board.set_preset(caps.name)
             assert caught.value.kind == "reboot-needed"
             assert jetsons.contents(machine.root) == now
@@ -221,7 +221,7 @@ def test_a_preset_after_a_mode_and_a_mode_after_a_preset_are_put_back(truth, mac
 def test_power_gating_masks_are_never_written_and_nothing_reboots(truth, machine, board):
     masks = {p: c for p, c in jetsons.contents(machine.root).items() if p.endswith("_pg_mask")}
     for caps in truth.presets:
-        with contextlib.suppress(Refused):  # those that need a reboot
+        with contextlib.suppress(PowerdRefusal):  # those that need a reboot
             board.set_preset(caps.id)
     board.set_mode(end(board, -1))
 
@@ -233,7 +233,7 @@ def test_power_gating_masks_are_never_written_and_nothing_reboots(truth, machine
 @pytest.mark.parametrize("knob", KNOBS)
 def test_a_value_beside_the_table_is_refused_without_any_write(knob, machine, board):
     for value in (getattr(board.tables(), knob)[-1] + 1, getattr(board.tables(), knob)[0] - 1, 0, -1):
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(PowerdRefusal) as caught:
             board.set_mode(end(board, -1)._replace(**{knob: value}))
         assert caught.value.kind == "off-table"
     assert machine.writes() == []
@@ -244,24 +244,24 @@ def test_nothing_goes_below_the_floor(truth, machine, board):
     assert allowed.cores[0] == 2
     assert allowed.cpu_khz[0] == min(khz for khz in truth.cpu_khz if khz >= 400000)
     for mode in (Mode(cores=1), Mode(cpu_khz=truth.cpu_khz[0]), end(board, -1)._replace(cores=1)):
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(PowerdRefusal) as caught:
             board.set_mode(mode)
         assert caught.value.kind == "below-floor"
     assert machine.writes() == []
 
 
 def test_a_preset_below_the_floor_is_refused_without_any_write(truth, machine):
-    high = Board(machine, Options(floor_cores=len(truth.cpus), emc_table_hz=truth.emc_hz))
+    high = BoardControl(machine, HardwareOptions(floor_cores=len(truth.cpus), emc_table_hz=truth.emc_hz))
     small = [caps for caps in truth.presets if caps.cores < len(truth.cpus) and not caps.needs_reboot]
     for caps in small:
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(PowerdRefusal) as caught:
             high.set_preset(caps.name)
         assert caught.value.kind == "below-floor"
     assert machine.writes() == []
 
 
 def test_a_cap_on_the_memory_instead_of_a_lock(truth, machine):
-    board = Board(machine, Options(emc="cap", emc_table_hz=truth.emc_hz))
+    board = BoardControl(machine, HardwareOptions(emc="cap", emc_table_hz=truth.emc_hz))
     before, found = jetsons.contents(machine.root), board.snapshot()
     assert board.emc_control() == "cap"
     for rate in (truth.emc_hz[0], truth.emc_hz[-1], truth.emc_hz[1]):
@@ -293,7 +293,7 @@ def test_the_fan_goes_to_full_speed_and_not_beyond(truth, machine, board):
     path = "/sys/devices/pwm-fan/target_pwm" if truth.pwm_fan else "/sys/devices/platform/pwm-fan/hwmon/hwmon2/pwm1"
     board.set_fan(100)
     assert machine.read(path) == "255"
-    with pytest.raises(Refused):
+    with pytest.raises(PowerdRefusal):
         board.set_fan(101)
     assert machine.read(path) == "255"
 
@@ -301,9 +301,9 @@ def test_the_fan_goes_to_full_speed_and_not_beyond(truth, machine, board):
 def test_the_roots_own_nvpmodel_program_serves_the_board_too(roots):
     """Once with the program itself instead of the quick form."""
     machine = KernelMachine(str(roots.root("agx-orin-jp5")))
-    board = Board(machine, Options())
+    board = BoardControl(machine, HardwareOptions())
     before, found = jetsons.contents(machine.root), board.snapshot()
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(PowerdRefusal) as caught:
         board.set_preset("MAXN")
     assert caught.value.kind == "reboot-needed"
     board.set_mode(end(board, 0))

@@ -17,8 +17,8 @@ from contracts.running_powerd import LIMIT_S, Running, board_root, state_of
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from fedge.powerd.client import Client, PowerdError
-from fedge.powerd.fields import FIELDS
+from fedge.powerd.powerd_client import PowerdClient, PowerdError
+from fedge.powerd.verb_fields import FIELDS
 
 pytestmark = pytest.mark.slow
 
@@ -211,7 +211,7 @@ def test_a_hundred_clients_at_once_are_all_answered(attacked) -> None:
     failures = []
 
     def ask(number: int) -> None:
-        client = Client(attacked.one.socket, LIMIT_S)
+        client = PowerdClient(attacked.one.socket, LIMIT_S)
         try:
             for _ in range(2):
                 client.get() if number % 10 else client.set_mode({"cores": 4 if number % 20 else 2})

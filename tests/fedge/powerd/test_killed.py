@@ -9,13 +9,13 @@ from contracts.jetsons.kernel import KernelMachine
 from contracts.jetsons.nvpmodel import SWITCH
 from contracts.running_powerd import BOOT, LIMIT_S, Running, board_root, state_of
 
-from fedge.powerd import nvpmodel, saved
-from fedge.powerd.board import Board
-from fedge.powerd.client import Client, PowerdError
+from fedge.powerd import nvpmodel, saved_state
+from fedge.powerd.board_control import BoardControl
 from fedge.powerd.config import Config
-from fedge.powerd.keeper import Keeper
-from fedge.powerd.mode import Options
-from fedge.powerd.verbs import Daemon
+from fedge.powerd.mode_records import HardwareOptions
+from fedge.powerd.powerd_client import PowerdClient, PowerdError
+from fedge.powerd.state_keeper import StateKeeper
+from fedge.powerd.verb_handlers import Daemon
 
 pytestmark = pytest.mark.slow
 
@@ -28,17 +28,17 @@ SOME_WRITES = (0, 1, 4, 8)
 
 def lowest(root):
     """The change of every knob to the lowest value that is allowed, and then all back."""
-    allowed = Board(KernelMachine(str(root)), Options()).allowed()._asdict()
+    allowed = BoardControl(KernelMachine(str(root)), HardwareOptions()).allowed_tables()._asdict()
     mode = {knob: values[0] for knob, values in allowed.items() if values}
 
-    def change(client: Client) -> None:
+    def change(client: PowerdClient) -> None:
         client.set_mode(mode, lock_min=True)
         client.restore()
 
     return change
 
 
-def another_preset(client: Client) -> None:
+def another_preset(client: PowerdClient) -> None:
     """A stock mode that needs no reboot, then all back."""
     told, now = client.describe(), client.get()["preset"]
     fit = [one for one in told["presets"] if not one["needs_reboot"] and one["id"] != now["id"]]
@@ -68,15 +68,15 @@ def made_up_for(root, before) -> None:
     kills it, and the one before it has left nothing but files.
     """
     folder = root / "var/lib/fedge-powerd"
-    board = Board(KernelMachine(str(root), quick=True), Options())
-    daemon = Daemon(board, Keeper(board, folder, BOOT), Config())
+    board = BoardControl(KernelMachine(str(root), quick=True), HardwareOptions())
+    daemon = Daemon(board, StateKeeper(board, folder, BOOT), Config())
     daemon.start()
     assert state_of(root) == before
     told = json.loads(daemon.answer(b'{"v":1,"verb":"get"}', 0).decode())
     assert (told["changed"], told["stopped"]) == (False, None)
     assert daemon.end() is True
     assert state_of(root) == before
-    assert saved.read(folder) is None
+    assert saved_state.read(folder) is None
 
 
 def made_up_for_by_a_process(root, before) -> None:
@@ -89,7 +89,7 @@ def made_up_for_by_a_process(root, before) -> None:
         client.close()
         assert one.end() == 0, one.log()
     assert state_of(root) == before
-    assert saved.read(root / "var/lib/fedge-powerd") is None
+    assert saved_state.read(root / "var/lib/fedge-powerd") is None
 
 
 def killed_everywhere(root, change, death: str, quick: int = 1) -> int:
@@ -149,43 +149,43 @@ def test_after_a_kill_and_a_reboot_only_the_nvpmodel_mode_is_set(scratch) -> Non
         assert state_of(root) == left  # the preset is the one found, so nothing is written
         client.close()
         assert one.end() == 0
-    assert saved.read(root / "var/lib/fedge-powerd") is None
+    assert saved_state.read(root / "var/lib/fedge-powerd") is None
 
 
 def test_after_a_reboot_in_another_preset_the_one_found_is_set_again_be_it_below_the_floor(scratch) -> None:
     root = board_root("xavier-nx", scratch, floor={"cores": 6, "cpu_khz": 400000})
     folder = root / "var/lib/fedge-powerd"
     machine = KernelMachine(str(root), quick=True)
-    found = nvpmodel.query(machine)
+    found = nvpmodel.query_preset_id(machine)
     with Running(root, quick=1) as one:
         client = one.wait_until_up()
         client.set_preset("MODE_20W_6CORE")
         client.close()
         one.process.kill()
         assert one.process.wait(LIMIT_S) == -signal.SIGKILL
-    assert nvpmodel.query(machine) != found
+    assert nvpmodel.query_preset_id(machine) != found
     (root / "proc/sys/kernel/random/boot_id").write_text("another boot\n")
     switch = machine.path(SWITCH)
     switch.write_text("fails")
     with Running(root, quick=1) as one:
         client = one.wait_until_up()
         assert "nvpmodel" in client.get()["stopped"]
-        assert saved.read(folder).state["nvpmodel"] == found
+        assert saved_state.read(folder).state["nvpmodel"] == found
         switch.write_text("")
         assert client.restore()["mode"]["cores"] == 4
-        assert nvpmodel.query(machine) == found
+        assert nvpmodel.query_preset_id(machine) == found
         told = client.get()
         assert (told["changed"], told["stopped"]) == (False, None)
         client.close()
         assert one.end() == 0, one.log()
-    assert saved.read(folder) is None
+    assert saved_state.read(folder) is None
 
 
 def test_a_corrupt_saved_state_is_set_aside_and_the_daemon_starts(scratch) -> None:
     root = board_root("nano", scratch)
     folder = root / "var/lib/fedge-powerd"
     folder.mkdir(mode=0o700, parents=True)
-    (folder / saved.FILE).write_text('{"format": 1, "boot"')
+    (folder / saved_state.FILE).write_text('{"format": 1, "boot"')
     with Running(root) as one:
         one.wait_until_up().close()
         assert "found.json.corrupt" in one.log()

@@ -4,7 +4,7 @@ import pytest
 
 from fedge.powerd import knobs
 from fedge.powerd.machine import Machine
-from fedge.powerd.mode import Options
+from fedge.powerd.mode_records import HardwareOptions
 
 BPMP, OVERRIDE = "/sys/kernel/debug/bpmp/debug", "/sys/kernel/debug/clk/override.emc"
 
@@ -20,14 +20,14 @@ def machine_with(folder, files) -> Machine:
 @pytest.mark.parametrize("text", ["204000 1600000 (kHz)", "204000000 1600000000", "1600000\n204000\n204000\n"])
 def test_the_memory_table_is_in_hz_whatever_its_file_says(tmp_path, text) -> None:
     machine = machine_with(tmp_path, {f"{BPMP}/emc/possible_rates": text})
-    assert knobs.emc_table(machine, Options(emc_table_hz=(1,))) == (204000000, 1600000000)
+    assert knobs.read_emc_table(machine, HardwareOptions(emc_table_hz=(1,))) == (204000000, 1600000000)
 
 
 def test_without_a_table_the_daemons_file_counts_and_then_the_highest_rate(tmp_path) -> None:
     machine = machine_with(tmp_path, {"/sys/kernel/debug/tegra_bwmgr/emc_max_rate": "1600000000"})
-    assert knobs.emc_table(machine, Options(emc_table_hz=(408000000, 204000000))) == (204000000, 408000000)
-    assert knobs.emc_table(machine, Options()) == (1600000000,)
-    assert knobs.emc_table(Machine(str(tmp_path / "none")), Options()) == ()
+    assert knobs.read_emc_table(machine, HardwareOptions(emc_table_hz=(408000000, 204000000))) == (204000000, 408000000)
+    assert knobs.read_emc_table(machine, HardwareOptions()) == (1600000000,)
+    assert knobs.read_emc_table(Machine(str(tmp_path / "none")), HardwareOptions()) == ()
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_without_a_table_the_daemons_file_counts_and_then_the_highest_rate(tmp_p
 )
 def test_the_memory_is_controlled_as_wanted_where_the_board_can(tmp_path, files, wanted, control) -> None:
     machine = machine_with(tmp_path, dict.fromkeys(files, "0"))
-    assert knobs.emc_control(knobs.emc_files(machine), wanted) == control
+    assert knobs.choose_emc_control(knobs.find_emc_files(machine), wanted) == control
 
 
 def test_gpus_are_told_by_their_device_tree_name_and_thors_are_described_only(tmp_path) -> None:
@@ -51,7 +51,7 @@ def test_gpus_are_told_by_their_device_tree_name_and_thors_are_described_only(tm
     for name, node in [("17000000.gpu", "gpu"), ("15480000.nvdec", "nvdec"), ("gpu-gpc-0", "gpu")]:
         files[f"/sys/class/devfreq/{name}/device/of_node/name"] = node
         files[f"/sys/class/devfreq/{name}/available_frequencies"] = "306000000 612000000"
-    found = knobs.gpus(machine_with(tmp_path, files))
+    found = knobs.find_gpus(machine_with(tmp_path, files))
     assert [(gpu.name, gpu.table) for gpu in found] == [("17000000.gpu", (306000000, 612000000)), ("gpu-gpc-0", ())]
 
 
@@ -62,11 +62,11 @@ def test_a_policy_without_a_core_that_is_on_does_not_count(tmp_path) -> None:
         files[f"{folder}/scaling_min_freq"], files[f"{folder}/scaling_max_freq"] = "1", "2"
     files["/sys/devices/system/cpu/cpufreq/policy8/affected_cpus"] = "9"
     on = {0: True, 4: False, 8: False, 9: True, 10: True}
-    found = knobs.policies(machine_with(tmp_path, files), on)
+    found = knobs.read_policies(machine_with(tmp_path, files), on)
     assert [policy.name for policy in found] == ["policy0", "policy8", "policy10"]
 
 
 def test_core_0_without_a_switch_is_on(tmp_path) -> None:
     files = {"/sys/devices/system/cpu/cpu1/online": "0", "/sys/devices/system/cpu/cpu0/topology/core_id": "0"}
     machine = machine_with(tmp_path, {**files, "/sys/devices/system/cpu/cpuidle/current_driver": "none"})
-    assert knobs.online(machine, knobs.core_files(machine)) == {0: True, 1: False}
+    assert knobs.read_online(machine, knobs.find_core_files(machine)) == {0: True, 1: False}

@@ -4,7 +4,7 @@ import pytest
 
 from fedge.powerd import nvpmodel
 from fedge.powerd.machine import Machine
-from fedge.powerd.mode import Refused
+from fedge.powerd.mode_records import PowerdRefusal
 
 CONF = """
 # Copyright
@@ -58,21 +58,21 @@ class Answers(Machine):
 
 
 def test_the_file_is_read_as_its_boards_write_it() -> None:
-    conf = nvpmodel.parse(CONF)
+    conf = nvpmodel.parse_conf(CONF)
     assert [(model.id, model.name) for model in conf.models] == [(2, "MAXN_SUPER"), (9, "OTHER")]
     assert conf.default == 9
-    caps = nvpmodel.caps(conf, conf.models[0])
-    assert caps == nvpmodel.Caps({0: True, 1: False}, {4: 1728000}, nvpmodel.UNCAPPED, nvpmodel.UNCAPPED)
-    assert nvpmodel.caps(conf, conf.models[1]) == nvpmodel.Caps({}, {}, None, None)
+    caps = nvpmodel.read_caps(conf, conf.models[0])
+    assert caps == nvpmodel.PresetCaps({0: True, 1: False}, {4: 1728000}, nvpmodel.UNCAPPED, nvpmodel.UNCAPPED)
+    assert nvpmodel.read_caps(conf, conf.models[1]) == nvpmodel.PresetCaps({}, {}, None, None)
 
 
 @pytest.mark.parametrize("text", ["", "< POWER_MODEL NAME=X >\nA B C", "A B C\n< PM_CONFIG >\n< POWER_MODEL ID=x >"])
 def test_a_broken_file_has_no_presets(text) -> None:
-    assert nvpmodel.parse(text).models == ()
+    assert nvpmodel.parse_conf(text).models == ()
 
 
 def test_masks_are_compared_as_numbers_and_with_the_file_where_the_preset_is_unknown() -> None:
-    conf = nvpmodel.parse(CONF)
+    conf = nvpmodel.parse_conf(CONF)
     present, other = conf.models
     machine = Answers()
     assert not nvpmodel.needs_reboot(machine, conf, other, present)
@@ -93,11 +93,11 @@ def test_masks_are_compared_as_numbers_and_with_the_file_where_the_preset_is_unk
     ],
 )
 def test_the_query_gives_the_id(output, preset_id) -> None:
-    assert nvpmodel.query(Answers(output)) == preset_id
+    assert nvpmodel.query_preset_id(Answers(output)) == preset_id
 
 
 def test_without_an_answer_the_status_file_tells() -> None:
-    assert nvpmodel.query(Answers(files={"/var/lib/nvpmodel/status": "pmode:0008"})) == 8
+    assert nvpmodel.query_preset_id(Answers(files={"/var/lib/nvpmodel/status": "pmode:0008"})) == 8
 
 
 @pytest.mark.parametrize(
@@ -111,10 +111,10 @@ def test_without_an_answer_the_status_file_tells() -> None:
     ],
 )
 def test_a_switch_that_did_nothing_is_refused_with_its_kind(code, output, kind) -> None:
-    with pytest.raises(Refused) as caught:
-        nvpmodel.switch(Answers(output, code), 1)
+    with pytest.raises(PowerdRefusal) as caught:
+        nvpmodel.switch_preset(Answers(output, code), 1)
     assert caught.value.kind == kind
 
 
 def test_a_switch_without_a_word_went_well() -> None:
-    nvpmodel.switch(Answers(""), 1)
+    nvpmodel.switch_preset(Answers(""), 1)

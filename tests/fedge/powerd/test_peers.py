@@ -5,45 +5,45 @@ import os
 import socket
 import struct
 
-from fedge.powerd.peers import Gate, Peer, group_id, groups_of, peer_of
+from fedge.powerd.peers import AccessGate, Peer, group_id, peer_of, user_group_ids
 
 
-def gate(groups, gid=500, clock=lambda: 0.0) -> Gate:
-    return Gate("fedge", gid, 1000, groups, clock)
+def gate(groups, gid=500, clock=lambda: 0.0) -> AccessGate:
+    return AccessGate("fedge", gid, 1000, groups, clock)
 
 
 def test_root_and_the_daemons_own_user_need_no_group() -> None:
     def never(uid):
         raise AssertionError(uid)
 
-    assert gate(never).why_not(Peer(1, 0, 0)) is None
-    assert gate(never).why_not(Peer(1, 1000, 1000)) is None
+    assert gate(never).denial_reason(Peer(1, 0, 0)) is None
+    assert gate(never).denial_reason(Peer(1, 1000, 1000)) is None
 
 
 def test_a_member_by_a_further_group_may_ask_though_the_primary_group_is_another() -> None:
-    assert gate(lambda uid: [100, 500]).why_not(Peer(1, 7, 100)) is None
+    assert gate(lambda uid: [100, 500]).denial_reason(Peer(1, 7, 100)) is None
 
 
 def test_others_are_told_the_group_and_the_command() -> None:
-    why = gate(lambda uid: [100]).why_not(Peer(1, 7, 100))
+    why = gate(lambda uid: [100]).denial_reason(Peer(1, 7, 100))
     assert why is not None
     assert "uid 7" in why
     assert "usermod -aG fedge" in why
 
 
 def test_the_primary_group_that_the_kernel_names_is_not_asked_for() -> None:
-    assert gate(lambda uid: [100]).why_not(Peer(1, 7, 500)) is not None
+    assert gate(lambda uid: [100]).denial_reason(Peer(1, 7, 500)) is not None
 
 
 def test_a_uid_that_is_no_user_is_refused() -> None:
     def nobody(uid):
         raise KeyError(uid)
 
-    assert "no user" in (gate(nobody).why_not(Peer(1, 7, 100)) or "")
+    assert "no user" in (gate(nobody).denial_reason(Peer(1, 7, 100)) or "")
 
 
 def test_without_the_group_nobody_else_may_ask() -> None:
-    assert gate(lambda uid: [100], gid=None).why_not(Peer(1, 7, 100)) is not None
+    assert gate(lambda uid: [100], gid=None).denial_reason(Peer(1, 7, 100)) is not None
 
 
 def test_an_answer_is_looked_up_anew_after_five_seconds() -> None:
@@ -54,19 +54,19 @@ def test_an_answer_is_looked_up_anew_after_five_seconds() -> None:
         return groups
 
     watched = gate(look_up, clock=lambda: now_s[0])
-    assert watched.why_not(Peer(1, 7, 100)) is not None
+    assert watched.denial_reason(Peer(1, 7, 100)) is not None
     groups.append(500)
     now_s[0] = 4.9
-    assert watched.why_not(Peer(2, 7, 100)) is not None
+    assert watched.denial_reason(Peer(2, 7, 100)) is not None
     now_s[0] = 5.0
-    assert watched.why_not(Peer(3, 7, 100)) is None
+    assert watched.denial_reason(Peer(3, 7, 100)) is None
     assert asked == [7, 7]
 
 
 def test_what_is_remembered_is_bounded() -> None:
     watched = gate(lambda uid: [100])
     for uid in range(1, 5000):
-        watched.why_not(Peer(1, uid, 100))
+        watched.denial_reason(Peer(1, uid, 100))
     assert len(watched._known) <= 1024
 
 
@@ -85,6 +85,6 @@ def test_a_uid_is_never_negative() -> None:
 
 
 def test_the_machines_own_users_and_groups_are_found() -> None:
-    assert 0 in groups_of(0)
+    assert 0 in user_group_ids(0)
     assert group_id(grp.getgrgid(0).gr_name) == 0
     assert group_id("no-such-group-here") is None

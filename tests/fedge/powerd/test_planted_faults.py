@@ -18,12 +18,12 @@ from contracts.jetsons.kernel import (
 )
 from contracts.jetsons.nvpmodel import SWITCH
 
-from fedge.powerd import saved
-from fedge.powerd.board import Board
+from fedge.powerd import saved_state
+from fedge.powerd.board_control import BoardControl
 from fedge.powerd.config import Config
-from fedge.powerd.keeper import Keeper
-from fedge.powerd.mode import Mode, Options, Refused
-from fedge.powerd.verbs import Daemon
+from fedge.powerd.mode_records import HardwareOptions, Mode, PowerdRefusal
+from fedge.powerd.state_keeper import StateKeeper
+from fedge.powerd.verb_handlers import Daemon
 
 TEMP = "/sys/class/thermal/thermal_zone{}/temp"
 REFUSALS = ("EINVAL", "EBUSY", "EPERM")
@@ -45,7 +45,7 @@ def board(truth, machine):
 
 
 def opened(truth, machine, **more):
-    return Board(machine, Options(emc_table_hz=() if truth.emc.bpmp else truth.emc_hz, **more))
+    return BoardControl(machine, HardwareOptions(emc_table_hz=() if truth.emc.bpmp else truth.emc_hz, **more))
 
 
 def middle(board):
@@ -63,7 +63,7 @@ def opposite(board):
 
 def refused(board, act):
     """What a change was refused with."""
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(PowerdRefusal) as caught:
         act(board)
     return caught.value
 
@@ -293,17 +293,17 @@ def test_what_cannot_be_put_back_is_named_and_the_rest_is(truth, machine, board)
 
 
 def test_the_daemon_tells_what_became_of_a_set_whose_file_is_gone_and_goes_on_telling(truth, machine, board, scratch):
-    daemon = Daemon(board, Keeper(board, scratch, "this boot"), Config())
+    daemon = Daemon(board, StateKeeper(board, scratch, "this boot"), Config())
     daemon.start()
     machine.plant(Fault("vanish", machine.resolve(files(truth, "gpu"))))
 
-    error = asked(daemon, verb="set", mode=middle(board).wire())["error"]
+    error = asked(daemon, verb="set", mode=middle(board).to_wire())["error"]
     assert error["kind"] == "did-not-stick"
     assert "NOT put back" in error["text"]
     told = asked(daemon, verb="get")
     assert (told["ok"], told["changed"], told["mode"]) == (True, True, {})
     assert "max_freq" in told["stopped"]
-    assert saved.read(scratch) is not None
+    assert saved_state.read(scratch) is not None
     assert asked(daemon, verb="set", mode={"cores": 2})["error"]["kind"] == "failed"
 
 
@@ -317,13 +317,13 @@ def test_a_drifting_memory_clock_is_no_change_of_ours(machine, board, scratch):
     found = board.mode()
     clocks = {"cpu_khz": found.cpu_khz, "gpu_hz": found.gpu_hz}
     board.set_mode(Mode(**clocks))  # some presets have lower limits too, which a mode lets go
-    daemon = Daemon(board, Keeper(board, scratch, "this boot"), Config(floor_cores=1))
+    daemon = Daemon(board, StateKeeper(board, scratch, "this boot"), Config(floor_cores=1))
     daemon.start()
     before = jetsons.contents(machine.root)
-    for mode in (middle(board)._replace(cores=None, emc_hz=None).wire(), clocks):
+    for mode in (middle(board)._replace(cores=None, emc_hz=None).to_wire(), clocks):
         assert asked(daemon, verb="set", mode=mode)["ok"]
     assert asked(daemon, verb="get")["changed"] is False
-    assert asked(daemon, verb="set", mode=middle(board).wire())["ok"]
+    assert asked(daemon, verb="set", mode=middle(board).to_wire())["ok"]
     assert asked(daemon, verb="restore")["ok"]
     assert asked(daemon, verb="get")["changed"] is False
     after = jetsons.contents(machine.root)
@@ -332,7 +332,7 @@ def test_a_drifting_memory_clock_is_no_change_of_ours(machine, board, scratch):
 
 def test_a_state_that_cannot_be_read_is_refused_before_any_write(truth, machine, board):
     machine.plant(Fault("unreadable", files(truth, "cpu"), "EIO"))
-    with pytest.raises(Refused):
+    with pytest.raises(PowerdRefusal):
         board.set_mode(middle(board))
     assert machine.writes() == []
 

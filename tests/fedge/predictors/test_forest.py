@@ -12,12 +12,12 @@ from contracts.boards import MAXN, grid
 from contracts.predictor import BaselineContract, measured
 
 from fedge.errors import BadInput
-from fedge.interfaces import Predictor
-from fedge.physics.knowledge import Knowledge
-from fedge.physics.model import power_w, step_s
+from fedge.physics.prior_knowledge import PriorKnowledge
+from fedge.physics.time_power_model import compute_power_w, compute_step_s
 from fedge.predictors import PREDICTORS
 from fedge.predictors.forest import ForestPredictor
-from fedge.registry import load
+from fedge.protocols import Predictor
+from fedge.registry import load_named
 from fedge.types import Modes
 
 ROWS = [0, 50, 111, 200, 333, 450, 520, 629]
@@ -26,33 +26,36 @@ ROWS = [0, 50, 111, 200, 333, 450, 520, 629]
 class TestForestPredictor(MadeUpBoard, BaselineContract):
     @pytest.fixture
     def predictor(self) -> Predictor:
-        return ForestPredictor(Knowledge(MAXN))
+        return ForestPredictor(PriorKnowledge(MAXN))
 
 
 @pytest.fixture
 def fitted() -> ForestPredictor:
     modes = grid()
-    return ForestPredictor(Knowledge(MAXN)).fit(
-        measured(modes, step_s(TRUTH, MAXN, modes), power_w(TRUTH, MAXN, modes), ROWS)
+    return ForestPredictor(PriorKnowledge(MAXN)).fit(
+        measured(modes, compute_step_s(TRUTH, MAXN, modes), compute_power_w(TRUTH, MAXN, modes), ROWS)
     )
 
 
 def test_it_is_found_by_its_name() -> None:
-    assert load("predictor", "forest", PREDICTORS) is ForestPredictor
+    assert load_named("predictor", "forest", PREDICTORS) is ForestPredictor
 
 
 def test_a_measured_mode_is_predicted_as_measured(fitted: ForestPredictor) -> None:
     modes = Modes(grid().knobs[ROWS])
     said = fitted.predict(modes)
 
-    np.testing.assert_allclose(said.step_s, step_s(TRUTH, MAXN, modes))
-    np.testing.assert_allclose(said.power_w, power_w(TRUTH, MAXN, modes))
+    np.testing.assert_allclose(said.step_s, compute_step_s(TRUTH, MAXN, modes))
+    np.testing.assert_allclose(said.power_w, compute_power_w(TRUTH, MAXN, modes))
 
 
 def test_nothing_is_predicted_outside_what_was_measured(fitted: ForestPredictor) -> None:
     said, seen = fitted.predict(grid()), Modes(grid().knobs[ROWS])
 
-    for values, truth in ((said.step_s, step_s(TRUTH, MAXN, seen)), (said.power_w, power_w(TRUTH, MAXN, seen))):
+    for values, truth in (
+        (said.step_s, compute_step_s(TRUTH, MAXN, seen)),
+        (said.power_w, compute_power_w(TRUTH, MAXN, seen)),
+    ):
         assert values.min() >= truth.min() * (1 - 1e-9)
         assert values.max() <= truth.max() * (1 + 1e-9)
 
@@ -67,8 +70,8 @@ def test_a_mode_between_measured_ones_is_less_sure_than_a_measured_one(fitted: F
 
 def test_the_seed_grows_other_trees() -> None:
     modes = grid()
-    seen = measured(modes, step_s(TRUTH, MAXN, modes), power_w(TRUTH, MAXN, modes), ROWS)
-    first, other = (ForestPredictor(Knowledge(MAXN, seed=seed)).fit(seen).predict(modes).step_s for seed in (0, 1))
+    seen = measured(modes, compute_step_s(TRUTH, MAXN, modes), compute_power_w(TRUTH, MAXN, modes), ROWS)
+    first, other = (ForestPredictor(PriorKnowledge(MAXN, seed=seed)).fit(seen).predict(modes).step_s for seed in (0, 1))
 
     assert not np.array_equal(first, other)
 
@@ -86,7 +89,7 @@ def test_without_scikit_learn_it_says_which_predictor_to_take(monkeypatch: pytes
     for name in ("sklearn", "sklearn.ensemble"):
         monkeypatch.setitem(sys.modules, name, None)
     modes = grid()
-    few = measured(modes, step_s(TRUTH, MAXN, modes), power_w(TRUTH, MAXN, modes), ROWS)
+    few = measured(modes, compute_step_s(TRUTH, MAXN, modes), compute_power_w(TRUTH, MAXN, modes), ROWS)
 
     with pytest.raises(BadInput, match=r"predictor: got forest, .*boards never have it: take the predictor fedge"):
-        ForestPredictor(Knowledge(MAXN)).fit(few)
+        ForestPredictor(PriorKnowledge(MAXN)).fit(few)

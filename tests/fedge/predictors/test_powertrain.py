@@ -14,14 +14,14 @@ from contracts.predictor import BaselineContract, measured
 from safetensors.numpy import load_file, save_file
 
 from fedge.errors import BadInput
-from fedge.interfaces import Predictor
-from fedge.physics.knowledge import Knowledge
+from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.predictors import PREDICTORS, powertrain_reference
-from fedge.predictors.baseline import seen
-from fedge.predictors.network import NetworkPredictor
-from fedge.predictors.powertrain import PowerTrainPredictor, loss_for, most_alike
-from fedge.predictors.powertrain_reference import Reference, cache_folder, file_of, reference_of
-from fedge.registry import load
+from fedge.predictors.measurement_columns import collect_columns
+from fedge.predictors.mlp_predictor import NetworkPredictor
+from fedge.predictors.powertrain import PowerTrainPredictor, choose_loss, find_most_similar
+from fedge.predictors.powertrain_reference import ReferenceNetwork, cache_folder, load_reference_network, reference_path
+from fedge.protocols import Predictor
+from fedge.registry import load_named
 from fedge.types import PowerMode, ProfileTable
 
 AGX_ORIN = PowerMode(12, 2201.6, 1300.5, 3199.0)
@@ -51,18 +51,18 @@ def table() -> ProfileTable:
 class TestPowerTrainPredictor(MadeUpBoard, BaselineContract):
     @pytest.fixture
     def predictor(self, table: ProfileTable) -> Predictor:
-        return PowerTrainPredictor(Knowledge(MAXN, references=(table,)))
+        return PowerTrainPredictor(PriorKnowledge(MAXN, references=(table,)))
 
 
 def test_it_is_found_by_its_name() -> None:
-    assert load("predictor", "powertrain", PREDICTORS) is PowerTrainPredictor
+    assert load_named("predictor", "powertrain", PREDICTORS) is PowerTrainPredictor
 
 
 def test_without_a_reference_it_says_how_to_give_one() -> None:
     one = measured(grid(), np.ones(630), np.ones(630), [0])
 
     with pytest.raises(BadInput, match="got no reference; another workload's table, with --reference TABLE"):
-        PowerTrainPredictor(Knowledge(MAXN)).fit(one)
+        PowerTrainPredictor(PriorKnowledge(MAXN)).fit(one)
 
 
 def test_the_relative_loss_is_taken_where_the_paper_took_it() -> None:
@@ -72,7 +72,7 @@ def test_the_relative_loss_is_taken_where_the_paper_took_it() -> None:
         "agx-orin": AGX_ORIN,
     }
 
-    assert {name: loss_for(maxn, AGX_ORIN) for name, maxn in boards.items()} == {
+    assert {name: choose_loss(maxn, AGX_ORIN) for name, maxn in boards.items()} == {
         "orin-nano": "mape",
         "agx-xavier": "mse",
         "agx-orin": "mse",
@@ -81,7 +81,7 @@ def test_the_relative_loss_is_taken_where_the_paper_took_it() -> None:
 
 def test_the_loss_can_be_chosen(table: ProfileTable) -> None:
     some = measured(table.modes, table.step_s, table.power_w, [0, 5, 9])
-    knowledge = Knowledge(MAXN, references=(table,))
+    knowledge = PriorKnowledge(MAXN, references=(table,))
 
     said = {
         loss: PowerTrainPredictor(knowledge, loss=loss).fit(some).predict(table.modes).step_s
@@ -98,18 +98,18 @@ def test_of_several_references_the_closest_to_the_measured_modes_is_taken() -> N
         target = tables[place % 3]
         some = measured(target.modes, 1.1 * target.step_s, 0.95 * target.power_w, [0, 9, 20, 33, 56])
 
-        assert most_alike(order, seen("powertrain", some)) is target
+        assert find_most_similar(order, collect_columns("powertrain", some)) is target
 
 
 def test_of_references_that_are_alike_the_most_trusted_is_taken() -> None:
     tables = [made_up_table(every=11), made_up_table(every=11, sha256="1" * 64)]
     some = measured(tables[1].modes, tables[1].step_s, tables[1].power_w, [7, 9])
 
-    assert most_alike(tables, seen("powertrain", some)) is tables[0]
+    assert find_most_similar(tables, collect_columns("powertrain", some)) is tables[0]
 
 
 def test_a_reference_is_trained_once_and_then_read(table: ProfileTable, tmp_path: Path) -> None:
-    first, second = reference_of(table, 0, tmp_path), reference_of(table, 0, tmp_path)
+    first, second = load_reference_network(table, 0, tmp_path), load_reference_network(table, 0, tmp_path)
 
     assert (first.cached, first.kept, second.cached, second.kept) == (False, True, True, True)
     np.testing.assert_array_equal(first.trained.pair.flat, second.trained.pair.flat)
@@ -124,11 +124,11 @@ def test_another_table_seed_or_recipe_is_another_file(table: ProfileTable, monke
     other_rows = made_up_table(every=12)
     other_content = made_up_table(every=11, sha256="1" * 64)
     files = [
-        *(file_of(t, 0, folder) for t in (table, other_rows, other_content)),
-        file_of(table, 1, folder),
+        *(reference_path(t, 0, folder) for t in (table, other_rows, other_content)),
+        reference_path(table, 1, folder),
     ]
     monkeypatch.setattr(powertrain_reference, "RECIPE", "another")
-    files.append(file_of(table, 0, folder))
+    files.append(reference_path(table, 0, folder))
 
     assert len(set(files)) == 5
 
@@ -187,17 +187,17 @@ def _rewrite(path: Path, **changed: np.ndarray) -> None:
 def test_a_damaged_file_is_trained_anew(
     damage, table: ProfileTable, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    first = reference_of(table, 0, tmp_path)
-    path = file_of(table, 0, tmp_path)
-    path.with_suffix(".key").write_text(powertrain_reference._key(table, 0), encoding="utf-8")
+    first = load_reference_network(table, 0, tmp_path)
+    path = reference_path(table, 0, tmp_path)
+    path.with_suffix(".key").write_text(powertrain_reference._content_key(table, 0), encoding="utf-8")
     damage(path)
 
-    again = reference_of(table, 0, tmp_path)
+    again = load_reference_network(table, 0, tmp_path)
 
     assert not again.cached
     assert "damaged" in caplog.text
     np.testing.assert_array_equal(again.trained.pair.flat, first.trained.pair.flat)
-    assert reference_of(table, 0, tmp_path).cached == path.is_file()
+    assert load_reference_network(table, 0, tmp_path).cached == path.is_file()
 
 
 def test_a_cache_that_cannot_be_written_only_costs_time(
@@ -208,7 +208,7 @@ def test_a_cache_that_cannot_be_written_only_costs_time(
     monkeypatch.setenv("FEDGE_CACHE", str(blocked))
     some = measured(table.modes, table.step_s, table.power_w, [0, 5])
 
-    said = PowerTrainPredictor(Knowledge(MAXN, references=(table,))).fit(some).predict(table.modes)
+    said = PowerTrainPredictor(PriorKnowledge(MAXN, references=(table,))).fit(some).predict(table.modes)
 
     assert np.isfinite(said.step_s).all()
     assert "cannot be written" in caplog.text
@@ -222,7 +222,7 @@ def test_a_write_that_breaks_leaves_nothing_behind(
 
     monkeypatch.setattr(Path, "replace", broken)
 
-    made: Reference = reference_of(table, 0, tmp_path)
+    made: ReferenceNetwork = load_reference_network(table, 0, tmp_path)
 
     assert not made.kept
     assert list((tmp_path / "powertrain").iterdir()) == []
@@ -293,7 +293,7 @@ def test_without_safetensors_it_says_so_before_it_trains(
 ) -> None:
     for name in ("safetensors", "safetensors.numpy"):
         monkeypatch.setitem(sys.modules, name, None)
-    monkeypatch.setattr(powertrain_reference, "train", None)
+    monkeypatch.setattr(powertrain_reference, "train_pair", None)
 
     with pytest.raises(BadInput, match=r"powertrain, .*boards never have it: take the predictor fedge"):
-        reference_of(table, 0, tmp_path)
+        load_reference_network(table, 0, tmp_path)

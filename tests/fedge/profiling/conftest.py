@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from fedge.clock import VirtualClock
+from fedge.clock import SimulatedClock
 from fedge.devices.catalogue import load_catalogue
-from fedge.modes import grid
-from fedge.physics.knowledge import Knowledge
-from fedge.profiling.bench import Bench
+from fedge.modes import build_grid
+from fedge.physics.prior_knowledge import PriorKnowledge
+from fedge.profiling.profiling_bench import ProfilingBench
 from fedge.types import Measurement, Modes, PowerMode, Workload
 
 SPEC = load_catalogue()["nano"]
@@ -23,7 +23,7 @@ WORK = Workload("net", 16)
 class FakeBoard:
     """Seconds per step and watts by mode; ``before`` may raise, ``change`` may alter what is measured."""
 
-    clock: VirtualClock = field(default_factory=VirtualClock)
+    clock: SimulatedClock = field(default_factory=SimulatedClock)
     spec = SPEC
     mode: PowerMode = SPEC.maxn
     temperature_c: float | None = 40.0
@@ -38,7 +38,7 @@ class FakeBoard:
         return 1.5
 
     @contextmanager
-    def in_mode(self, mode: PowerMode) -> Iterator[None]:
+    def use_mode(self, mode: PowerMode) -> Iterator[None]:
         self.visits.append(mode)
         self.before(mode)
         found, self.mode = self.mode, mode
@@ -62,17 +62,17 @@ class FakeBoard:
             self.temperature_c -= 3.0
 
 
-def bench_of(board: FakeBoard, candidates: Modes | None = None) -> Bench:
-    return Bench(
+def bench_of(board: FakeBoard, candidates: Modes | None = None) -> ProfilingBench:
+    return ProfilingBench(
         board="nano",
         device=board,
         workload=WORK,
         work=lambda _: None,
-        rest=board.rest,
+        idle_for=board.rest,
         temperature_c=lambda: board.temperature_c,
         clock=board.clock,
-        candidates=grid(SPEC) if candidates is None else candidates,
-        knowledge=Knowledge(SPEC.maxn),
+        candidates=build_grid(SPEC) if candidates is None else candidates,
+        knowledge=PriorKnowledge(SPEC.maxn),
         label="measured",
         source="a board that is made up",
         total_power="POM_5V_IN",
@@ -82,10 +82,10 @@ def bench_of(board: FakeBoard, candidates: Modes | None = None) -> Bench:
 
 
 @pytest.fixture
-def fake() -> Callable[..., tuple[FakeBoard, Bench]]:
+def fake() -> Callable[..., tuple[FakeBoard, ProfilingBench]]:
     """Makes a board and the bench it stands on."""
 
-    def make(candidates: Modes | None = None, **behaviour) -> tuple[FakeBoard, Bench]:
+    def make(candidates: Modes | None = None, **behaviour) -> tuple[FakeBoard, ProfilingBench]:
         board = FakeBoard(**behaviour)
         return board, bench_of(board, candidates)
 

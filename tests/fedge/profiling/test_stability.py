@@ -9,22 +9,28 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from fedge.profiling.stability import Chunk, Rule, Verdict, judge, truncation
+from fedge.profiling.stability import (
+    MeasuredChunk,
+    StabilityRule,
+    StabilityVerdict,
+    compute_mser_truncation,
+    judge_stability,
+)
 
-RULE = Rule()
+RULE = StabilityRule()
 SEEDS = st.integers(0, 2**32 - 1)
 LEVELS = st.floats(1e-3, 5.0)
 
 
-def chunks_of(times, powers=None, steps: int = 10) -> list[Chunk]:
+def chunks_of(times, powers=None, steps: int = 10) -> list[MeasuredChunk]:
     powers = np.full(len(times), 20.0) if powers is None else powers
-    return [Chunk(steps, float(t), float(p), 1.0) for t, p in zip(times, powers, strict=True)]
+    return [MeasuredChunk(steps, float(t), float(p), 1.0) for t, p in zip(times, powers, strict=True)]
 
 
-def until_settled(chunks: list[Chunk], rule: Rule = RULE) -> Verdict:
+def until_settled(chunks: list[MeasuredChunk], rule: StabilityRule = RULE) -> StabilityVerdict:
     """What a campaign does: judge after every chunk, stop when settled."""
     for count in range(1, len(chunks) + 1):
-        verdict = judge(chunks[:count], rule)
+        verdict = judge_stability(chunks[:count], rule)
         if verdict.settled:
             return verdict
     return verdict
@@ -54,7 +60,7 @@ def test_a_step_at_the_start_is_dropped_whichever_figure_shows_it(seed, factor, 
     noise = np.exp(0.005 * np.random.default_rng(seed).standard_normal(120))
     stepped = noise * np.where(np.arange(120) < length, factor, 1.0)
     chunks = chunks_of(noise, 20 * stepped) if in_power else chunks_of(stepped)
-    verdict = judge(chunks[: 3 * length + 12], RULE)
+    verdict = judge_stability(chunks[: 3 * length + 12], RULE)
 
     assert verdict.dropped >= length
     assert (verdict.power_w / 20 if in_power else verdict.step_s) == pytest.approx(1.0, rel=0.01)
@@ -83,7 +89,7 @@ def test_a_drift_that_does_not_end_never_settles(seed, per_chunk):
 @given(SEEDS, st.floats(0.2, 0.5))
 def test_noise_too_large_for_the_limit_is_not_called_settled(seed, noise):
     times = np.exp(noise * np.random.default_rng(seed).standard_normal(20))
-    verdict = judge(chunks_of(times), RULE)
+    verdict = judge_stability(chunks_of(times), RULE)
 
     assume(verdict.outliers == 0)
     assert not verdict.settled
@@ -94,7 +100,7 @@ def test_a_few_outliers_change_nothing(seed, places, factor):
     times = np.exp(0.005 * np.random.default_rng(seed).standard_normal(40))
     with_outliers = times.copy()
     with_outliers[places] *= factor
-    verdict = judge(chunks_of(with_outliers), RULE)
+    verdict = judge_stability(chunks_of(with_outliers), RULE)
 
     assert verdict.outliers >= len([place for place in places if place >= verdict.dropped])
     assert verdict.step_s == pytest.approx(1.0, rel=0.01)
@@ -106,18 +112,18 @@ def test_a_step_in_the_middle_is_either_left_behind_or_not_settled(seed, factor)
     times = np.exp(0.004 * np.random.default_rng(seed).standard_normal(60))
     times[20:] *= factor
     for count in range(32, 61):
-        verdict = judge(chunks_of(times[:count]), RULE)
+        verdict = judge_stability(chunks_of(times[:count]), RULE)
         if verdict.settled:
             near = [abs(math.log(verdict.step_s / level)) < 0.02 for level in (1.0, factor)]
             assert any(near)
-    assert abs(math.log(judge(chunks_of(times), RULE).step_s / factor)) < 0.02
+    assert abs(math.log(judge_stability(chunks_of(times), RULE).step_s / factor)) < 0.02
 
 
 @given(
     st.lists(st.floats(1e-3, 10.0), min_size=2, max_size=50), st.lists(st.floats(1.0, 60.0), min_size=50, max_size=50)
 )
 def test_any_series_gets_a_verdict_with_values_inside_its_range(times, powers):
-    verdict = judge(chunks_of(times, powers[: len(times)]), RULE)
+    verdict = judge_stability(chunks_of(times, powers[: len(times)]), RULE)
 
     assert min(times) * 0.999 <= verdict.step_s <= max(times) * 1.001
     assert verdict.dropped <= 1 + len(times) // 2
@@ -128,14 +134,16 @@ def test_any_series_gets_a_verdict_with_values_inside_its_range(times, powers):
 @given(st.lists(st.floats(0.5, 2.0), min_size=3, max_size=40), st.floats(0.1, 100.0))
 def test_the_unit_of_a_series_does_not_matter(times, scale):
     """Up to ties that rounding may break, the verdict on milliseconds is the verdict on seconds."""
-    one, other = (judge(chunks_of(np.array(times) * factor), RULE) for factor in (1.0, 2.0 ** round(math.log2(scale))))
+    one, other = (
+        judge_stability(chunks_of(np.array(times) * factor), RULE) for factor in (1.0, 2.0 ** round(math.log2(scale)))
+    )
 
     assert one.dropped == other.dropped
     assert one.settled == other.settled
 
 
 def test_one_chunk_says_something_but_is_never_settled():
-    verdict = judge(chunks_of([0.3]), RULE)
+    verdict = judge_stability(chunks_of([0.3]), RULE)
 
     assert verdict.step_s == 0.3
     assert verdict.time_se_log == math.inf
@@ -144,10 +152,15 @@ def test_one_chunk_says_something_but_is_never_settled():
 
 @pytest.mark.parametrize(
     ("rule", "settled"),
-    [(Rule(), True), (Rule(least_steps=400), False), (Rule(least_s=60.0), False), (Rule(least_chunks=31), False)],
+    [
+        (StabilityRule(), True),
+        (StabilityRule(least_steps=400), False),
+        (StabilityRule(least_s=60.0), False),
+        (StabilityRule(least_chunks=31), False),
+    ],
 )
 def test_so_many_chunks_minibatches_and_seconds_are_needed(rule, settled):
-    assert judge(chunks_of([0.1] * 30), rule).settled is settled
+    assert judge_stability(chunks_of([0.1] * 30), rule).settled is settled
 
 
 def test_correlated_chunks_have_a_larger_standard_error():
@@ -156,7 +169,7 @@ def test_correlated_chunks_have_a_larger_standard_error():
     walk = np.array([fresh[max(0, i - 4) : i + 1].mean() for i in range(100)])
     shuffled = rng.permutation(walk)
 
-    of = [judge(chunks_of(1 + 0.01 * series), RULE).time_se_log for series in (walk, shuffled)]
+    of = [judge_stability(chunks_of(1 + 0.01 * series), RULE).time_se_log for series in (walk, shuffled)]
     assert of[0] > 1.5 * of[1]
 
 
@@ -165,11 +178,11 @@ def test_standard_errors_are_about_what_means_scatter():
     held = 0
     for seed in range(400):
         rng = np.random.default_rng(seed)
-        verdict = judge(chunks_of(1 + 0.02 * rng.standard_normal(30)), RULE)
+        verdict = judge_stability(chunks_of(1 + 0.02 * rng.standard_normal(30)), RULE)
         held += abs(math.log(verdict.step_s)) <= 2 * verdict.time_se_log
     assert 0.85 <= held / 400 <= 0.99
 
 
 def test_truncation_drops_the_start_and_only_that():
-    assert truncation(np.array([9.0, 8.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0])) == 2
-    assert truncation(np.array([1.0] * 8)) == 0
+    assert compute_mser_truncation(np.array([9.0, 8.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0])) == 2
+    assert compute_mser_truncation(np.array([1.0] * 8)) == 0

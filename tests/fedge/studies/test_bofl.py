@@ -11,11 +11,19 @@ from contracts.boards import MAXN, another_workload, grid
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedge.pareto import nearest_row
-from fedge.physics.model import power_w, step_s
-from fedge.profiles.table import read_table
-from fedge.studies.bofl import AT_LEAST, AT_RANDOM, TRIAL_S, Bofl, Phase, expected_gain, hypervolume
-from fedge.studies.mode_choice import study
+from fedge.devices.tables.mode_table import read_mode_table
+from fedge.pareto import find_nearest_row
+from fedge.physics.time_power_model import compute_power_w, compute_step_s
+from fedge.studies.bofl import (
+    MIN_TRIED_SHARE,
+    PROBE_S,
+    RANDOM_SHARE,
+    BoflClient,
+    BoflPhase,
+    compute_hypervolume,
+    expected_hypervolume_gain,
+)
+from fedge.studies.mode_choice_study import run_mode_choice_study
 from fedge.types import Floats, Measurement, Modes, ProfileTable
 
 STEPS = 100
@@ -28,7 +36,7 @@ fronts = st.lists(st.tuples(coordinates, coordinates), max_size=6).map(lambda fo
 def table_of(seed: int = 1, modes: Modes | None = None) -> ProfileTable:
     """A made-up board's, about 0.2 s for the fastest minibatch."""
     truth, knobs = another_workload(np.random.default_rng(seed), 0.2), grid() if modes is None else modes
-    t, w = step_s(truth, MAXN, knobs), power_w(truth, MAXN, knobs)
+    t, w = compute_step_s(truth, MAXN, knobs), compute_power_w(truth, MAXN, knobs)
     return ProfileTable("my-board", "net", 16, knobs, 0.2 * t / t.min(), w, "0" * 64, "my-board/train/net.csv")
 
 
@@ -42,19 +50,19 @@ class Board:
 
     def __init__(self, table: ProfileTable) -> None:
         self.table = table
-        self.top = nearest_row(table.modes, table.maxn)
+        self.top = find_nearest_row(table.modes, table.maxn)
         self.ran: set[int] = set()
 
     def run(self, row: int, steps: int) -> Measurement:
         self.ran.add(row)
         return Measurement(self.table.modes[row], steps, float(self.table.step_s[row]), float(self.table.power_w[row]))
 
-    def player(self, seed: int = 1) -> Bofl:
-        return Bofl(self.table.modes, self.top, self.run, seed)
+    def player(self, seed: int = 1) -> BoflClient:
+        return BoflClient(self.table.modes, self.top, self.run, seed)
 
 
 def deadlines_s(table: ProfileTable, ratio: float, rounds: int, seed: int = 1) -> Iterator[float]:
-    fastest_s = float(table.step_s[nearest_row(table.modes, table.maxn)])
+    fastest_s = float(table.step_s[find_nearest_row(table.modes, table.maxn)])
     yield from np.random.default_rng(seed).uniform(1.0, ratio, rounds) * STEPS * fastest_s
 
 
@@ -75,7 +83,7 @@ def area(points: Floats, reference: Floats) -> float:
 
 @given(fronts)
 def test_the_hypervolume_is_the_area_of_the_union_of_rectangles(points: Floats) -> None:
-    assert hypervolume(points, REFERENCE) == pytest.approx(area(points, REFERENCE), abs=1e-9)
+    assert compute_hypervolume(points, REFERENCE) == pytest.approx(area(points, REFERENCE), abs=1e-9)
 
 
 @given(fronts, coordinates, coordinates)
@@ -83,7 +91,9 @@ def test_without_doubt_the_expected_gain_is_the_gain(points: Floats, a: float, b
     there = np.array([[a, b]])
     gained = area(np.concatenate([points, there]), REFERENCE) - area(points, REFERENCE)
 
-    assert expected_gain(there, np.full((1, 2), 1e-9), points, REFERENCE)[0] == pytest.approx(gained, abs=1e-7)
+    assert expected_hypervolume_gain(there, np.full((1, 2), 1e-9), points, REFERENCE)[0] == pytest.approx(
+        gained, abs=1e-7
+    )
 
 
 @settings(max_examples=25)
@@ -94,19 +104,19 @@ def test_the_expected_gain_is_the_mean_of_many_draws(
     mean, sd = np.array([[a, b]]), np.array([[sd_a, sd_b]])
     before = area(points, REFERENCE)
     draws = np.random.default_rng(seed).normal(mean, sd, (1500, 2))
-    gains = np.array([hypervolume(np.concatenate([points, draw[None]]), REFERENCE) - before for draw in draws])
+    gains = np.array([compute_hypervolume(np.concatenate([points, draw[None]]), REFERENCE) - before for draw in draws])
 
     error = 5 * float(gains.std()) / np.sqrt(len(gains)) + 2e-3
-    assert expected_gain(mean, sd, points, REFERENCE)[0] == pytest.approx(gains.mean(), abs=error)
+    assert expected_hypervolume_gain(mean, sd, points, REFERENCE)[0] == pytest.approx(gains.mean(), abs=error)
 
 
 def test_all_candidates_are_judged_at_once_as_each_alone() -> None:
     rng = np.random.default_rng(3)
     mean, sd, points = rng.normal(size=(20, 2)), rng.uniform(0.1, 1.0, (20, 2)), rng.normal(size=(8, 2))
 
-    together = expected_gain(mean, sd, points, REFERENCE)
+    together = expected_hypervolume_gain(mean, sd, points, REFERENCE)
 
-    alone = [expected_gain(mean[i : i + 1], sd[i : i + 1], points, REFERENCE)[0] for i in range(20)]
+    alone = [expected_hypervolume_gain(mean[i : i + 1], sd[i : i + 1], points, REFERENCE)[0] for i in range(20)]
     assert together == pytest.approx(alone)
 
 
@@ -118,10 +128,10 @@ def test_all_candidates_are_judged_at_once_as_each_alone() -> None:
 def test_every_round_does_all_its_minibatches_within_the_deadline(seed: int, ratio: float) -> None:
     table = table_of(seed)
     player = Board(table).player(seed)
-    assert table.step_s.max() < TRIAL_S, "a minibatch that outlasts a trial may break a deadline"
+    assert table.step_s.max() < PROBE_S, "a minibatch that outlasts a trial may break a deadline"
 
     for deadline_s in deadlines_s(table, ratio, 25, seed):
-        parts = player.play(STEPS, deadline_s)
+        parts = player.run_round(STEPS, deadline_s)
         assert sum(part.steps for part in parts) == STEPS
         assert all(part.steps > 0 for part in parts)
         assert sum(part.work_s for part in parts) <= deadline_s * (1 + 1e-9)
@@ -130,25 +140,25 @@ def test_every_round_does_all_its_minibatches_within_the_deadline(seed: int, rat
 def test_one_percent_of_the_modes_is_tried_at_random_and_the_rest_done_at_full_speed() -> None:
     board = Board(table_of())
     player = board.player()
-    wanted = 1 + int(np.ceil(AT_RANDOM * len(board.table.modes)))
+    wanted = 1 + int(np.ceil(RANDOM_SHARE * len(board.table.modes)))
 
     for deadline_s in deadlines_s(board.table, 4.0, 100):
-        before = player.seen
-        parts = player.play(STEPS, deadline_s)
-        assert len(parts) <= player.seen - before + 1, "nothing but trials and one mode for the rest"
+        before = player.tried_count
+        parts = player.run_round(STEPS, deadline_s)
+        assert len(parts) <= player.tried_count - before + 1, "nothing but trials and one mode for the rest"
         assert parts[-1].step_s == min(float(board.table.step_s[row]) for row in board.ran)
-        if player.phase is not Phase.RANDOM:
+        if player.phase is not BoflPhase.RANDOM:
             break
 
-    assert player.phase is Phase.IMPROVING
-    assert player.seen == wanted == len(board.ran)
+    assert player.phase is BoflPhase.IMPROVING
+    assert player.tried_count == wanted == len(board.ran)
 
 
 def test_a_trial_lasts_about_five_seconds_and_less_in_a_short_round() -> None:
     table = table_of()
-    long, short = (Board(table).player().play(steps, 3.0 * steps * 0.2)[:-1] for steps in (1000, 50))
+    long, short = (Board(table).player().run_round(steps, 3.0 * steps * 0.2)[:-1] for steps in (1000, 50))
 
-    assert all(TRIAL_S - part.step_s < part.work_s <= TRIAL_S for part in long)
+    assert all(PROBE_S - part.step_s < part.work_s <= PROBE_S for part in long)
     assert all(part.work_s <= max(0.15 * 30.0, part.step_s) for part in short)
 
 
@@ -158,15 +168,15 @@ def test_it_goes_on_until_three_percent_are_seen_and_tries_nothing_new_afterward
     player = board.player(seed)
     phases = []
     for deadline_s in deadlines_s(board.table, 4.0, 60):
-        before, began = player.seen, player.phase
-        player.play(STEPS, deadline_s)
+        before, began = player.tried_count, player.phase
+        player.run_round(STEPS, deadline_s)
         phases.append(began)
-        if began is Phase.MIXING:
-            assert player.seen == before
+        if began is BoflPhase.MIXING:
+            assert player.tried_count == before
 
     assert phases == sorted(phases, key=lambda phase: phase.value)
-    assert phases[-1] is Phase.MIXING
-    assert AT_LEAST * len(board.table.modes) < player.seen < 0.5 * len(board.table.modes)
+    assert phases[-1] is BoflPhase.MIXING
+    assert MIN_TRIED_SHARE * len(board.table.modes) < player.tried_count < 0.5 * len(board.table.modes)
 
 
 def test_it_stops_at_the_first_round_past_three_percent_that_gains_less_than_one() -> None:
@@ -177,16 +187,16 @@ def test_it_stops_at_the_first_round_past_three_percent_that_gains_less_than_one
         reference = None
         for deadline_s in deadlines_s(board.table, 2.0, 60, seed):
             before, began = sorted(board.ran), player.phase
-            player.play(STEPS, deadline_s)
+            player.run_round(STEPS, deadline_s)
             now = sorted(board.ran)
-            if began is Phase.RANDOM:
+            if began is BoflPhase.RANDOM:
                 reference = logs[now].max(axis=0)
-            elif began is Phase.IMPROVING and len(now) > len(before):
-                small = hypervolume(logs[now], reference) <= 1.01 * hypervolume(logs[before], reference)
-                enough = len(now) > AT_LEAST * len(logs)
+            elif began is BoflPhase.IMPROVING and len(now) > len(before):
+                small = compute_hypervolume(logs[now], reference) <= 1.01 * compute_hypervolume(logs[before], reference)
+                enough = len(now) > MIN_TRIED_SHARE * len(logs)
                 went_on += enough and not small
-                assert (player.phase is Phase.MIXING) == (small and enough)
-        assert player.phase is Phase.MIXING
+                assert (player.phase is BoflPhase.MIXING) == (small and enough)
+        assert player.phase is BoflPhase.MIXING
     assert went_on, "no round past three percent gained enough: the rule was not put to the test"
 
 
@@ -195,8 +205,8 @@ def test_once_it_mixes_no_two_modes_that_it_saw_would_have_been_cheaper() -> Non
     player = board.player()
     times_s, joules = board.table.step_s, step_j_of(board.table)
     for deadline_s in deadlines_s(board.table, 3.0, 60):
-        mixes = player.phase is Phase.MIXING
-        spent_j = sum(part.work_j for part in player.play(STEPS, deadline_s))
+        mixes = player.phase is BoflPhase.MIXING
+        spent_j = sum(part.work_j for part in player.run_round(STEPS, deadline_s))
         if not mixes:
             continue
         rows = sorted(board.ran)
@@ -205,7 +215,7 @@ def test_once_it_mixes_no_two_modes_that_it_saw_would_have_been_cheaper() -> Non
         fits = counts * t[:, None] + (STEPS - counts) * t[None, :] <= deadline_s
         least_j = np.where(fits, counts * e[:, None] + (STEPS - counts) * e[None, :], np.inf).min()
         assert spent_j == pytest.approx(least_j, rel=1e-6)
-    assert player.phase is Phase.MIXING
+    assert player.phase is BoflPhase.MIXING
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -213,11 +223,13 @@ def test_it_leaves_a_tenth_of_the_hypervolume_that_as_many_modes_at_random_leave
     board = Board(table_of(4))
     player, table = board.player(seed), board.table
     for deadline_s in deadlines_s(table, 4.0, 40, seed):
-        player.play(STEPS, deadline_s)
+        player.run_round(STEPS, deadline_s)
     logs = np.log(np.column_stack([table.step_s, step_j_of(table)]))
-    others = np.random.default_rng(seed).permutation(len(logs))[: player.seen]
+    others = np.random.default_rng(seed).permutation(len(logs))[: player.tried_count]
 
-    whole, found, by_chance = (hypervolume(logs[rows], logs.max(axis=0)) for rows in (..., sorted(board.ran), others))
+    whole, found, by_chance = (
+        compute_hypervolume(logs[rows], logs.max(axis=0)) for rows in (..., sorted(board.ran), others)
+    )
 
     assert whole - found < 0.1 * (whole - by_chance)
 
@@ -228,10 +240,10 @@ def test_without_any_room_it_stays_in_the_top_mode() -> None:
     full_speed_s = STEPS * float(board.table.step_s[board.top])
 
     for _ in range(3):
-        parts = player.play(STEPS, full_speed_s)
+        parts = player.run_round(STEPS, full_speed_s)
         assert {part.mode for part in parts} == {MAXN}
 
-    assert player.phase is Phase.RANDOM
+    assert player.phase is BoflPhase.RANDOM
 
 
 @pytest.mark.parametrize("count", [2, 3, 5])
@@ -241,9 +253,9 @@ def test_a_table_of_a_few_modes_is_played_to_the_end(count: int) -> None:
     player = board.player()
 
     for deadline_s in deadlines_s(board.table, 3.0, 30):
-        assert sum(part.steps for part in player.play(STEPS, deadline_s)) == STEPS
+        assert sum(part.steps for part in player.run_round(STEPS, deadline_s)) == STEPS
 
-    assert player.seen == count
+    assert player.tried_count == count
 
 
 # In the study ---------------------------------------------------------------------------------------------------------
@@ -251,7 +263,7 @@ def test_a_table_of_a_few_modes_is_played_to_the_end(count: int) -> None:
 
 def test_the_study_plays_it_and_the_seed_alone_decides_what_it_tries() -> None:
     table = table_of()
-    first, again, other = (study(table, 2.0, 12, STEPS, "bofl", seed) for seed in (1, 1, 2))
+    first, again, other = (run_mode_choice_study(table, 2.0, 12, STEPS, "bofl", seed) for seed in (1, 1, 2))
 
     assert first.rounds == again.rounds
     assert first.rounds[-1].modes != other.rounds[-1].modes
@@ -267,8 +279,8 @@ def test_on_measured_tables_it_saves_about_what_was_published(profiles_root: Pat
     if not paths:
         pytest.skip("no table of a board that BoFL was published on")
     for path in paths:
-        table = read_table(path)
-        choice = study(table, 2.0, 100, 200 if table.device == "agx-xavier" else 75, "bofl", 1)
+        table = read_mode_table(path)
+        choice = run_mode_choice_study(table, 2.0, 100, 200 if table.device == "agx-xavier" else 75, "bofl", 1)
         assert choice.deadlines_missed == 0
         assert 12.0 < choice.energy_saved_pct < 30.0
-        assert AT_LEAST * len(table.modes) < choice.modes_explored < 0.06 * len(table.modes)
+        assert MIN_TRIED_SHARE * len(table.modes) < choice.modes_explored < 0.06 * len(table.modes)

@@ -10,25 +10,27 @@ from hypothesis import strategies as st
 
 from fedge.telemetry import intake
 from fedge.telemetry.intake import AHEAD_S, KINDS, STREAMS, Intake
-from fedge.telemetry.live import Batch, Progress
-from fedge.telemetry.rows import SampleRow
-from fedge.telemetry.strict import Malformed
-from fedge.types import NOTHING_SEEN, Trace
+from fedge.telemetry.live_records import BoardProgress, TelemetryBatch
+from fedge.telemetry.store_records import SampleRow
+from fedge.telemetry.strict_json import MalformedJson
+from fedge.types import EMPTY_TRACE, Trace
 
 NOW = 1_790_000_000.0
 
 
-def message(board: str, stream: str, seq: int, start_s: float, stretches: int = 1, **more: Any) -> Batch:
+def message(board: str, stream: str, seq: int, start_s: float, stretches: int = 1, **more: Any) -> TelemetryBatch:
     n, nobody = stretches, (None,) * stretches
     powers = tuple(float(seq + i / 10) for i in range(n))
     times = tuple(start_s + i for i in range(n))
     trace = Trace(times, (1.0,) * n, powers, nobody, nobody, nobody, nobody, nobody, nobody, nobody, {"IN": powers})
-    return Batch(1, board, stream, seq, trace if n else NOTHING_SEEN, **more)
+    return TelemetryBatch(1, board, stream, seq, trace if n else EMPTY_TRACE, **more)
 
 
-def give(books: Intake, speaker: str, sent: Batch, now_s: float = NOW) -> tuple[str, tuple[SampleRow, ...], int]:
-    verdict = books.judged(speaker, sent, now_s)
-    books.settle(verdict)
+def give(
+    books: Intake, speaker: str, sent: TelemetryBatch, now_s: float = NOW
+) -> tuple[str, tuple[SampleRow, ...], int]:
+    verdict = books.judge(speaker, sent, now_s)
+    books.accept(verdict)
     return verdict.kind, verdict.rows, verdict.seq
 
 
@@ -46,7 +48,7 @@ def test_a_message_is_taken_once() -> None:
 def test_nothing_is_taken_before_its_rows_are_kept() -> None:
     books, sent = Intake(), message("a", "s", 1, NOW - 10)
 
-    books.judged("a", sent, NOW)
+    books.judge("a", sent, NOW)
 
     assert give(books, "a", sent)[0] == "taken"
 
@@ -59,12 +61,12 @@ def test_nothing_is_taken_before_its_rows_are_kept() -> None:
         ("a", message("a", "s", 9, NOW - 50), "out-of-order"),
         ("a", message("a", "new", 1, NOW - 50), "out-of-order"),
         ("a", message("a", "s", 9, NOW + AHEAD_S), "future"),
-        ("a", message("a", "s", 9, NOW, 0, progress=Progress("a", NOW + 999, "idle")), "future"),
+        ("a", message("a", "s", 9, NOW, 0, progress=BoardProgress("a", NOW + 999, "idle")), "future"),
         ("a", message("a", "s", 9, NOW, 0), "taken"),
         ("a", message("a", "new", 1, NOW - 5), "taken"),
     ],
 )
-def test_every_message_is_what_it_is(speaker: str, sent: Batch, kind: str) -> None:
+def test_every_message_is_what_it_is(speaker: str, sent: TelemetryBatch, kind: str) -> None:
     books = Intake()
     give(books, "a", message("a", "s", 5, NOW - 20, 3))
     before = books.boards()["a"]
@@ -99,7 +101,7 @@ def test_the_books_come_back_as_they_were_kept() -> None:
     give(books, "a", message("a", "s", 5, NOW - 20, 3))
     give(books, "b", message("a", "s", 6, NOW - 20, 3))
 
-    back = intake.from_bytes(intake.to_bytes(books))
+    back = intake.decode_intake(intake.encode_intake(books))
 
     assert back.counts("a") == books.counts("a")
     assert back.counts("b")["foreign"] == 1
@@ -110,11 +112,11 @@ def test_the_books_come_back_as_they_were_kept() -> None:
 def test_what_was_stored_after_the_books_were_kept_is_not_taken_again() -> None:
     books = Intake()
     give(books, "a", message("a", "s", 1, NOW - 20))
-    kept = intake.to_bytes(books)
+    kept = intake.encode_intake(books)
     lost = message("a", "s", 2, NOW - 19, 2)
     _, rows, _ = give(books, "a", lost)
 
-    back = intake.from_bytes(kept, {"a": max(row.at_s + row.span_s for row in rows), "c": NOW - 3})
+    back = intake.decode_intake(kept, {"a": max(row.at_s + row.span_s for row in rows), "c": NOW - 3})
 
     assert give(back, "a", lost)[0] == "out-of-order"
     assert give(back, "a", message("a", "s", 3, NOW - 17))[0] == "taken"
@@ -123,14 +125,14 @@ def test_what_was_stored_after_the_books_were_kept_is_not_taken_again() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"{}", b'{"version":9,"boards":{}}', b'{"version":1,"boards":{"a":3}}'])
 def test_broken_books_are_refused(data: bytes) -> None:
-    with pytest.raises(Malformed):
-        intake.from_bytes(data)
+    with pytest.raises(MalformedJson):
+        intake.decode_intake(data)
 
 
 @st.composite
-def deliveries(draw: st.DrawFn) -> tuple[list[Batch], list[tuple[str, Batch]]]:
+def deliveries(draw: st.DrawFn) -> tuple[list[TelemetryBatch], list[tuple[str, TelemetryBatch]]]:
     """What three boards sent, each over two starts, and how it was delivered: dropped, doubled, overtaken, forged."""
-    sent: list[Batch] = []
+    sent: list[TelemetryBatch] = []
     for board in ("a", "b", "c"):
         at_s = NOW - 10_000
         for stream in ("first", "second"):
@@ -145,9 +147,9 @@ def deliveries(draw: st.DrawFn) -> tuple[list[Batch], list[tuple[str, Batch]]]:
     return sent, [(speaker or sent[i].board, sent[i]) for i, speaker in zip(order, speakers, strict=True)]
 
 
-def oracle(delivered: list[tuple[str, Batch]]) -> list[tuple[str, list[float]]]:
+def oracle(delivered: list[tuple[str, TelemetryBatch]]) -> list[tuple[str, list[float]]]:
     """The same decisions from the whole past, by brute force."""
-    taken: list[Batch] = []
+    taken: list[TelemetryBatch] = []
     said = []
     for speaker, sent in delivered:
         own = [batch for batch in taken if batch.board == speaker]
@@ -168,7 +170,7 @@ def oracle(delivered: list[tuple[str, Batch]]) -> list[tuple[str, list[float]]]:
 @settings(max_examples=300)
 @given(deliveries())
 def test_every_delivery_is_judged_as_the_whole_past_says(
-    case: tuple[list[Batch], list[tuple[str, Batch]]],
+    case: tuple[list[TelemetryBatch], list[tuple[str, TelemetryBatch]]],
 ) -> None:
     _, delivered = case
     books = Intake()
@@ -185,7 +187,7 @@ def test_every_delivery_is_judged_as_the_whole_past_says(
 
 @given(deliveries())
 def test_what_is_sent_in_order_again_and_again_is_taken_as_a_whole(
-    case: tuple[list[Batch], list[tuple[str, Batch]]],
+    case: tuple[list[TelemetryBatch], list[tuple[str, TelemetryBatch]]],
 ) -> None:
     sent, _ = case
     books = Intake()
@@ -195,24 +197,26 @@ def test_what_is_sent_in_order_again_and_again_is_taken_as_a_whole(
 
 @given(deliveries(), st.integers(0, 40))
 def test_a_restart_of_the_server_changes_no_verdict_but_its_name(
-    case: tuple[list[Batch], list[tuple[str, Batch]]], crash: int
+    case: tuple[list[TelemetryBatch], list[tuple[str, TelemetryBatch]]], crash: int
 ) -> None:
     _, delivered = case
-    plain, books, kept = Intake(), Intake(), intake.to_bytes(Intake())
+    plain, books, kept = Intake(), Intake(), intake.encode_intake(Intake())
     ends_s: dict[str, float] = {}
     for number, (speaker, sent) in enumerate(delivered):
         if number == crash:
-            books = intake.from_bytes(kept, ends_s)
+            books = intake.decode_intake(kept, ends_s)
         expected, found = give(plain, speaker, sent), give(books, speaker, sent)
         assert found[1] == expected[1]
         for row in found[1]:
             ends_s[row.board] = row.at_s + row.span_s
         if number % 3 == 0:
-            kept = intake.to_bytes(books)
+            kept = intake.encode_intake(books)
 
 
 @given(deliveries())
-def test_no_board_touches_the_books_of_another(case: tuple[list[Batch], list[tuple[str, Batch]]]) -> None:
+def test_no_board_touches_the_books_of_another(
+    case: tuple[list[TelemetryBatch], list[tuple[str, TelemetryBatch]]],
+) -> None:
     _, delivered = case
     together = Intake()
     for speaker, sent in delivered:

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedge.telemetry.batch import to_bytes
-from fedge.telemetry.live import Batch
+from fedge.telemetry.board_messages import encode_batch
+from fedge.telemetry.live_records import TelemetryBatch
 from fedge.telemetry.spool import Spool
 from fedge.types import Trace
 
@@ -21,14 +21,14 @@ T0 = 1_790_000_000.0
 HOUR = 3600.0
 
 
-def batch(seq: int, stretches: int = 2, start_s: float | None = None) -> Batch:
+def batch(seq: int, stretches: int = 2, start_s: float | None = None) -> TelemetryBatch:
     n, nobody, first = stretches, (None,) * stretches, T0 + 10 * seq if start_s is None else start_s
     times = tuple(first + i for i in range(n))
     columns = (nobody,) * 7
-    return Batch(1, "nano-1", "s", seq, Trace(times, (1.0,) * n, (float(seq),) * n, *columns))
+    return TelemetryBatch(1, "nano-1", "s", seq, Trace(times, (1.0,) * n, (float(seq),) * n, *columns))
 
 
-def everything(spool: Spool) -> list[Batch]:
+def everything(spool: Spool) -> list[TelemetryBatch]:
     found = [spool.read(number) for number in spool.numbers]
     return [each for each in found if each is not None]
 
@@ -56,7 +56,7 @@ def test_a_batch_that_grew_takes_the_place_of_the_former_one(tmp_path: Path) -> 
 
 
 def test_beyond_its_size_the_oldest_are_dropped_and_counted(tmp_path: Path) -> None:
-    size = len(to_bytes(batch(10, 4)))
+    size = len(encode_batch(batch(10, 4)))
     spool = Spool(tmp_path, 3 * size, HOUR)
     for seq in range(10, 20):
         assert spool.put(seq, batch(seq, 4), T0)

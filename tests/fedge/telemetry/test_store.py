@@ -15,10 +15,10 @@ from contracts.crashing import Crash, every_crash
 from contracts.store_rows import client_row, event_row, old_run, round_row, sample_row, traced
 
 from fedge.errors import BadInput
-from fedge.telemetry import parts, store
-from fedge.telemetry.reading import read_rows
-from fedge.telemetry.rows import ClientRow, EventRow, RoundRow, SampleRow
+from fedge.telemetry import store, store_files
 from fedge.telemetry.store import MemoryTables, RunTables
+from fedge.telemetry.store_reader import read_rows
+from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow, SampleRow
 from fedge.types import Trace
 
 
@@ -239,7 +239,9 @@ def test_after_a_step_to_a_part_failed_rows_are_still_taken(tmp_path: Path, monk
     tables = RunTables(tmp_path)
     tables.append([round_row(1)])
     with monkeypatch.context() as patch:
-        patch.setattr(parts, "write_part", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+        patch.setattr(
+            store_files, "write_part", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device"))
+        )
         with pytest.raises(OSError, match="No space"):
             tables.close()
     tables.append([round_row(2)])
@@ -286,7 +288,7 @@ def test_a_part_that_did_not_fit_leaves_nothing_behind_and_its_rows_where_they_w
     tables = RunTables(tmp_path)
     tables.append([round_row(1)])
     with monkeypatch.context() as patch:
-        patch.setattr(parts, "sync_file", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+        patch.setattr(store_files, "sync_file", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
         with pytest.raises(OSError, match=r"No space left on device: '.*store/rounds/000001.parquet'"):
             tables.close()
 
@@ -300,7 +302,9 @@ def test_rows_that_are_in_are_not_said_to_have_failed_when_no_part_can_be_made_o
     monkeypatch.setattr(store, "FULL_ROWS", 3)
     tables = RunTables(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(parts, "write_part", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+        patch.setattr(
+            store_files, "write_part", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device"))
+        )
         for number in range(1, 6):
             tables.append([round_row(number)])
     assert played(tmp_path) == [1, 2, 3, 4, 5]

@@ -41,7 +41,7 @@ def test_a_file_cut_anywhere_gives_every_whole_frame(tmp_path_factory: pytest.Te
     assert len(found.batches) == max(0, whole - 1)
     assert not found.damaged
     assert found.torn == (cut not in {0, *ends(pieces)})
-    wal.cut(path, found.good_bytes)
+    wal.truncate_wal(path, found.good_bytes)
     assert not wal.read(path).torn
 
 

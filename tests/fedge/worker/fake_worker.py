@@ -16,9 +16,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 import numpy as np
 
-from fedge.worker import service, supervisor, tasks
-from fedge.worker.parts import Facts, Parts
+from fedge.worker import supervisor, tasks, trainer_process
 from fedge.worker.refusal import Refusal
+from fedge.worker.trainer_backend import TorchFacts, TrainerBackend
 
 STEP_S = 0.005
 
@@ -174,10 +174,10 @@ def _builtin(name):
 
 
 def parts():
-    return Parts(
-        prepare=lambda device: Facts("fake", None, None),
+    return TrainerBackend(
+        prepare=lambda device: TorchFacts("fake", None, None),
         builtin=_builtin,
-        from_source=lambda *given: tasks.from_source(*given)._replace(name="plain", data=None),
+        from_source=lambda *given: tasks.task_from_source(*given)._replace(name="plain", data=None),
         read=lambda source: Data(3),
         make_trainer=Trainer,
         options=Options,
@@ -192,8 +192,8 @@ def parts():
 def main(arguments):
     if arguments[0] == "supervise":
         command = (sys.executable, str(Path(__file__).resolve()))
-        return supervisor.main(supervisor.Settings(arguments[1], command=command))
-    return service.main(arguments, parts)
+        return supervisor.main(supervisor.SupervisorSettings(arguments[1], command=command))
+    return trainer_process.main(arguments, parts)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """A training beside services on a virtual clock, with every batch and every loss written down."""
 
-from fedge.worker.interleaving import Interleaver
+from fedge.worker.inference_interleaver import Interleaver
 
 
 class Play:
@@ -20,7 +20,7 @@ class Play:
             training_share=share,
         )
         if known:
-            self.loop.learn_work(step_s)
+            self.loop.learn_step(step_s)
             for service in services:
                 for place in range(service.batch_size.bit_length() + 1):
                     size = min(1 << place, service.batch_size)
@@ -38,10 +38,10 @@ class Play:
 
     def train(self, until_s):
         while self.now_s < until_s:
-            self.loop.between()
+            self.loop.serve_before_step()
             self.now_s += self.step_s
             self.steps += 1
-        self.loop.ended()
+        self.loop.end_step()
 
     def served(self, name):
         return [one for batch in self.done if batch[0] == name for one in batch[3]]

@@ -5,8 +5,8 @@ import math
 
 import pytest
 
-from fedge.worker.arrivals import Arrivals, arrivals_of, times
-from fedge.worker.fields import BadField
+from fedge.worker.arrivals import Arrivals, arrival_times, parse_arrivals
+from fedge.worker.request_fields import BadField
 
 CHANGING = ((10.0, 2.0), (5.0, 20.0), (5.0, 0.0))
 ALL = [
@@ -18,11 +18,11 @@ ALL = [
 
 
 def first(arrivals, count, begin_s=0.0):
-    return list(itertools.islice(times(arrivals, begin_s), count))
+    return list(itertools.islice(arrival_times(arrivals, begin_s), count))
 
 
 def within(arrivals, end_s):
-    return list(itertools.takewhile(lambda at_s: at_s <= end_s, times(arrivals)))
+    return list(itertools.takewhile(lambda at_s: at_s <= end_s, arrival_times(arrivals)))
 
 
 @pytest.mark.parametrize("arrivals", ALL, ids=lambda one: one.kind)
@@ -79,13 +79,13 @@ def test_changing_rates_hold_each_in_its_time_and_repeat():
 
 
 def test_fields_become_arrivals():
-    assert arrivals_of({"rate_hz": 5}) == Arrivals("poisson", 5.0)
-    assert arrivals_of({"kind": "constant", "rate_hz": 5, "seed": 2}) == Arrivals("constant", 5.0, 2)
-    bursts = arrivals_of({"kind": "bursts", "rate_hz": 5, "burst_factor": 2, "burst_s": 3})
+    assert parse_arrivals({"rate_hz": 5}) == Arrivals("poisson", 5.0)
+    assert parse_arrivals({"kind": "constant", "rate_hz": 5, "seed": 2}) == Arrivals("constant", 5.0, 2)
+    bursts = parse_arrivals({"kind": "bursts", "rate_hz": 5, "burst_factor": 2, "burst_s": 3})
     assert bursts == Arrivals("bursts", 5.0, burst_factor=2.0, burst_s=3.0)
-    dynamic = arrivals_of({"kind": "dynamic", "rates": [list(one) for one in CHANGING], "seed": 3})
+    dynamic = parse_arrivals({"kind": "dynamic", "rates": [list(one) for one in CHANGING], "seed": 3})
     assert dynamic == ALL[3]
-    assert arrivals_of({"kind": "dynamic", "rates": CHANGING, "rate_hz": 6}).rate_hz == 6.0
+    assert parse_arrivals({"kind": "dynamic", "rates": CHANGING, "rate_hz": 6}).rate_hz == 6.0
 
 
 @pytest.mark.parametrize(
@@ -116,4 +116,4 @@ def test_fields_become_arrivals():
 )
 def test_a_slip_is_told_by_its_field(fields, where):
     with pytest.raises(BadField, match=where + ": got"):
-        arrivals_of(fields)
+        parse_arrivals(fields)

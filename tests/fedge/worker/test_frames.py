@@ -85,7 +85,7 @@ def test_given_room_is_used_when_it_is_large_enough(pair):
     room = np.zeros(100, np.uint8)
     for count in (10, 20):
         frames.write(pair[0], {}, {"a": np.full(count, 7.0)})
-        got = frames.Body(pair[1], frames.read_head(pair[1])).read(room)["a"]
+        got = frames.FrameBody(pair[1], frames.read_head(pair[1])).read(room)["a"]
         assert got.tolist() == [7.0] * count
         assert np.shares_memory(got, room) == (count == 10)
 
@@ -110,7 +110,7 @@ def test_a_body_can_be_thrown_away_and_the_next_frame_is_found(pair):
         target=lambda: [frames.write(pair[0], {"n": n}, {"a": np.zeros(100000)}) for n in range(2)]
     )
     sender.start()
-    frames.Body(pair[1], frames.read_head(pair[1])).drain()
+    frames.FrameBody(pair[1], frames.read_head(pair[1])).drain()
     header, _ = frames.read(pair[1])
     sender.join(10.0)
     assert header == {"n": 1}
@@ -181,7 +181,7 @@ def test_what_the_wire_cannot_carry_is_refused_before_a_byte_is_sent(pair, heade
 def test_a_body_whose_reading_is_ended_can_be_thrown_away_from_there_on(pair):
     whole = raw({"arrays": [["a", "uint8", [1000]]]}, bytes(1000))
     pair[0].sendall(whole[:-400])
-    body = frames.Body(pair[1], frames.read_head(pair[1]))
+    body = frames.FrameBody(pair[1], frames.read_head(pair[1]))
 
     def before():
         if body.left < 1000:

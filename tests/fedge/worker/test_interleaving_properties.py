@@ -16,8 +16,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from playing import Play  # noqa: E402
 
-from fedge.worker.arrivals import Arrivals, times  # noqa: E402
-from fedge.worker.interleaving import CREDIT_S, EPS_S, Service, Waiting, decide  # noqa: E402
+from fedge.worker.arrivals import Arrivals, arrival_times  # noqa: E402
+from fedge.worker.inference_interleaver import CREDIT_S, EPS_S, HostedService, PendingBatch, decide_next_action  # noqa: E402
 
 MILLI = st.integers(1, 400).map(lambda one: one / 1000.0)
 STEP = st.integers(5, 100).map(lambda one: one / 1000.0)
@@ -27,7 +27,7 @@ STEP = st.integers(5, 100).map(lambda one: one / 1000.0)
 def queues(draw):
     names = "abcd"[: draw(st.integers(1, 4))]
     return [
-        Waiting(name, draw(st.booleans()), draw(st.integers(0, 1500)) / 1000.0, draw(MILLI), draw(MILLI))
+        PendingBatch(name, draw(st.booleans()), draw(st.integers(0, 1500)) / 1000.0, draw(MILLI), draw(MILLI))
         for name in names
     ]
 
@@ -48,7 +48,7 @@ def can_be(waiting, begin_s):
 
 @given(queues(), MILLI)
 def test_whatever_comes_next_all_stay_in_time_if_any_order_could_have_it(waiting, next_s):
-    choice = decide(0.0, next_s, waiting)
+    choice = decide_next_action(0.0, next_s, waiting)
     if choice.what == "serve":
         first = [one for one in waiting if one.name == choice.name]
         rest = [one for one in waiting if one.name != choice.name]
@@ -74,7 +74,7 @@ def scenes(draw):
         when_late = draw(st.sampled_from(["serve", "drop"]))
         wait_s = draw(st.none() | MILLI)
         services.append(
-            Service(name, draw(st.integers(1, 9)), draw(MILLI), wait_s, when_late, draw(st.integers(1, 50)))
+            HostedService(name, draw(st.integers(1, 9)), draw(MILLI), wait_s, when_late, draw(st.integers(1, 50)))
         )
         rate_hz = draw(st.integers(1, 100))
         arrivals[name] = draw(kinds_of_arrivals(float(rate_hz), number))
@@ -84,7 +84,7 @@ def scenes(draw):
 
 def played(scene):
     services, arrivals, batch_s, step_s, share = scene
-    came = {name: times(one) for name, one in arrivals.items()}
+    came = {name: arrival_times(one) for name, one in arrivals.items()}
     play = Play(
         services, came, lambda service, size: batch_s[service.name] * (1 + size / 8), step_s, share, known=False
     )
@@ -102,7 +102,7 @@ def test_every_request_is_served_once_or_dropped_or_still_waits(scene):
         told = play.loop.told()[service.name]
         served = play.served(service.name)
         dropped = [one for name, one in play.dropped if name == service.name]
-        came = list(itertools.takewhile(lambda at_s: at_s <= play.now_s, times(scene[1][service.name])))
+        came = list(itertools.takewhile(lambda at_s: at_s <= play.now_s, arrival_times(scene[1][service.name])))
         assert told.requests == told.served + told.dropped + told.waiting <= len(came)
         assert (told.served, told.dropped) == (len(served), len(dropped))
         seen = sorted(one.arrived_s for one in served + dropped)
@@ -149,7 +149,7 @@ def test_training_never_has_less_than_its_share(scene):
     services, arrivals, batch_s, step_s, share = scene
     play = Play(
         services,
-        {name: times(one) for name, one in arrivals.items()},
+        {name: arrival_times(one) for name, one in arrivals.items()},
         lambda service, _: batch_s[service.name],
         step_s,
         share,
@@ -169,7 +169,11 @@ def test_no_service_is_starved_by_another_that_can_be_served_too(scene):
     quick_s = 0.2 / sum(one.rate_hz for one in arrivals.values())  # even one by one they take a fifth of the time
     services = [one._replace(latency_s=1.0 + 4 * step_s, max_wait_s=None, most_waiting=10**6) for one in services]
     play = Play(
-        services, {name: times(one) for name, one in arrivals.items()}, lambda *_: quick_s, min(step_s, 0.02), 0.1
+        services,
+        {name: arrival_times(one) for name, one in arrivals.items()},
+        lambda *_: quick_s,
+        min(step_s, 0.02),
+        0.1,
     )
     play.train(4.0)
     for told in play.loop.told().values():
@@ -185,7 +189,7 @@ def feasible(draw):
     batch_s = window_s * draw(st.integers(1, 70)) / 100
     step_s = (window_s - batch_s) * draw(st.integers(5, 100)) / 100
     latency_s = window_s + batch_s + draw(st.integers(0, 200)) / 100 * window_s
-    return Service("a", batch_size, latency_s), rate_hz, batch_s, step_s
+    return HostedService("a", batch_size, latency_s), rate_hz, batch_s, step_s
 
 
 @settings(max_examples=35, deadline=None)
@@ -194,7 +198,7 @@ def test_what_a_plan_can_hold_is_held_without_one_late(plan, planned):
     service, rate_hz, batch_s, step_s = plan
     if planned:
         service = service._replace(max_wait_s=(service.batch_size - 1) / rate_hz)
-    play = Play([service], {"a": times(Arrivals("constant", rate_hz))}, lambda *_: batch_s, step_s, share=0.01)
+    play = Play([service], {"a": arrival_times(Arrivals("constant", rate_hz))}, lambda *_: batch_s, step_s, share=0.01)
     window_s = service.batch_size / rate_hz
     play.train(60 * window_s)
     told = play.loop.told()["a"]

@@ -7,21 +7,21 @@ import pytest
 
 pytest.importorskip("torch")
 
-from fedge.worker import networks, sources, tasks
-from fedge.worker.blocks import shapes_of, slices_of
-from fedge.worker.narrowing import NotNarrow
-from fedge.worker.trainer import Options, Trainer
+from fedge.worker import builtin_tasks, sources, tasks
+from fedge.worker.narrow_networks import CannotNarrow
+from fedge.worker.subnetwork_arrays import array_shapes, leading_slices
+from fedge.worker.trainer import Trainer, TrainingOptions
 
-DATA = sources.read(networks.synthetic("synthetic-cnn", 64))
+DATA = sources.read(builtin_tasks.synthetic_source("synthetic-cnn", 64))
 
 
 @pytest.fixture(scope="module")
 def trainer():
-    return Trainer(tasks.builtin("synthetic-cnn"), DATA, threads=1)
+    return Trainer(tasks.make_builtin_task("synthetic-cnn"), DATA, threads=1)
 
 
 def trained(trainer, width, steps=3, seed=4):
-    training = trainer.start(trainer.initial_arrays(1), None, seed, Options(steps, 8, 0.05, width=width))
+    training = trainer.start(trainer.initial_arrays(1), None, seed, TrainingOptions(steps, 8, 0.05, width=width))
     training.advance(steps)
     return training.result()
 
@@ -31,8 +31,8 @@ def test_training_gives_the_leading_blocks_moved(trainer):
 
     result = trained(trainer, 0.5)
 
-    assert shapes_of(result.arrays) == trainer.narrow_shapes(0.5)
-    places = slices_of(shapes_of(start), shapes_of(result.arrays))
+    assert array_shapes(result.arrays) == trainer.narrow_shapes(0.5)
+    places = leading_slices(array_shapes(start), array_shapes(result.arrays))
     assert all(not np.array_equal(value, start[name][places[name]]) for name, value in result.arrays.items())
     assert result.loss > 0
 
@@ -46,14 +46,14 @@ def test_the_same_seed_gives_the_same_bits_whatever_was_trained_between(trainer)
 
 
 def test_a_full_training_is_not_touched_by_narrow_ones():
-    fresh, used = (Trainer(tasks.builtin("synthetic-cnn"), DATA, threads=1) for _ in range(2))
+    fresh, used = (Trainer(tasks.make_builtin_task("synthetic-cnn"), DATA, threads=1) for _ in range(2))
     trained(used, 0.25)
     want, got = trained(fresh, 1.0), trained(used, 1.0)
     assert all(np.array_equal(value, got.arrays[name]) for name, value in want.arrays.items())
 
 
 def test_a_narrow_training_ends_when_another_begins(trainer):
-    training = trainer.start(trainer.initial_arrays(1), None, 1, Options(3, 8, 0.05, width=0.5))
+    training = trainer.start(trainer.initial_arrays(1), None, 1, TrainingOptions(3, 8, 0.05, width=0.5))
     trained(trainer, 1.0)
     with pytest.raises(Exception, match="ended by another"):
         training.advance(1)
@@ -63,9 +63,9 @@ def test_a_network_that_cannot_be_narrow_is_refused():
     if importlib.util.find_spec("torchvision") is None:
         pytest.skip("torchvision is not here")
     trainer = Trainer(
-        tasks.builtin("vit-b16-cifar10"),
+        tasks.make_builtin_task("vit-b16-cifar10"),
         sources.read({"synthetic": {"samples": 4, "channels": 3, "side": 32, "classes": 2}}),
         threads=1,
     )
-    with pytest.raises(NotNarrow, match="VisionTransformer"):
+    with pytest.raises(CannotNarrow, match="VisionTransformer"):
         trainer.narrow_shapes(0.5)

@@ -2,14 +2,21 @@
 
 from pathlib import Path
 
-from fedge.worker import fields, sources, tasks
+from fedge.worker import request_fields, sources, tasks
 from fedge.worker.refusal import KINDS, LONGEST_TEXT, Refusal, error_reply
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "worker.md"
 
 
 def test_every_refusal_has_a_kind_of_the_wire():
-    refusals = [Refusal, fields.BadField, fields.NoTask, sources.BadSource, tasks.BadTask, tasks.WrongHash]
+    refusals = [
+        Refusal,
+        request_fields.BadField,
+        request_fields.NoTaskLoaded,
+        sources.BadSource,
+        tasks.BadTask,
+        tasks.WrongHash,
+    ]
     assert {one.kind for one in refusals} == {"bad-request", "no-task", "bad-source", "hash"}
     assert {one.kind for one in refusals} <= set(KINDS)
 

@@ -14,7 +14,7 @@ RIGHT_X = r"uint8 of shape \(n, channels, side, side\)"
 
 
 def noise(n=20, channels=1, side=4):
-    return sources.synthetic(n, channels, side, 3)
+    return sources.make_synthetic(n, channels, side, 3)
 
 
 def same(one, other):
@@ -76,7 +76,7 @@ def test_labels_of_any_integer_type_are_taken(tmp_path):
         ({"train_y": noise().train_y - 1}, "labels from 0 to 2"),
         ({"classes": 2}, "labels from 0 to 1"),
         ({"classes": "three"}, "classes of type .*; numbers, or none of it"),
-        ({"test_x": sources.synthetic(20, 1, 5, 3).test_x}, "one shape for both"),
+        ({"test_x": sources.make_synthetic(20, 1, 5, 3).test_x}, "one shape for both"),
         ({"sd": (0.0,)}, r"one of each per channel \(1\), sd above 0"),
         ({"mean": (float("nan"),)}, r"one of each per channel \(1\), sd above 0"),
         ({"mean": (1.0, 2.0)}, "one of each per channel"),
@@ -122,7 +122,7 @@ def test_a_source_of_no_known_kind_is_refused(source):
 
 
 def test_a_folder_of_arrays_is_read(tmp_path):
-    for name in sources.PARTS:
+    for name in sources.ARRAY_NAMES:
         np.save(str(tmp_path / (name + ".npy")), getattr(noise(), name))
     found = read({"folder": str(tmp_path)})
 
@@ -141,7 +141,7 @@ def test_noise_is_the_same_each_time_and_as_large_as_asked_for():
     assert found.train_x.shape == (40, 3, 8, 8)
     assert len(found.test_y) == 5
     assert same(found, read({"synthetic": sizes}))
-    assert sources.checked(found, "noise") == found
+    assert sources.check_data(found, "noise") == found
 
 
 @pytest.mark.parametrize("changed", [{"side": 0}, {"side": 2.0}, {"side": True}, {"more": 1}])
@@ -153,9 +153,9 @@ def test_noise_of_no_size_is_refused(changed):
 
 def test_something_else_than_a_data_set_is_refused():
     with pytest.raises(BadSource, match=r"mine: got dict instead of a data set; a fedge\.worker\.sources\.Data\("):
-        sources.checked({}, "mine")
+        sources.check_data({}, "mine")
     with pytest.raises(BadSource, match="train_x of type list; a numpy array"):
-        sources.checked(noise()._replace(train_x=[1]), "mine")
+        sources.check_data(noise()._replace(train_x=[1]), "mine")
 
 
 def test_images_without_pillow_are_refused_with_what_to_do(tmp_path, monkeypatch):
@@ -183,7 +183,7 @@ class TestImages:
 
     def painter(self, image, mode="L", size=(6, 6)):
         def write(path, shade):
-            image.new(mode, size, shade if mode == "L" else (shade, 0, 200)).save(str(path))
+            image.take_new(mode, size, shade if mode == "L" else (shade, 0, 200)).save(str(path))
 
         return write
 
@@ -251,12 +251,12 @@ def test_what_leads_out_of_the_roots_is_named(tmp_path):
     (inside / "train").mkdir(parents=True)
     outside.mkdir()
     roots = [str(inside.resolve())]
-    assert list(sources.strays(str(inside), roots)) == []
-    assert list(sources.strays(str(inside / ".." / "out"), roots)) == [str(inside / ".." / "out")]
-    assert list(sources.strays(str(tmp_path / "in-other"), roots)) == [str(tmp_path / "in-other")]
+    assert list(sources.find_strays(str(inside), roots)) == []
+    assert list(sources.find_strays(str(inside / ".." / "out"), roots)) == [str(inside / ".." / "out")]
+    assert list(sources.find_strays(str(tmp_path / "in-other"), roots)) == [str(tmp_path / "in-other")]
     (inside / "train" / "cats").symlink_to(outside)
     (inside / "own").symlink_to(inside / "train")
-    assert list(sources.strays(str(inside), roots)) == [str(inside / "train" / "cats")]
+    assert list(sources.find_strays(str(inside), roots)) == [str(inside / "train" / "cats")]
 
 
 def test_a_folders_stamp_changes_with_every_file_below_it_and_with_nothing_else(tmp_path):
@@ -271,8 +271,8 @@ def test_a_folders_stamp_changes_with_every_file_below_it_and_with_nothing_else(
     stamps = []
 
     def changed():
-        stamps.append(sources.stamp(str(inside), roots))
-        assert sources.stamp(str(inside), roots) == stamps[-1]
+        stamps.append(sources.compute_stamp(str(inside), roots))
+        assert sources.compute_stamp(str(inside), roots) == stamps[-1]
         return len(set(stamps)) == len(stamps)
 
     assert changed()
@@ -286,9 +286,9 @@ def test_a_folders_stamp_changes_with_every_file_below_it_and_with_nothing_else(
     assert changed()
     (outside / "1.png").write_bytes(b"below a folder that is not ours to read")
     (outside / "train").mkdir()
-    before = sources.stamp(str(inside), roots)
+    before = sources.compute_stamp(str(inside), roots)
     (outside / "train" / "2.png").write_bytes(b"deeper")
-    assert sources.stamp(str(inside), roots) == before
+    assert sources.compute_stamp(str(inside), roots) == before
 
 
 def test_a_stamp_follows_links_to_folders_inside_the_roots(tmp_path):
@@ -297,13 +297,13 @@ def test_a_stamp_follows_links_to_folders_inside_the_roots(tmp_path):
     (tmp_path / "mine" / "train").symlink_to(tmp_path / "store")
     roots = [str(tmp_path.resolve())]
     (tmp_path / "store" / "cats").mkdir()
-    before = sources.stamp(str(tmp_path / "mine"), roots)
+    before = sources.compute_stamp(str(tmp_path / "mine"), roots)
     (tmp_path / "store" / "cats" / "1.png").write_bytes(b"one")
-    assert sources.stamp(str(tmp_path / "mine"), roots) != before
+    assert sources.compute_stamp(str(tmp_path / "mine"), roots) != before
 
 
 def test_a_stamp_of_what_is_not_there_is_another_than_once_it_is(tmp_path):
     path, roots = tmp_path / "data.npz", [str(tmp_path.resolve())]
-    before = sources.stamp(str(path), roots)
+    before = sources.compute_stamp(str(path), roots)
     path.write_bytes(b"")
-    assert sources.stamp(str(path), roots) != before
+    assert sources.compute_stamp(str(path), roots) != before

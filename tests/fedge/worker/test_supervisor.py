@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from fedge.worker import supervisor
-from fedge.worker.causes import Counters
-from fedge.worker.client import Client, WorkerError
+from fedge.worker.exit_causes import OomCounters
+from fedge.worker.worker_client import WorkerClient, WorkerError
 
 HERE = Path(__file__).resolve().parent
 NOISE = {"synthetic": {"samples": 8, "channels": 1, "side": 8, "classes": 3}}
@@ -40,7 +40,7 @@ class Worker:
 
     def answers(self):
         try:
-            return Client(self.path).status()
+            return WorkerClient(self.path).status()
         except WorkerError:
             assert self.process.poll() is None, self.log.read_text()
             return None
@@ -66,7 +66,7 @@ def worker(tmp_path):
 
 @pytest.fixture
 def client(worker):
-    with Client(worker.path, LIMIT_S) as client:
+    with WorkerClient(worker.path, LIMIT_S) as client:
         yield client
 
 
@@ -106,7 +106,7 @@ def disturbed(worker, client, number):
     sent_s = []
 
     def disturb():
-        until(lambda: (Client(worker.path).status()["job"] or {}).get("done", 0) > 1)
+        until(lambda: (WorkerClient(worker.path).status()["job"] or {}).get("done", 0) > 1)
         sent_s.append(time.monotonic())
         os.kill(worker.trainer(), number)
 
@@ -273,8 +273,8 @@ def test_the_supervisor_loads_neither_numpy_nor_torch():
 
 
 def unusable(path):
-    with pytest.raises(supervisor.Unusable) as caught:
-        supervisor.Claim(str(path)).__enter__()
+    with pytest.raises(supervisor.UnusableSocket) as caught:
+        supervisor.SocketClaim(str(path)).__enter__()
     return str(caught.value)
 
 
@@ -290,8 +290,8 @@ def test_a_left_socket_is_replaced(tmp_path):
     path = str(tmp_path / "left.sock")
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(path)
-    with supervisor.Claim(path):
-        assert Client(path)._connect(1.0).close() is None
+    with supervisor.SocketClaim(path):
+        assert WorkerClient(path)._connect(1.0).close() is None
     assert not Path(path).exists()
 
 
@@ -303,13 +303,15 @@ def test_the_kernels_counters_are_read_below_a_root(tmp_path):
     }.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text)
-    assert supervisor.counters(71, str(tmp_path)) == Counters(5, 2)
-    assert supervisor.counters(72, str(tmp_path)) == Counters(5, None)
-    assert supervisor.counters(71, str(tmp_path / "none")) == Counters(None, None)
+    assert supervisor.read_oom_counters(71, str(tmp_path)) == OomCounters(5, 2)
+    assert supervisor.read_oom_counters(72, str(tmp_path)) == OomCounters(5, None)
+    assert supervisor.read_oom_counters(71, str(tmp_path / "none")) == OomCounters(None, None)
 
 
 def test_the_command_line_takes_several_data_roots():
-    settings = supervisor.parse(["--socket", "/a", "--data-root", "/b", "--data-root", "/c", "--device", "cpu"])
+    settings = supervisor.parse_arguments(
+        ["--socket", "/a", "--data-root", "/b", "--data-root", "/c", "--device", "cpu"]
+    )
     assert (settings.socket_path, settings.data_roots, settings.device) == ("/a", ("/b", "/c"), "cpu")
 
 
@@ -333,7 +335,7 @@ def real(tmp_path_factory):
     """One for all its tests: most of what it costs is to import torch."""
     pytest.importorskip("torch", reason="the trainer itself needs torch")
     worker = Worker(tmp_path_factory.mktemp("real"), "-m", "fedge.worker", "--device", "cpu")
-    with Client(worker.path, 60.0) as client:
+    with WorkerClient(worker.path, 60.0) as client:
         yield client
     worker.end()
 
@@ -415,7 +417,7 @@ def test_on_a_gpu_it_trains_is_cancelled_and_survives_a_lack_of_memory(tmp_path)
     pytest.importorskip("torch", reason="the trainer itself needs torch")
     worker = Worker(tmp_path, "-m", "fedge.worker")
     try:
-        with Client(worker.path, 120.0) as client:
+        with WorkerClient(worker.path, 120.0) as client:
             assert load_task(client, "torch.empty(1 << 42, device='cuda')")["device"].startswith("cuda")
             error = None
             try:

@@ -8,9 +8,9 @@ import sys
 import numpy as np
 import pytest
 
-from fedge.worker import networks, sources
+from fedge.worker import builtin_tasks, sources
 from fedge.worker.refusal import Refusal
-from fedge.worker.tasks import BadTask, Shape, WrongHash, builtin, cross_entropy, from_source
+from fedge.worker.tasks import BadTask, Shape, WrongHash, cross_entropy, make_builtin_task, task_from_source
 
 torch = pytest.importorskip("torch", reason="needs torch")
 
@@ -35,7 +35,7 @@ def data(source):
 
 
 def made(text, name="my_task.py"):
-    return from_source(name, text, hashlib.sha256(text.encode("utf-8")).hexdigest())
+    return task_from_source(name, text, hashlib.sha256(text.encode("utf-8")).hexdigest())
 
 
 def test_a_task_file_needs_only_a_model():
@@ -56,7 +56,7 @@ def test_a_task_file_may_bring_its_loss_and_its_data():
 
 def test_another_hash_is_refused_and_the_file_not_run():
     with pytest.raises(WrongHash, match="send the file again") as caught:
-        from_source("my_task.py", "raise SystemExit(9)", "0" * 64)
+        task_from_source("my_task.py", "raise SystemExit(9)", "0" * 64)
     assert caught.value.kind == "hash"
 
 
@@ -142,25 +142,25 @@ def test_a_traceback_can_show_the_files_lines():
 
 
 def test_a_built_in_task_is_found_by_name():
-    task = builtin("digits-cnn")
+    task = make_builtin_task("digits-cnn")
     assert (task.name, task.sha256, task.loss, task.data) == ("digits-cnn", "", cross_entropy, None)
     assert task.build(Shape(1, 8, 10))(torch.zeros(2, 1, 8, 8)).shape == (2, 10)
 
 
 def test_an_unknown_name_lists_the_known_ones():
     with pytest.raises(BadTask, match=r"got 'resnet18'; known: digits-cnn, .*cifar10-resnet18, .*resnet18-imagenet"):
-        builtin("resnet18")
+        make_builtin_task("resnet18")
 
 
 def test_a_network_that_fedge_does_not_have_is_refused_with_the_reason():
     with pytest.raises(BadTask, match=r"got 'yolov8n-coco'; another one: .* licence"):
-        builtin("yolov8n-coco")
+        make_builtin_task("yolov8n-coco")
 
 
 def test_every_network_has_noise_of_its_shape():
-    for name in networks.NETWORKS:
-        shape = networks.shape(name)
-        data = sources.read(networks.synthetic(name, samples=2))
+    for name in builtin_tasks.NETWORKS:
+        shape = builtin_tasks.builtin_shape(name)
+        data = sources.read(builtin_tasks.synthetic_source(name, samples=2))
         assert data.train_x.shape == (2, shape.channels, shape.side, shape.side)
         assert data.train_x.dtype == np.uint8
         assert data.classes == shape.classes

@@ -8,11 +8,20 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs torch")
 
 from fedge.worker import sources  # noqa: E402  torch first
-from fedge.worker.models import MODELS  # noqa: E402
-from fedge.worker.tasks import BadTask, Task, cross_entropy, shape_of  # noqa: E402
-from fedge.worker.trainer import BadCall, Options, Stopped, Trainer, is_oom, minibatches, never, usable  # noqa: E402
+from fedge.worker.architectures import MODELS  # noqa: E402
+from fedge.worker.tasks import BadTask, TrainingTask, cross_entropy, data_shape  # noqa: E402
+from fedge.worker.trainer import (  # noqa: E402
+    BadCall,
+    JobStopped,
+    Trainer,
+    TrainingOptions,
+    is_oom,
+    minibatches,
+    never_stop,
+    resolve_device,
+)
 
-OPTIONS = Options(steps=4, batch_size=8, learning_rate=0.05)
+OPTIONS = TrainingOptions(steps=4, batch_size=8, learning_rate=0.05)
 SHARE = np.arange(0, 60, 2)
 CUDA = pytest.param(
     "cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"), id="cuda"
@@ -31,11 +40,11 @@ def with_batch_norm(shape):
 
 
 def task_of(build, loss=cross_entropy):
-    return Task("test", "", build, loss, None)
+    return TrainingTask("test", "", build, loss, None)
 
 
 def noise(samples=64, side=8):
-    return sources.synthetic(samples, 1, side, 10)
+    return sources.make_synthetic(samples, 1, side, 10)
 
 
 def made(build=with_batch_norm, device="cpu", **given):
@@ -105,10 +114,10 @@ def test_the_global_random_state_is_left_as_it_was():
 def test_the_steps_are_those_of_torchs_own_sgd_on_the_proximal_loss(mu):
     data = noise()
     trainer = Trainer(task_of(MODELS["digits-cnn"]), data)
-    options = Options(6, 16, 0.05, 0.9, mu)
+    options = TrainingOptions(6, 16, 0.05, 0.9, mu)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(2)
-        net = MODELS["digits-cnn"](shape_of(data))
+        net = MODELS["digits-cnn"](data_shape(data))
     anchors = [w.detach().clone() for w in net.parameters()]
     sgd = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
     for chosen in minibatches(SHARE, 6, 16, np.random.default_rng(9)):
@@ -137,7 +146,7 @@ def test_weights_whose_gradients_are_one_tensor_keep_their_own_momentum():
 
     trainer = made(Sum)
     result = trained(trainer, [4])
-    net = Sum(shape_of(noise()))
+    net = Sum(data_shape(noise()))
     sgd = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
     for chosen in minibatches(SHARE, 4, 8, np.random.default_rng(5)):
         x, y = trainer.minibatch(chosen)
@@ -200,7 +209,7 @@ def test_a_limit_allows_the_minibatches_that_fit_and_one_at_least():
         training = trainer.start(trainer.initial_arrays(1), SHARE, 5, OPTIONS)
         looks = [tick for one in seconds for tick in (0.0, one)]  # each minibatch begins and ends with a look
         trainer.now_s = Clock(0.0, *looks)
-        return training.advance(4, never, limit_s)
+        return training.advance(4, never_stop, limit_s)
 
     assert done(1.0, 5.0, 1.0, 1.0, 1.0) == [5.0]
     assert done(3.0, 1.0, 1.0, 1.0, 1.0) == [1.0, 1.0, 1.0]
@@ -232,7 +241,7 @@ def test_a_test_of_large_images_takes_few_at_once(monkeypatch):
 
 def test_a_test_that_is_stopped_has_no_result():
     trainer = made()
-    with pytest.raises(Stopped, match="after 0 of 8 test samples"):
+    with pytest.raises(JobStopped, match="after 0 of 8 test samples"):
         trainer.evaluate(trainer.initial_arrays(0), lambda: True)
 
 
@@ -382,19 +391,19 @@ def test_counters_stay_integers_also_after_averaging():
 @pytest.mark.parametrize("text", ["gpu", "cuda:x", "cuda:-1", ""])
 def test_a_device_of_another_name_is_refused(text):
     with pytest.raises(BadCall, match="auto, cpu, cuda or cuda:N"):
-        usable(text)
+        resolve_device(text)
 
 
 def test_the_best_device_is_found_and_an_absent_one_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert [usable("auto"), usable("cpu")] == ["cpu", "cpu"]
+    assert [resolve_device("auto"), resolve_device("cpu")] == ["cpu", "cpu"]
     with pytest.raises(BadCall, match="finds no CUDA device; cpu, or a torch that was built for this board's CUDA"):
-        usable("cuda")
+        resolve_device("cuda")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert [usable("auto"), usable("cuda"), usable("cuda:1")] == ["cuda", "cuda", "cuda:1"]
+    assert [resolve_device("auto"), resolve_device("cuda"), resolve_device("cuda:1")] == ["cuda", "cuda", "cuda:1"]
     with pytest.raises(BadCall, match="got 'cuda:2'; cuda:0 to cuda:1"):
-        usable("cuda:2")
+        resolve_device("cuda:2")
 
 
 class OutOfMemoryError(RuntimeError):

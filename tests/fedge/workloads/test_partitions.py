@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedge.errors import BadInput, UnknownName
-from fedge.workloads.partitions import PARTITIONS, SMALLEST_SHARE, dirichlet, iid, shards, split
+from fedge.workloads.partitions import MIN_CLIENT_SAMPLES, PARTITIONS, dirichlet, iid, shards, split_samples
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def cases(draw: st.DrawFn) -> tuple[Chosen, np.ndarray, int, int]:
 @settings(max_examples=200)
 def test_every_sample_belongs_to_exactly_one_client_and_no_client_is_empty(case) -> None:
     chosen, labels, n_clients, seed = case
-    parts = split(chosen, labels, n_clients, np.random.default_rng(seed))
+    parts = split_samples(chosen, labels, n_clients, np.random.default_rng(seed))
     assert len(parts) == n_clients
     assert all(part.dtype == np.int64 and len(part) for part in parts)
     assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(len(labels)))
@@ -52,14 +52,14 @@ def test_every_sample_belongs_to_exactly_one_client_and_no_client_is_empty(case)
 @settings(max_examples=50)
 def test_the_same_seed_gives_the_same_parts(case) -> None:
     chosen, labels, n_clients, seed = case
-    once, again = (split(chosen, labels, n_clients, np.random.default_rng(seed)) for _ in range(2))
+    once, again = (split_samples(chosen, labels, n_clients, np.random.default_rng(seed)) for _ in range(2))
     assert all(np.array_equal(a, b) for a, b in zip(once, again, strict=True))
 
 
 @pytest.mark.parametrize("name", sorted(PARTITIONS))
 def test_another_seed_gives_other_parts(name: str) -> None:
     labels = labels_of(500)
-    one, other = (split(Chosen(name), labels, 5, np.random.default_rng(seed)) for seed in (1, 2))
+    one, other = (split_samples(Chosen(name), labels, 5, np.random.default_rng(seed)) for seed in (1, 2))
     assert any(not np.array_equal(a, b) for a, b in zip(one, other, strict=True))
 
 
@@ -72,7 +72,7 @@ def test_iid_parts_are_equal_up_to_one_sample() -> None:
 def test_a_skewed_draw_leaves_every_client_the_smallest_share(alpha: float) -> None:
     for seed in range(20):
         parts = dirichlet(alpha)(labels_of(1000), 30, np.random.default_rng(seed))
-        assert min(len(part) for part in parts) >= SMALLEST_SHARE
+        assert min(len(part) for part in parts) >= MIN_CLIENT_SAMPLES
 
 
 def test_with_few_samples_the_smallest_share_is_an_even_one() -> None:
@@ -119,9 +119,9 @@ def test_more_shards_than_samples_are_refused_with_the_most_that_fit() -> None:
 @pytest.mark.parametrize("n_clients", [0, 21])
 def test_a_fleet_without_a_sample_for_everyone_is_refused(name: str, n_clients: int) -> None:
     with pytest.raises(BadInput, match="from 1 to 20"):
-        split(Chosen(name), labels_of(20), n_clients, np.random.default_rng(0))
+        split_samples(Chosen(name), labels_of(20), n_clients, np.random.default_rng(0))
 
 
 def test_an_unknown_partition_lists_the_known_ones() -> None:
     with pytest.raises(UnknownName, match="known: iid, dirichlet, shards"):
-        split(Chosen("even"), labels_of(20), 2, np.random.default_rng(0))
+        split_samples(Chosen("even"), labels_of(20), 2, np.random.default_rng(0))

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedge.types import TrainOptions
-from fedge.workloads import data, load_task, synthetic
+from fedge.workloads import datasets, load_task, synthetic
 
 
 def made(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    return synthetic.images(count, np.random.default_rng(seed))
+    return synthetic.make_images(count, np.random.default_rng(seed))
 
 
 def test_one_seed_gives_the_same_images_and_another_seed_gives_others() -> None:
@@ -45,10 +45,10 @@ def test_colours_say_nothing_of_the_class() -> None:
 
 
 def test_the_data_set_needs_no_files_and_is_balanced_in_both_parts(tmp_path: Path) -> None:
-    once, again = (data.load("synthetic", tmp_path, download=False) for _ in range(2))
+    once, again = (datasets.load_dataset("synthetic", tmp_path, download=False) for _ in range(2))
 
     assert np.array_equal(once.train_x, again.train_x)
-    assert (len(once.train_y), len(once.test_y)) == (synthetic.TRAIN, synthetic.TEST)
+    assert (len(once.train_y), len(once.test_y)) == (synthetic.TRAIN_IMAGES, synthetic.TEST_IMAGES)
     assert not list(tmp_path.iterdir())
     for labels in (once.train_y, once.test_y):
         assert np.bincount(labels).tolist() == [len(labels) // synthetic.CLASSES] * synthetic.CLASSES
@@ -62,8 +62,8 @@ def test_one_client_with_all_the_data_learns_it_but_not_at_once() -> None:
     task = load_task("synthetic-cnn")
     arrays, accuracy = task.initial_arrays(0), []
     for epoch in range(5):
-        options = TrainOptions(synthetic.TRAIN // 16, 16, 0.02)
-        arrays = task.train(arrays, np.arange(synthetic.TRAIN), epoch, options).arrays
+        options = TrainOptions(synthetic.TRAIN_IMAGES // 16, 16, 0.02)
+        arrays = task.train(arrays, np.arange(synthetic.TRAIN_IMAGES), epoch, options).arrays
         accuracy.append(task.evaluate(arrays)[1])
 
     assert task.evaluate(task.initial_arrays(0))[1] < 0.2

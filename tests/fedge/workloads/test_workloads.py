@@ -115,9 +115,9 @@ def test_a_module_that_is_not_there_is_refused() -> None:
 def test_the_findings_say_where_each_data_set_belongs(tmp_path: Path) -> None:
     folder = tmp_path / "MNIST" / "raw"
     folder.mkdir(parents=True)
-    for file in workloads.data.SOURCES["mnist"].files:
+    for file in workloads.datasets.SOURCES["mnist"].files:
         (folder / file).touch()
-    found = {name: (here, where) for name, here, where in workloads.data_findings(tmp_path)}
+    found = {name: (here, where) for name, here, where in workloads.find_datasets(tmp_path)}
     assert found["digits"] == (True, "inside scikit-learn")
     assert found["mnist"] == (True, str(folder))
     assert found["cifar10"] == (False, str(tmp_path / "cifar-10-batches-py"))
@@ -125,7 +125,7 @@ def test_the_findings_say_where_each_data_set_belongs(tmp_path: Path) -> None:
 
 
 def test_a_task_file_is_trained_on_the_users_arrays(own_file: Path, tmp_path: Path) -> None:
-    images = sources.synthetic(40, 1, 6, 3)
+    images = sources.make_synthetic(40, 1, 6, 3)
     sources.write_file(tmp_path / "mine.npz", images)
     workloads.check_task(str(own_file))
 
@@ -137,7 +137,7 @@ def test_a_task_file_is_trained_on_the_users_arrays(own_file: Path, tmp_path: Pa
 
 
 def test_a_task_files_data_may_be_a_folder_of_arrays(own_file: Path, tmp_path: Path) -> None:
-    for name, array in zip(sources.PARTS, sources.synthetic(40, 1, 6, 3)[:4], strict=True):
+    for name, array in zip(sources.ARRAY_NAMES, sources.make_synthetic(40, 1, 6, 3)[:4], strict=True):
         np.save(tmp_path / f"{name}.npy", array)
     assert len(workloads.load_task(str(own_file), data_dir=tmp_path).labels) == 40
 
@@ -168,7 +168,7 @@ def test_an_absent_task_file_is_refused_before_anything_is_loaded(tmp_path: Path
 
 
 def test_a_mistake_in_a_task_file_is_told_with_its_line(own_file: Path, tmp_path: Path) -> None:
-    sources.write_file(tmp_path / "mine.npz", sources.synthetic(40, 1, 6, 3))
+    sources.write_file(tmp_path / "mine.npz", sources.make_synthetic(40, 1, 6, 3))
     own_file.write_text(TASK_FILE.replace("shape.classes", "shape.width"))
     with pytest.raises(BadInput, match=r"my_task\.py, line 5: got AttributeError from model\(shape\)"):
         workloads.load_task(str(own_file), data_dir=tmp_path / "mine.npz")

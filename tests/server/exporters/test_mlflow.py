@@ -14,9 +14,9 @@ from contracts.exporter import ExporterContract, Figures, fleet_of, round_of, ro
 
 from fedge.errors import BadInput
 from fedge.experiment import Experiment
-from fedge.telemetry.rows import RECORDED, EventRow
+from fedge.telemetry.store_records import RECORDED, EventRow
 from server.exporters import Exporter
-from server.exporters.mlflow import RUNS, STORE, MLflow, client_of
+from server.exporters.mlflow import RUNS, STORE, MLflow, build_mlflow_client
 
 pytest.importorskip("mlflow", reason="the extra mlflow is not installed")
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("mlflow")]  # its start-up is paid once
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("mlflow")]  # its start-
 def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """MLflow takes seconds to make one."""
     path = tmp_path_factory.mktemp("store") / STORE
-    client_of(f"sqlite:///{path}").search_experiments()
+    build_mlflow_client(f"sqlite:///{path}").search_experiments()
     return path
 
 
@@ -48,7 +48,7 @@ def _forget_engines() -> None:
 
 def run_in(folder: Path) -> Any:
     """The only run of the only experiment in the store of a run folder."""
-    client = client_of(f"sqlite:///{folder / 'mlflow' / STORE}")
+    client = build_mlflow_client(f"sqlite:///{folder / 'mlflow' / STORE}")
     groups = [each.experiment_id for each in client.search_experiments() if each.name != "Default"]
     [run] = client.search_runs(groups)
     return run
@@ -65,7 +65,7 @@ class TestMLflow(ExporterContract):
         return MLflow(experiment, folder, **options)
 
     def read(self, folder: Path) -> Figures:
-        client, run = client_of(f"sqlite:///{folder / 'mlflow' / STORE}"), run_in(folder)
+        client, run = build_mlflow_client(f"sqlite:///{folder / 'mlflow' / STORE}"), run_in(folder)
         history = {name: client.get_metric_history(run.info.run_id, name) for name in run.data.metrics}
         return {name: sorted((m.step, m.value) for m in values) for name, values in history.items()}
 
@@ -115,7 +115,7 @@ class TestMLflow(ExporterContract):
     def test_a_run_that_was_deleted_there_is_begun_anew(self, tmp_path: Path) -> None:
         self.told(tmp_path, round_of(1))
         first = run_in(tmp_path).info.run_id
-        client_of(f"sqlite:///{tmp_path / 'mlflow' / STORE}").delete_run(first)
+        build_mlflow_client(f"sqlite:///{tmp_path / 'mlflow' / STORE}").delete_run(first)
 
         self.told(tmp_path, round_of(1), round_of(2))
 
@@ -134,14 +134,14 @@ class TestMLflow(ExporterContract):
 
 def test_a_password_in_the_address_is_refused_without_being_repeated() -> None:
     with pytest.raises(BadInput, match="MLFLOW_TRACKING_PASSWORD") as error:
-        MLflow.checked(tracking_uri="http://me:secret@host:5000")
+        MLflow.check_options(tracking_uri="http://me:secret@host:5000")
 
     assert "secret" not in str(error.value)
 
 
 def test_a_folder_beside_an_address_is_refused() -> None:
     with pytest.raises(BadInput, match=r"options.out: got 'here'; no folder beside a tracking_uri"):
-        MLflow.checked(tracking_uri="http://host:5000", out="here")
+        MLflow.check_options(tracking_uri="http://host:5000", out="here")
 
 
 def test_a_server_that_is_not_there_fails_within_seconds_and_leaves_no_run_behind(tmp_path: Path) -> None:

@@ -24,14 +24,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.backends import ray_dashboard
-from experiments.backends.processes import MARK
+from experiments.backends.run_processes import RUN_MARK
 from fedge.errors import BadInput, RunFailed
 from fedge.experiment import Experiment, FleetEntry
-from fedge.telemetry.live import Progress
-from fedge.telemetry.progress import tell
+from fedge.telemetry.live_records import BoardProgress
+from fedge.telemetry.progress_files import write_progress
 from fedge.telemetry.store import RunTables
-from server.exporters.ray_boards import Cast, FleetShown, Shown, _tasks
-from server.exporters.ray_mirror import Picture, RayMirror
+from server.exporters.ray_boards import ActorLayout, BoardFigures, FleetFigures, _group_by_task
+from server.exporters.ray_mirror import MirrorState, RayMirror
 
 DEVICES = {"nano-1": "nano", "nano-2": "nano", "xavier-nx-1": "xavier-nx"}
 EXPERIMENT = Experiment(
@@ -47,64 +47,70 @@ def _played(number: int) -> list[Any]:
 
 
 def test_a_round_is_shown_with_the_energy_of_all_rounds_so_far() -> None:
-    picture = Picture(DEVICES)
-    picture.take([*_played(1), *_played(2)], at_s=10.0)
-    shown, fleet = picture.news()
+    picture = MirrorState(DEVICES)
+    picture.apply_rows([*_played(1), *_played(2)], at_s=10.0)
+    shown, fleet = picture.take_changes()
     first = next(each for each in shown if each.board == "nano-1")
-    assert first == Shown("nano-1", "nano", 180.0, 12.0, 10.0, 1.0, 42.0, MODE)
-    assert fleet == FleetShown(2, 20.0, 200.0, 0.75)
-    assert picture.news() == ([], None)
+    assert first == BoardFigures("nano-1", "nano", 180.0, 12.0, 10.0, 1.0, 42.0, MODE)
+    assert fleet == FleetFigures(2, 20.0, 200.0, 0.75)
+    assert picture.take_changes() == ([], None)
 
 
 def test_what_a_board_says_between_replies_is_newer_than_its_row_or_not_shown() -> None:
-    picture = Picture(DEVICES)
-    picture.take(_played(1), at_s=10.0)
-    picture.news()
-    said = Progress("nano-1", 11.0, "training", "nano", "demo", 2, 10, 4, "1c/1/1/1 MHz", 6.5, 51.0)
-    picture.hear({"nano-1": said, "nano-2": dataclasses.replace(said, board="nano-2", at_s=9.0), "stranger": said})
-    (shown,), fleet = picture.news()
-    assert shown == Shown("nano-1", "nano", 90.0, 6.5, 10.0, 0.4, 51.0, "1c/1/1/1 MHz", live=True)
+    picture = MirrorState(DEVICES)
+    picture.apply_rows(_played(1), at_s=10.0)
+    picture.take_changes()
+    said = BoardProgress("nano-1", 11.0, "training", "nano", "demo", 2, 10, 4, "1c/1/1/1 MHz", 6.5, 51.0)
+    picture.apply_progress(
+        {"nano-1": said, "nano-2": dataclasses.replace(said, board="nano-2", at_s=9.0), "stranger": said}
+    )
+    (shown,), fleet = picture.take_changes()
+    assert shown == BoardFigures("nano-1", "nano", 90.0, 6.5, 10.0, 0.4, 51.0, "1c/1/1/1 MHz", live=True)
     assert fleet is None
-    picture.hear({"nano-1": said})
-    assert picture.news() == ([], None)
+    picture.apply_progress({"nano-1": said})
+    assert picture.take_changes() == ([], None)
 
 
 def test_a_board_that_failed_keeps_its_mode_and_has_no_power() -> None:
-    picture = Picture(DEVICES)
+    picture = MirrorState(DEVICES)
     row = client_row(2, "nano-1", "nano", 0, failed=True)
-    picture.take([client_row(1, "nano-1", "nano", 0), dataclasses.replace(row, cores=None, steps=0)], at_s=1.0)
-    (shown,), _ = picture.news()
+    picture.apply_rows([client_row(1, "nano-1", "nano", 0), dataclasses.replace(row, cores=None, steps=0)], at_s=1.0)
+    (shown,), _ = picture.take_changes()
     assert (shown.mode, shown.power_w, shown.progress, shown.energy_j) == (MODE, None, 0.0, 180.0)
 
 
 @given(st.lists(st.tuples(st.sampled_from(sorted(DEVICES)), st.floats(0, 1e6)), max_size=20))
 def test_no_joule_is_lost_however_the_rows_come(spent: list[tuple[str, float]]) -> None:
-    picture, last = Picture(DEVICES), dict.fromkeys(DEVICES, 0.0)
+    picture, last = MirrorState(DEVICES), dict.fromkeys(DEVICES, 0.0)
     for i, (board, energy_j) in enumerate(spent):
         row = client_row(1, board, DEVICES[board], 0)
-        picture.take([dataclasses.replace(row, energy_j=energy_j)], at_s=0.0)
+        picture.apply_rows([dataclasses.replace(row, energy_j=energy_j)], at_s=0.0)
         if i % 3 == 0:
-            last |= {shown.board: shown.energy_j for shown in picture.news()[0]}
-    last |= {shown.board: shown.energy_j for shown in picture.news()[0]}
+            last |= {shown.board: shown.energy_j for shown in picture.take_changes()[0]}
+    last |= {shown.board: shown.energy_j for shown in picture.take_changes()[0]}
     assert last == {board: pytest.approx(sum(j for name, j in spent if name == board)) for board in DEVICES}
 
 
 def test_a_board_has_an_actor_of_its_name_and_a_large_fleet_one_per_kind() -> None:
     titles = {"nano": "Jetson Nano 4GB"}
-    own = Cast("run", DEVICES, titles, own_actors=3)
-    assert [own.actor_of(board) for board in DEVICES] == [
+    own = ActorLayout("run", DEVICES, titles, own_actors=3)
+    assert [own.actor_name(board) for board in DEVICES] == [
         "nano-1 (Jetson Nano 4GB)",
         "nano-2 (Jetson Nano 4GB)",
         "xavier-nx-1 (xavier-nx)",
     ]
-    kinds = Cast("run", DEVICES, titles, own_actors=2)
-    assert {kinds.actor_of(board) for board in DEVICES} == {"Jetson Nano 4GB (2 boards)", "xavier-nx (1 board)"}
+    kinds = ActorLayout("run", DEVICES, titles, own_actors=2)
+    assert {kinds.actor_name(board) for board in DEVICES} == {"Jetson Nano 4GB (2 boards)", "xavier-nx (1 board)"}
 
 
 def test_boards_of_one_actor_are_tasks_of_their_names_and_their_progress_is_one_task() -> None:
-    cast = Cast("run", DEVICES, {}, own_actors=0)
-    shown = [Shown("nano-1", "nano"), Shown("nano-2", "nano", live=True), Shown("nano-1", "nano", live=True)]
-    assert _tasks(cast, shown) == [
+    cast = ActorLayout("run", DEVICES, {}, own_actors=0)
+    shown = [
+        BoardFigures("nano-1", "nano"),
+        BoardFigures("nano-2", "nano", live=True),
+        BoardFigures("nano-1", "nano", live=True),
+    ]
+    assert _group_by_task(cast, shown) == [
         ("nano (2 boards)", "nano-1", shown[:1]),
         ("nano (2 boards)", "progress", shown[1:]),
     ]
@@ -113,7 +119,7 @@ def test_boards_of_one_actor_are_tasks_of_their_names_and_their_progress_is_one_
 @pytest.mark.parametrize("options", [{"address": ""}, {"own_actors": -1}])
 def test_an_option_that_cannot_be_is_named(options: dict[str, Any]) -> None:
     with pytest.raises(BadInput, match=rf"options\.{next(iter(options))}"):
-        RayMirror.checked(**options)
+        RayMirror.check_options(**options)
 
 
 def test_without_a_cluster_the_mirror_ends_and_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +188,7 @@ def _taken(port: int) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     head = tmp_path_factory.mktemp("head")
-    with _taken(8265), ray_dashboard.shown(EXPERIMENT, head, None) as dashboard:
+    with _taken(8265), ray_dashboard.open_dashboard(EXPERIMENT, head, None) as dashboard:
         assert not dashboard.address.endswith(":8265")
         assert dashboard.token_file is not None
         discovery = dashboard.token_file.parent / "r" / "prom_metrics_service_discovery.json"
@@ -214,7 +220,10 @@ def test_boards_are_actors_of_their_names_with_their_figures_and_are_gone_afterw
     tables.close()
     mirror = RayMirror(EXPERIMENT, folder, address=cluster.address)
     mirror.append(_played(2))  # round 1 was played before this process began
-    tell(folder / "live", Progress("nano-1", time.time() + 60, "training", "nano", "demo", 3, 10, 4, MODE, 6.5, 51.0))
+    write_progress(
+        folder / "live",
+        BoardProgress("nano-1", time.time() + 60, "training", "nano", "demo", 3, 10, 4, MODE, 6.5, 51.0),
+    )
     names = {"nano-1 (Jetson Nano 4GB)", "nano-2 (Jetson Nano 4GB)", "xavier-nx-1 (Jetson Xavier NX 8GB)"}
     _until(cluster.actors, dict.fromkeys(names, "ALIVE"))
     for metric, want in {
@@ -250,7 +259,7 @@ def test_a_cluster_that_is_lost_ends_the_mirror_alone(cluster: Cluster, tmp_path
 
 def _kill_all_of(token: str) -> None:
     """Kill what the head started (this process and the mirror's do not carry the head's mark)."""
-    wanted, own = f"RAY_AUTH_TOKEN={token}".encode(), f"{MARK}=".encode()
+    wanted, own = f"RAY_AUTH_TOKEN={token}".encode(), f"{RUN_MARK}=".encode()
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             environ = (folder / "environ").read_bytes().split(b"\0")

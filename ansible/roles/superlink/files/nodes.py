@@ -18,7 +18,7 @@ GONE = "unregistered"
 
 
 @dataclass(frozen=True)
-class Node:
+class RegisteredNode:
     """A board as the SuperLink knows it; ``public_key`` in OpenSSH's form, without a comment."""
 
     node_id: str
@@ -28,7 +28,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RegistrationPlan:
     """Boards to register, ids to unregister with the board that each stood for, and what a person should know."""
 
     register: tuple[str, ...]
@@ -36,7 +36,9 @@ class Plan:
     notes: tuple[str, ...]
 
 
-def plan(nodes: Collection[Node], keys: Mapping[str, str], known: Collection[str]) -> Plan:
+def plan_registration(
+    nodes: Collection[RegisteredNode], keys: Mapping[str, str], known: Collection[str]
+) -> RegistrationPlan:
     """What lets each board of ``keys`` in with that key alone; ``known`` are the inventory's boards."""
     owners = {node.public_key: node for node in nodes}
     active = [node for node in nodes if node.status != GONE]
@@ -44,17 +46,17 @@ def plan(nodes: Collection[Node], keys: Mapping[str, str], known: Collection[str
     # A key that another board has now, as after boards changed their names, is not locked out: that would be for good.
     spare = [node for node in active if node.public_key not in keys.values()]
     stale = {node.node_id: node.name for node in spare if node.name in keys}
-    notes = [_note(board, owners[key]) for board, key in keys.items() if key in owners]
+    notes = [_explain_unknown_key(board, owners[key]) for board, key in keys.items() if key in owners]
     notes += [
         f"{node.name or 'a board without a name'} (node {node.node_id}) is registered and not in the inventory; "
         f"it is left alone: flwr supernode unregister {node.node_id} locks it out"
         for node in spare
         if node.name not in known
     ]
-    return Plan(register, stale, tuple(note for note in notes if note))
+    return RegistrationPlan(register, stale, tuple(note for note in notes if note))
 
 
-def _note(board: str, owner: Node) -> str:
+def _explain_unknown_key(board: str, owner: RegisteredNode) -> str:
     """Why the SuperLink does not know ``board`` by its key, "" if it does."""
     cure = "remove /etc/fedge/keys/node and node.pub on the board and provision it again"
     if owner.status == GONE:
@@ -64,7 +66,7 @@ def _note(board: str, owner: Node) -> str:
     return ""
 
 
-def called(nodes: Iterable[Node], name: str) -> list[str]:
+def node_ids_named(nodes: Iterable[RegisteredNode], name: str) -> list[str]:
     """The ids of the nodes of that name that may still come in."""
     return [node.node_id for node in nodes if node.name == name and node.status != GONE]
 
@@ -92,22 +94,22 @@ def _register(asked: argparse.Namespace) -> dict[str, Any]:
 
     keys = dict(asked.boards)
     with closing(_client()) as client:
-        todo = plan(_nodes(client), keys, {*asked.known, *keys})
+        todo = plan_registration(_nodes(client), keys, {*asked.known, *keys})
         if not asked.check:
             for board in todo.register:
                 client.RegisterNode(RegisterNodeRequest(public_key=_pem(keys[board]), name=board))
-            _lock_out(client, todo.unregister)
+            _unregister_nodes(client, todo.unregister)
     return {**asdict(todo), "changed": bool(todo.register or todo.unregister)}
 
 
 def _unregister(asked: argparse.Namespace) -> dict[str, Any]:
     with closing(_client()) as client:
-        ids = called(_nodes(client), asked.name)
-        _lock_out(client, ids)
+        ids = node_ids_named(_nodes(client), asked.name)
+        _unregister_nodes(client, ids)
     return {"unregister": ids, "changed": bool(ids)}
 
 
-def _lock_out(client: Any, ids: Iterable[str]) -> None:
+def _unregister_nodes(client: Any, ids: Iterable[str]) -> None:
     from flwr.proto.control_pb2 import UnregisterNodeRequest
 
     for node_id in ids:
@@ -122,11 +124,11 @@ def _client() -> Any:
     return init_http_client_from_connection(read_superlink_connection(CONNECTION))
 
 
-def _nodes(client: Any) -> list[Node]:
+def _nodes(client: Any) -> list[RegisteredNode]:
     from flwr.proto.control_pb2 import ListNodesRequest
 
     found = client.ListNodes(ListNodesRequest()).nodes_info
-    return [Node(str(node.node_id), node.name, node.status, _open_ssh(node.public_key)) for node in found]
+    return [RegisteredNode(str(node.node_id), node.name, node.status, _open_ssh(node.public_key)) for node in found]
 
 
 def _open_ssh(pem: bytes) -> str | None:
@@ -148,7 +150,7 @@ def _pem(line: str) -> bytes:
     return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 
-def _board(text: str) -> tuple[str, str]:
+def _parse_board_key(text: str) -> tuple[str, str]:
     """``NAME=KEY``, the key in OpenSSH's form; its comment is left out."""
     name, _, line = text.partition("=")
     key = " ".join(line.split()[:2])
@@ -163,7 +165,7 @@ def _parser() -> argparse.ArgumentParser:
     kinds.add_parser("list", help="the boards as JSON").set_defaults(does=_list)
     register = kinds.add_parser("register", help="boards with their public keys, each name with that key alone")
     register.set_defaults(does=_register)
-    register.add_argument("boards", nargs="*", type=_board, metavar="BOARD=KEY")
+    register.add_argument("boards", nargs="*", type=_parse_board_key, metavar="BOARD=KEY")
     register.add_argument("--known", action="append", default=[], metavar="BOARD", help="in the inventory")
     register.add_argument("--check", action="store_true", help="only say what would be done")
     unregister = kinds.add_parser("unregister", help="a board that has lost its key")

@@ -68,7 +68,7 @@ def main(argv: Sequence[str]) -> int:
     """``serve`` or ``flwr-clientapp``, with its arguments."""
     if argv[:1] == [PROGRAM]:
         own = os.path.join(os.path.dirname(sys.executable), PROGRAM)  # noqa: PTH118, PTH120 -- loads nothing
-        return stand_in(argv[1:], os.environ.get(SOCKET_VARIABLE, SOCKET), own)
+        return run_in_fork(argv[1:], os.environ.get(SOCKET_VARIABLE, SOCKET), own)
     import argparse
 
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -77,28 +77,30 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--most", type=int, default=MOST, help="forked processes at once")
     asked = parser.parse_args(argv)
     try:
-        listener = listening(asked.socket)
+        listener = listen_at(asked.socket)
     except OSError as error:
         sys.stderr.write(f"{asked.socket}: {error.strerror or error}\n")
         return 1
     missing = preimport(MODULES)
-    _say(f"waits at {asked.socket} with {len(sys.modules)} modules" + f", without {', '.join(missing)}" * bool(missing))
-    Waiting(listener, _flower, asked.most).serve()
+    _log_line(
+        f"waits at {asked.socket} with {len(sys.modules)} modules" + f", without {', '.join(missing)}" * bool(missing)
+    )
+    ForkServer(listener, _run_flower_clientapp, asked.most).serve()
     return 0
 
 
 # The stand-in
 
 
-def stand_in(arguments: Sequence[str], path: str, own: str) -> int:
+def run_in_fork(arguments: Sequence[str], path: str, own: str) -> int:
     """The exit code of the process that ran in this one's place; does not return where none did."""
-    link = None if INSTALLS in arguments else _handed_over(arguments, path)
+    link = None if INSTALLS in arguments else _hand_over(arguments, path)
     if link is None:
         os.execv(own, [own, *arguments])  # noqa: S606 -- the program that was asked for
-    return _outcome(link)
+    return _wait_for_outcome(link)
 
 
-def _handed_over(arguments: Sequence[str], path: str) -> socket.socket | None:
+def _hand_over(arguments: Sequence[str], path: str) -> socket.socket | None:
     """The connection to the one that waits, once the process has begun; None where it has not and will not."""
     link = socket.socket(socket.AF_UNIX)
     try:
@@ -117,7 +119,7 @@ def _handed_over(arguments: Sequence[str], path: str) -> socket.socket | None:
     return None
 
 
-def _outcome(link: socket.socket) -> int:
+def _wait_for_outcome(link: socket.socket) -> int:
     """Waits for the process to end; signals that come meanwhile are for it."""
     link.settimeout(None)
 
@@ -156,7 +158,7 @@ def _user_of(link: socket.socket) -> int:
 # The one that waits
 
 
-class Asked:
+class AppRequest:
     """What a stand-in hands over: its folder, arguments, environment, and its three standard streams."""
 
     __slots__ = ("arguments", "environment", "folder", "streams")
@@ -171,7 +173,7 @@ class Asked:
         self.streams = tuple(streams)
 
 
-class Waiting:
+class ForkServer:
     """The process that waits: where it listens, what each forked process runs, and who waits for which.
 
     ``children``: by process id, the connection of who asked; None once that has gone.
@@ -185,7 +187,7 @@ class Waiting:
 
     def serve(self) -> None:
         """Until SIGTERM or SIGINT, which the forked processes get too, and until those have ended."""
-        self._hear_signals()
+        self._listen_to_signals()
         while not self.stops or self.children:
             askers = {link.fileno(): pid for pid, link in self.children.items() if link is not None}
             poll = select.poll()
@@ -193,20 +195,20 @@ class Waiting:
                 poll.register(number, select.POLLIN)
             for number, _ in poll.poll():
                 if number == self.woken.fileno():
-                    self._signalled(self.woken.recv(4096))
+                    self._handle_signals(self.woken.recv(4096))
                 elif number == self.listener.fileno():
-                    self._take()
+                    self._accept_request()
                 elif askers[number] in self.children:
-                    self._heard(askers[number])
+                    self._handle_asker(askers[number])
 
-    def _hear_signals(self) -> None:
+    def _listen_to_signals(self) -> None:
         """As bytes at ``woken``, so that nothing happens in between; old kernels know no other way for SIGCHLD."""
         self.wakes.setblocking(False)
         signal.set_wakeup_fd(self.wakes.fileno(), warn_on_full_buffer=False)
         for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: None)
 
-    def _signalled(self, numbers: bytes) -> None:
+    def _handle_signals(self, numbers: bytes) -> None:
         if signal.SIGTERM in numbers or signal.SIGINT in numbers:
             self.stops = True
             self.listener.close()
@@ -218,12 +220,12 @@ class Waiting:
                 return
             code, link = os.waitstatus_to_exitcode(status), self.children.pop(pid, None)
             if code != 0:
-                _say(f"process {pid} has ended with {code}")
+                _log_line(f"process {pid} has ended with {code}")
             if link is not None:
                 _send(link, ENDED + CODE.pack(code))
                 link.close()
 
-    def _heard(self, pid: int) -> None:
+    def _handle_asker(self, pid: int) -> None:
         """A signal for the process from who asked for it; or that one is gone, and the process and its own go too."""
         link = self.children[pid]
         assert link is not None
@@ -239,14 +241,14 @@ class Waiting:
             if number in PASSED_ON:
                 os.kill(pid, number)
 
-    def _take(self) -> None:
+    def _accept_request(self) -> None:
         """One request becomes one process; where it cannot, the connection is closed and the asker helps itself."""
         try:
             link, _ = self.listener.accept()
         except OSError:
             return  # it has gone already
         try:
-            asked = _received(link) if len(self.children) < self.most and _user_of(link) == os.getuid() else None
+            asked = _receive_request(link) if len(self.children) < self.most and _user_of(link) == os.getuid() else None
         except (OSError, ValueError):
             asked = None
         if asked is None:
@@ -255,26 +257,26 @@ class Waiting:
         try:
             pid = os.fork()
         except OSError as error:
-            _say(f"no process more: {error.strerror}")
+            _log_line(f"no process more: {error.strerror}")
             pid = -1
         if pid == 0:
-            self._become(link, asked)
+            self._run_child(link, asked)
         for stream in asked.streams:
             os.close(stream)
         if pid < 0:
             link.close()
             return
-        _lead(pid)
+        _make_group_leader(pid)
         link.setblocking(False)
         self.children[pid] = link
-        _say(f"process {pid} begins")
+        _log_line(f"process {pid} begins")
 
-    def _become(self, link: socket.socket, asked: Asked) -> NoReturn:
+    def _run_child(self, link: socket.socket, asked: AppRequest) -> NoReturn:
         """In the forked process: takes the asker's place, runs, and ends."""
         code = 1
         try:
             parent = os.getppid()
-            _lead(0)
+            _make_group_leader(0)
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGCHLD, signal.SIGTERM):
                 signal.signal(number, signal.SIG_DFL)
@@ -282,11 +284,11 @@ class Waiting:
             for other in (self.listener, self.woken, self.wakes, *self.children.values()):
                 if other is not None:
                     other.close()
-            _end_with(parent)
-            _take_place(asked)
+            _die_with_parent(parent)
+            _adopt_request(asked)
             link.sendall(TAKEN)
             link.close()
-            code = _ended(self.run)
+            code = _run_to_exit_code(self.run)
         except BaseException:  # noqa: BLE001 -- nothing may get into the loop of the one that waits
             sys.excepthook(*sys.exc_info())
         finally:
@@ -294,7 +296,7 @@ class Waiting:
             os._exit(code)
 
 
-def listening(path: str) -> socket.socket:
+def listen_at(path: str) -> socket.socket:
     """At ``path``, for this user alone; OSError where its folder is open to others or somebody listens there."""
     folder = os.stat(os.path.dirname(path) or ".")  # noqa: PTH116, PTH120 -- loads nothing
     if folder.st_uid != os.getuid() or folder.st_mode & 0o077:
@@ -342,24 +344,24 @@ def preimport(names: Sequence[str]) -> list[str]:
     return missing
 
 
-def _received(link: socket.socket) -> Asked:
+def _receive_request(link: socket.socket) -> AppRequest:
     """The request; ValueError or OSError where it does not come whole and in time."""
     link.settimeout(TELL_S)
     said, streams, _, _ = socket.recv_fds(link, 65536, 3)
     try:
-        said += _rest(link, said, HEADER.size)
+        said += _receive_rest(link, said, HEADER.size)
         magic, count, long = HEADER.unpack_from(said)
         if magic != MAGIC or long > LONGEST:
             raise ValueError("no request")  # noqa: TRY301 -- the streams are closed below
-        said += _rest(link, said, HEADER.size + long)
-        return Asked(said[HEADER.size :], count, streams)
+        said += _receive_rest(link, said, HEADER.size + long)
+        return AppRequest(said[HEADER.size :], count, streams)
     except (OSError, ValueError):
         for stream in streams:
             os.close(stream)
         raise
 
 
-def _rest(link: socket.socket, said: bytes, long: int) -> bytes:
+def _receive_rest(link: socket.socket, said: bytes, long: int) -> bytes:
     """What is missing to ``long`` bytes."""
     rest = b""
     while len(said) + len(rest) < long:
@@ -370,13 +372,13 @@ def _rest(link: socket.socket, said: bytes, long: int) -> bytes:
     return rest
 
 
-def _lead(pid: int) -> None:
+def _make_group_leader(pid: int) -> None:
     """A group of its own, so that its helpers can be ended with it; both sides ask for it, whoever is first."""
     with contextlib.suppress(OSError):  # it has ended, or leads already
         os.setpgid(pid, pid)
 
 
-def _end_with(parent: int) -> None:
+def _die_with_parent(parent: int) -> None:
     """The kernel kills this process when ``parent`` ends."""
     import ctypes
 
@@ -388,7 +390,7 @@ def _end_with(parent: int) -> None:
         raise SystemExit("the process that started this one has ended")
 
 
-def _take_place(asked: Asked) -> None:
+def _adopt_request(asked: AppRequest) -> None:
     """The asker's streams, folder, environment and arguments, and random numbers that no other process has."""
     for number, stream in enumerate(asked.streams):
         os.dup2(stream, number)
@@ -404,13 +406,13 @@ def _take_place(asked: Asked) -> None:
         sys.modules["numpy"].random.seed()
 
 
-def _flower() -> None:
+def _run_flower_clientapp() -> None:
     from flwr.supernode.cli.flwr_clientapp import flwr_clientapp
 
     flwr_clientapp()
 
 
-def _ended(run: Callable[[], object]) -> int:
+def _run_to_exit_code(run: Callable[[], object]) -> int:
     """The exit code of a program that is ``run``, ended as Python ends one: waits for threads, calls exit handlers."""
     import atexit
     import threading
@@ -441,7 +443,7 @@ def _send(link: socket.socket, said: bytes) -> None:
         link.sendall(said)
 
 
-def _say(text: str) -> None:
+def _log_line(text: str) -> None:
     """A line of the log; never what a request holds, since its arguments have a secret among them."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()

@@ -23,11 +23,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 KEY, CERTIFICATE = "board.key", "board.crt"
-LEFT = 1 / 3
+MIN_REMAINING_SHARE = 1 / 3
 """Chosen by us: of a certificate's time, what must be left."""
 
 
-def reason(certificate: bytes | None, public: bytes, ca: bytes, board: str, now: datetime) -> str | None:
+def renewal_reason(certificate: bytes | None, public: bytes, ca: bytes, board: str, now: datetime) -> str | None:
     """Why a new certificate is wanted; None: the present one holds. ``public`` is the key as DER."""
     if certificate is None:
         return "there is none"
@@ -36,22 +36,22 @@ def reason(certificate: bytes | None, public: bytes, ca: bytes, board: str, now:
         has.verify_directly_issued_by(x509.load_pem_x509_certificate(ca))
     except (ValueError, TypeError, InvalidSignature):
         return "the present one is not of this CA"
-    return unfit(has, public, board, now)
+    return unfit_reason(has, public, board, now)
 
 
-def unfit(has: x509.Certificate, public: bytes, board: str, now: datetime) -> str | None:
+def unfit_reason(has: x509.Certificate, public: bytes, board: str, now: datetime) -> str | None:
     """Why a certificate of the right CA does not hold; None: it does."""
-    if public_of(has.public_key()) != public:  # type: ignore[arg-type]
+    if public_key_der(has.public_key()) != public:  # type: ignore[arg-type]
         return "the present one is for another key"
     if has.subject != _subject(board):
         return "the present one has another name"
     until, since = has.not_valid_after_utc, has.not_valid_before_utc
-    if until - now < (until - since) * LEFT:
+    if until - now < (until - since) * MIN_REMAINING_SHARE:
         return f"the present one ends on {until:%Y-%m-%d}"
     return None
 
 
-def public_of(key: ec.EllipticCurvePublicKey) -> bytes:
+def public_key_der(key: ec.EllipticCurvePublicKey) -> bytes:
     """A public key as DER."""
     return key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
 
@@ -111,7 +111,9 @@ def main(argv: list[str] | None = None) -> int:
         write_key(asked.folder / KEY, key, asked.user)
     path = asked.folder / CERTIFICATE
     present = path.read_bytes() if path.is_file() else None
-    why = reason(present, public_of(key.public_key()), asked.ca.read_bytes(), asked.board, datetime.now(UTC))
+    why = renewal_reason(
+        present, public_key_der(key.public_key()), asked.ca.read_bytes(), asked.board, datetime.now(UTC)
+    )
     wanted = request(key, asked.board) if why is not None else None
     print(json.dumps({"made": found is None, "why": why, "request": wanted}))  # noqa: T201
     return 0

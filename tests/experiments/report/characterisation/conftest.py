@@ -10,13 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.report.characterisation.settings import Setting, settings_of
-from experiments.report.characterisation.told import Told, told_of
-from fedge.characterisation.judging.statistics import stats_of
-from fedge.characterisation.plans.plan import Course, Images, Plan, StoragePlan, WorkloadPlan
-from fedge.characterisation.point import Point
-from fedge.characterisation.result import Result, finished_of
-from fedge.characterisation.seen import Epoch, Minibatches, Seen, Strip
+from experiments.report.characterisation.characterisation_summary import CharacterisationSummary, summarise_result
+from experiments.report.characterisation.setting_summary import SettingSummary, summarise_settings
+from fedge.characterisation.point_measurement import EpochSummary, MinibatchTimes, PointMeasurement, SensorTrace
+from fedge.characterisation.point_statistics import compute_point_stats
+from fedge.characterisation.sweep_plan import (
+    CharacterisationPlan,
+    Images,
+    MeasurementSchedule,
+    StoragePlan,
+    SweepPoint,
+    WorkloadPlan,
+)
+from fedge.characterisation.sweep_store import SweepResult, to_finished_point
 from fedge.types import PowerMode
 
 MAXN = PowerMode(8, 2265.6, 1377.0, 2133.0)
@@ -25,7 +31,9 @@ STORAGE_S = {"ssd": 0.4e-3, "sd": 1.6e-3, "hdd": 3.2e-3}
 """To read one file that is not cached."""
 
 
-def seen_of(point: Point, steps: int = 60, epochs: int = 3, *, metered: bool = True, gpu: bool = True) -> Seen:
+def seen_of(
+    point: SweepPoint, steps: int = 60, epochs: int = 3, *, metered: bool = True, gpu: bool = True
+) -> PointMeasurement:
     """A point by formulas: without workers the stall is making a batch, with them what computing does not hide."""
     noise = np.random.default_rng(int(point.key, 16))
     mode = point.mode or MAXN
@@ -45,13 +53,13 @@ def seen_of(point: Point, steps: int = 60, epochs: int = 3, *, metered: bool = T
     copy, overhead = np.full(n, 0.3e-3), 1e-3 + 0.2e-3 * noise.random(n)
     lasted = stall + copy + compute + overhead
     arrays = (fetch, preprocess, stall, copy, compute, overhead, lasted)
-    minibatches = Minibatches(epoch, step, np.cumsum(lasted) - lasted, *arrays)
+    minibatches = MinibatchTimes(epoch, step, np.cumsum(lasted) - lasted, *arrays)
     watts = (8.0 + 0.6 * mode.cores + 14.0 * mode.gpu_mhz / 1377.0) * (1.0 + 0.002 * noise.standard_normal())
-    return Seen(
+    return PointMeasurement(
         point=point,
         minibatches=minibatches,
         epochs=tuple(_epoch(minibatches, i, watts if metered else None) for i in range(epochs)),
-        strip=_strip(float(lasted.sum()), watts if metered else float("nan"), gpu=gpu, noise=noise),
+        sensor_trace=_strip(float(lasted.sum()), watts if metered else float("nan"), gpu=gpu, noise=noise),
         label="estimated",
         source="formulas of a test",
         seconds=float(lasted.sum()) + 4.0,
@@ -59,20 +67,20 @@ def seen_of(point: Point, steps: int = 60, epochs: int = 3, *, metered: bool = T
     )
 
 
-def _epoch(every: Minibatches, i: int, watts: float | None) -> Epoch:
-    own = every.of(every.epoch == i)
+def _epoch(every: MinibatchTimes, i: int, watts: float | None) -> EpochSummary:
+    own = every.select(every.epoch == i)
     parts = ("fetch_s", "preprocess_s", "stall_s", "copy_s", "compute_s", "overhead_s")
     e2e_s = float(own.step_s.sum()) + 0.05
     sums = {name: float(getattr(own, name).sum()) for name in parts}
     joules = None if watts is None else watts * e2e_s
-    return Epoch(i, len(own), e2e_s, **sums, energy_j=joules, power_w=watts, cpu_load=0.4, temperature_c=51.0)
+    return EpochSummary(i, len(own), e2e_s, **sums, energy_j=joules, power_w=watts, cpu_load=0.4, temperature_c=51.0)
 
 
-def _strip(lasted_s: float, watts: float, *, gpu: bool, noise: np.random.Generator) -> Strip:
+def _strip(lasted_s: float, watts: float, *, gpu: bool, noise: np.random.Generator) -> SensorTrace:
     at_s = np.arange(0.0, lasted_s, 0.2)
     n = len(at_s)
     none = np.full(n, np.nan)
-    return Strip(
+    return SensorTrace(
         at_s=at_s,
         cpu_load=np.clip(0.4 + 0.1 * noise.standard_normal(n), 0, 1),
         gpu_load=np.clip(0.8 + 0.1 * noise.standard_normal(n), 0, 1) if gpu else none,
@@ -85,31 +93,31 @@ def _strip(lasted_s: float, watts: float, *, gpu: bool, noise: np.random.Generat
 
 def sweep_of(
     folder: Path,
-    points: Sequence[Point],
-    failed: Sequence[tuple[Point, str]] = (),
-    skipped: Sequence[tuple[Point, str]] = (),
+    points: Sequence[SweepPoint],
+    failed: Sequence[tuple[SweepPoint, str]] = (),
+    skipped: Sequence[tuple[SweepPoint, str]] = (),
     name: str = "made up",
     **seen: Any,
-) -> Result:
+) -> SweepResult:
     """A result whose points are by ``seen_of``; failed and skipped ones are beside them."""
     every = (*points, *(one for one, _ in failed), *(one for one, _ in skipped))
     images = Images(960, 256, 256)
     workloads = {one: WorkloadPlan(one, one, (3, 224, 224), 10, images) for one in sorted({p.workload for p in every})}
-    plan = Plan(
+    plan = CharacterisationPlan(
         name=name,
         boards=tuple(sorted({one.board for one in every})) or ("agx-xavier-1",),
         workloads=workloads,
         storages={one: StoragePlan(one, model=one) for one in sorted({p.storage for p in every})},
-        course=Course(repeats=1 + max((one.repeat for one in every), default=0)),
+        course=MeasurementSchedule(repeats=1 + max((one.repeat for one in every), default=0)),
         points=tuple(every),
     )
-    finished = tuple(finished_of(seen_of(one, **seen)) for one in points)
-    return Result(plan, folder, finished, tuple(skipped), tuple(failed))
+    finished = tuple(to_finished_point(seen_of(one, **seen)) for one in points)
+    return SweepResult(plan, folder, finished, tuple(skipped), tuple(failed))
 
 
-def few_points() -> list[Point]:
+def few_points() -> list[SweepPoint]:
     """Two boards, workers and clocks one at a time, three repeats of the base."""
-    base = Point("agx-xavier-1", "mobilenet", MAXN, workers=1, storage="ssd")
+    base = SweepPoint("agx-xavier-1", "mobilenet", MAXN, workers=1, storage="ssd")
     boards = [dataclasses.replace(base, board=board) for board in ("agx-xavier-1", "agx-xavier-2")]
     found = [dataclasses.replace(one, workers=workers) for one in boards for workers in (0, 1, 2, 4)]
     slow = dataclasses.replace(MAXN, gpu_mhz=675.75)
@@ -121,30 +129,30 @@ def few_points() -> list[Point]:
 
 
 @pytest.fixture
-def sweep(tmp_path: Path) -> Callable[..., Result]:
+def sweep(tmp_path: Path) -> Callable[..., SweepResult]:
     """A result of the points given, in a folder of its own."""
 
-    def made(points: Sequence[Point], **more: Any) -> Result:
+    def made(points: Sequence[SweepPoint], **more: Any) -> SweepResult:
         return sweep_of(tmp_path, points, **more)
 
     return made
 
 
 @pytest.fixture(scope="module")
-def few(tmp_path_factory: pytest.TempPathFactory) -> Result:
+def few(tmp_path_factory: pytest.TempPathFactory) -> SweepResult:
     return sweep_of(tmp_path_factory.mktemp("few"), few_points())
 
 
 @pytest.fixture
-def base() -> Point:
-    return Point("agx-xavier-1", "mobilenet", MAXN, workers=1, storage="ssd")
+def base() -> SweepPoint:
+    return SweepPoint("agx-xavier-1", "mobilenet", MAXN, workers=1, storage="ssd")
 
 
 @pytest.fixture(scope="module")
-def settings(few: Result) -> tuple[Setting, ...]:
-    return settings_of([stats_of(one, few.plan.course) for one in few.points], {})
+def settings(few: SweepResult) -> tuple[SettingSummary, ...]:
+    return summarise_settings([compute_point_stats(one, few.plan.course) for one in few.points], {})
 
 
 @pytest.fixture(scope="module")
-def told(few: Result) -> Told:
-    return told_of(few)
+def told(few: SweepResult) -> CharacterisationSummary:
+    return summarise_result(few)

@@ -12,13 +12,16 @@ from typing import Any
 
 import pytest
 
-from experiments.commands.characterise_report import characterise_report, write_report
-from experiments.report.characterisation.page import sections, write_page
-from experiments.report.characterisation.said import as_data, finite
-from experiments.report.characterisation.settings import settings_of
-from experiments.report.characterisation.told import Told
-from fedge.characterisation.point import Point
-from fedge.characterisation.result import Result
+from experiments.cli.characterise_report import rewrite_report, write_report
+from experiments.report.characterisation.characterisation_page import build_sections, write_page
+from experiments.report.characterisation.characterisation_summary import (
+    CharacterisationSummary,
+    replace_non_finite,
+    summary_to_json,
+)
+from experiments.report.characterisation.setting_summary import summarise_settings
+from fedge.characterisation.sweep_plan import SweepPoint
+from fedge.characterisation.sweep_store import SweepResult
 from fedge.errors import BadInput
 from fedge.types import PowerMode
 
@@ -26,11 +29,11 @@ LARGEST_MB = 15.0
 
 
 @pytest.fixture(scope="module")
-def page(few: Result) -> str:
+def page(few: SweepResult) -> str:
     return page_of(few)
 
 
-def page_of(result: Result) -> str:
+def page_of(result: SweepResult) -> str:
     write_report(result)
     return (result.folder / "report.html").read_text(encoding="utf-8")
 
@@ -55,8 +58,8 @@ def test_the_page_goes_from_words_to_figures(page: str) -> None:
     ]
 
 
-def test_no_percent_sign_begins_a_line_of_what_is_said(told: Told) -> None:
-    found, _, time, *_ = sections(told)
+def test_no_percent_sign_begins_a_line_of_what_is_said(told: CharacterisationSummary) -> None:
+    found, _, time, *_ = build_sections(told)
     assert re.search(r"\d\N{NO-BREAK SPACE}%", found.html)
     assert not re.search(r"\d %", found.html + "".join(chart.title for chart in time.charts))
 
@@ -71,12 +74,12 @@ def test_every_link_to_a_point_leads_to_its_row(page: str) -> None:
     assert linked <= set(re.findall(r'id="(point-[0-9a-f]+)"', page))
 
 
-def test_keys_of_charts_are_unique(told: Told) -> None:
-    keys = [chart.key for section in sections(told) for chart in section.charts]
+def test_keys_of_charts_are_unique(told: CharacterisationSummary) -> None:
+    keys = [chart.key for section in build_sections(told) for chart in section.charts]
     assert len(keys) == len(set(keys))
 
 
-def test_one_unmetered_point_makes_sense(sweep: Callable[..., Result], base: Point) -> None:
+def test_one_unmetered_point_makes_sense(sweep: Callable[..., SweepResult], base: SweepPoint) -> None:
     page = page_of(sweep([base], metered=False, gpu=False))
     assert "Nobody metered power: there are no joules on this page." in page
     assert "Time and energy" not in headings(page)
@@ -85,7 +88,7 @@ def test_one_unmetered_point_makes_sense(sweep: Callable[..., Result], base: Poi
     assert headings(page)[2:4] == ["Where the time goes", "Minibatch by minibatch"]
 
 
-def test_a_machine_without_power_modes_makes_sense(sweep: Callable[..., Result], base: Point) -> None:
+def test_a_machine_without_power_modes_makes_sense(sweep: Callable[..., SweepResult], base: SweepPoint) -> None:
     points = [replace(base, board="here", mode=None, workers=workers) for workers in (0, 2)]
     page = page_of(sweep(points, metered=False, gpu=False))
     assert "Time against loader workers" in headings(page)
@@ -93,35 +96,35 @@ def test_a_machine_without_power_modes_makes_sense(sweep: Callable[..., Result],
     assert ">as found" not in page
 
 
-def test_no_finished_point_makes_sense(sweep: Callable[..., Result], base: Point) -> None:
+def test_no_finished_point_makes_sense(sweep: Callable[..., SweepResult], base: SweepPoint) -> None:
     page = page_of(sweep([], failed=[(base, "the board did not answer")], skipped=[(replace(base, workers=2), "no")]))
     assert headings(page) == ["What was found", "What to turn next", "All points", "Skipped and failed"]
     assert "the board did not answer" in page
     assert "0 of 2" in page
 
 
-def test_an_empty_plan_makes_sense(sweep: Callable[..., Result]) -> None:
+def test_an_empty_plan_makes_sense(sweep: Callable[..., SweepResult]) -> None:
     assert "0 of 0" in page_of(sweep([]))
 
 
-def test_many_failures_are_counted_by_their_reason(sweep: Callable[..., Result], base: Point) -> None:
+def test_many_failures_are_counted_by_their_reason(sweep: Callable[..., SweepResult], base: SweepPoint) -> None:
     failed = [(replace(base, batch_size=1 + i), f"out of memory ({i % 2})") for i in range(100)]
     page = page_of(sweep([base], failed=failed))
     assert "<h3>100 failed</h3>" in page
     assert page.count("out of memory (0)") == 3  # once shown, once in each of the two that can be copied
 
 
-def test_a_note_of_every_point_is_told_once(told: Told) -> None:
+def test_a_note_of_every_point_is_told_once(told: CharacterisationSummary) -> None:
     stats = tuple(replace(one, notes=("the clocks are as found", *one.notes)) for one in told.stats)
     stats = (replace(stats[0], notes=(*stats[0].notes, "hot")), *stats[1:])
-    html = sections(replace(told, stats=stats))[-1].html
+    html = build_sections(replace(told, stats=stats))[-1].html
     table, below = html.split("</table>")
     assert "the clocks are as found" not in table
     assert "At every point: the clocks are as found." in below
     assert ">hot<" in table
 
 
-def test_everything_that_users_name_is_escaped(sweep: Callable[..., Result], base: Point) -> None:
+def test_everything_that_users_name_is_escaped(sweep: Callable[..., SweepResult], base: SweepPoint) -> None:
     evil = "<img src=x onerror=alert(1)>"
     point = replace(base, workload=evil, storage=evil, runtime=f"docker:{evil}", board=f"{evil}-1")
     points = [replace(point, workers=workers) for workers in (0, 1, 2)]
@@ -132,7 +135,7 @@ def test_everything_that_users_name_is_escaped(sweep: Callable[..., Result], bas
     assert "&lt;img src=x" in page
 
 
-def test_two_thousand_points_stay_below_15_mb(told: Told, tmp_path: Path) -> None:
+def test_two_thousand_points_stay_below_15_mb(told: CharacterisationSummary, tmp_path: Path) -> None:
     write_page(_swollen(told, 2000), tmp_path / "report.html")
     assert (tmp_path / "report.html").stat().st_size < LARGEST_MB * 1e6
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
@@ -140,24 +143,26 @@ def test_two_thousand_points_stay_below_15_mb(told: Told, tmp_path: Path) -> Non
     assert "The menu has 12 of 2,000 settings" in page
 
 
-def _swollen(told: Told, count: int) -> Told:
+def _swollen(told: CharacterisationSummary, count: int) -> CharacterisationSummary:
     """The same figures at very many settings."""
     points = []
     for i in range(count):
         mode = PowerMode(2 + i % 4 * 2, 1190.4 + i // 4 % 5 * 100, 420.75 + i // 20 % 5 * 100, 2133.0)
         knobs: dict[str, Any] = {"batch_size": 4 << (i // 100 % 4), "workers": i // 400 % 5}
-        points.append(Point("agx-xavier-1", "mobilenet", mode, **knobs))
+        points.append(SweepPoint("agx-xavier-1", "mobilenet", mode, **knobs))
     first, finished = told.stats[0], told.result.points[0]
     stats = tuple(replace(first, point=point, notes=("a note of a usual length, " * 3,)) for point in points)
     plan = replace(told.result.plan, points=tuple(points))
     result = replace(told.result, plan=plan, points=tuple(replace(finished, point=point) for point in points))
-    return replace(told, result=result, stats=stats, settings=settings_of(stats, {}))
+    return replace(told, result=result, stats=stats, settings=summarise_settings(stats, {}))
 
 
 # The findings as data -------------------------------------------------------------------------------------------------
 
 
-def test_the_findings_are_plain_json_with_units_in_the_names(told: Told, page: str, few: Result) -> None:
+def test_the_findings_are_plain_json_with_units_in_the_names(
+    told: CharacterisationSummary, page: str, few: SweepResult
+) -> None:
     said = json.loads((few.folder / "findings.json").read_text(encoding="utf-8"))
     assert {"findings", "advice", "effects", "variability", "labels"} <= set(said)
     assert [one["title"] for one in said["findings"]] == [one.title for one in told.findings]
@@ -170,21 +175,25 @@ def test_the_findings_are_plain_json_with_units_in_the_names(told: Told, page: s
     ]
 
 
-def test_advice_has_its_interval_in_its_unit(told: Told) -> None:
-    for one, said in zip(told.advice, as_data(told)["advice"], strict=True):
+def test_advice_has_its_interval_in_its_unit(told: CharacterisationSummary) -> None:
+    for one, said in zip(told.advice, summary_to_json(told)["advice"], strict=True):
         unit = one.quantity[-1]
         assert said[f"expected_{unit}"] == pytest.approx(one.expected.value)
         assert said["saving"] == pytest.approx(one.saving)
 
 
 def test_what_is_not_finite_is_null() -> None:
-    assert finite({"a": math.inf, "b": (math.nan, 1.5), "c": "x"}) == {"a": None, "b": [None, 1.5], "c": "x"}
+    assert replace_non_finite({"a": math.inf, "b": (math.nan, 1.5), "c": "x"}) == {
+        "a": None,
+        "b": [None, 1.5],
+        "c": "x",
+    }
 
 
 # The command ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_page_replaces_an_older_one_as_a_whole(few: Result) -> None:
+def test_the_page_replaces_an_older_one_as_a_whole(few: SweepResult) -> None:
     (few.folder / "report.html").write_text("old", encoding="utf-8")
     write_report(few)
     assert (few.folder / "report.html").read_text(encoding="utf-8").endswith("</html>\n")
@@ -193,4 +202,4 @@ def test_the_page_replaces_an_older_one_as_a_whole(few: Result) -> None:
 
 def test_a_folder_without_a_sweep_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput):
-        characterise_report(tmp_path / "nothing")
+        rewrite_report(tmp_path / "nothing")

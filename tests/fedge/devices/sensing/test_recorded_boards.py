@@ -8,9 +8,9 @@ import pytest
 from contracts import jetsons
 from contracts.jetsons.kernel import KernelMachine, lost_sensor
 
-from fedge.clock import VirtualClock
+from fedge.clock import SimulatedClock
 from fedge.devices import catalogue
-from fedge.devices.sensing.board import BoardSensor
+from fedge.devices.sensing.sysfs_sensor import SysfsSensor
 from fedge.errors import SensorLost
 from fedge.powerd.machine import Machine
 
@@ -23,7 +23,7 @@ def _wanted(name: str) -> str:
 
 def test_the_total_is_the_catalogues_and_its_rails_are_the_boards(tmp_path: Path, name: str) -> None:
     board = jetsons.board(name)
-    sensor = BoardSensor(Machine(str(jetsons.build(name, tmp_path))), VirtualClock(), _wanted(name))
+    sensor = SysfsSensor(Machine(str(jetsons.build(name, tmp_path))), SimulatedClock(), _wanted(name))
 
     sample = sensor.read()
 
@@ -33,7 +33,7 @@ def test_the_total_is_the_catalogues_and_its_rails_are_the_boards(tmp_path: Path
 
 
 def test_without_a_formula_the_same_total_is_found(tmp_path: Path, name: str) -> None:
-    sensor = BoardSensor(Machine(str(jetsons.build(name, tmp_path))), VirtualClock())
+    sensor = SysfsSensor(Machine(str(jetsons.build(name, tmp_path))), SimulatedClock())
 
     assert sensor.total_power == _wanted(name)
 
@@ -42,7 +42,7 @@ def test_zones_that_are_asleep_and_fixed_ones_are_left_out(tmp_path: Path, name:
     machine = KernelMachine(str(jetsons.build(name, tmp_path)))
     zones = {zone.name: zone.milli_c / 1e3 for zone in jetsons.board(name).zones if not zone.again}
 
-    sample = BoardSensor(machine, VirtualClock()).read()
+    sample = SysfsSensor(machine, SimulatedClock()).read()
 
     assert sample.temperatures_c == {zone: at_c for zone, at_c in zones.items() if not zone.startswith("PMIC")}
     assert sample.hottest_c is not None
@@ -51,7 +51,7 @@ def test_zones_that_are_asleep_and_fixed_ones_are_left_out(tmp_path: Path, name:
 
 def test_clocks_load_and_counters_are_read(tmp_path: Path, name: str) -> None:
     board = jetsons.board(name)
-    sample = BoardSensor(Machine(str(jetsons.build(name, tmp_path))), VirtualClock()).read()
+    sample = SysfsSensor(Machine(str(jetsons.build(name, tmp_path))), SimulatedClock()).read()
 
     assert sample.gpu_load == pytest.approx(board.gpu.load_permille / 1000)
     assert sample.gpu_mhz in {hz / 1e6 for hz in board.gpu_hz}
@@ -62,7 +62,7 @@ def test_clocks_load_and_counters_are_read(tmp_path: Path, name: str) -> None:
 
 def test_a_lost_power_monitor_is_a_loss_and_comes_back(tmp_path: Path, name: str) -> None:
     machine = KernelMachine(str(jetsons.build(name, tmp_path)))
-    sensor = BoardSensor(machine, VirtualClock(), _wanted(name))
+    sensor = SysfsSensor(machine, SimulatedClock(), _wanted(name))
     before = sensor.read()
 
     machine.plant(lost_sensor("*/ina3221*/*_input"))

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from fedge.clock import RealClock
 from fedge.devices.sensing.sampler import Sampler, next_tick
 from fedge.errors import BadInput, SensorLost
-from fedge.interfaces import Clock
-from fedge.types import Sample
+from fedge.protocols import Clock
+from fedge.types import SensorSample
 
 
 class HandClock:
@@ -69,13 +69,13 @@ class FakeSensor:
         self.looks = 0
         self.takes_s = 0.0
 
-    def read(self) -> Sample:
+    def read(self) -> SensorSample:
         self.looks += 1
         if self.broken is not None:
             raise self.broken
         at_s = self.clock.now_s()
         self.clock._now_s += self.takes_s
-        return Sample(at_s, 5.0 + at_s, throttle_events=0)
+        return SensorSample(at_s, 5.0 + at_s, throttle_events=0)
 
 
 @contextmanager
@@ -100,7 +100,7 @@ def test_a_window_has_the_energy_between_two_times() -> None:
     with sampling() as (sampler, _, clock):
         clock.move(3.0)
 
-        energy = sampler.window(1.0, 2.0)
+        energy = sampler.energy_between(1.0, 2.0)
 
     assert energy.energy_j == pytest.approx(6.5)
     assert (energy.samples, energy.gaps, energy.total_power) == (11, 0, "VDD_IN")
@@ -137,7 +137,7 @@ def test_the_next_look_lies_ahead_and_after_the_last(tick: int, elapsed_s: float
 def test_a_window_waits_for_a_sample_past_its_end() -> None:
     with sampling() as (sampler, _, clock):
         found = []
-        asking = threading.Thread(target=lambda: found.append(sampler.window(0.0, 1.05)))
+        asking = threading.Thread(target=lambda: found.append(sampler.energy_between(0.0, 1.05)))
         asking.start()
         clock.move(1.0)
         assert not found
@@ -151,7 +151,7 @@ def test_the_wait_for_a_sample_is_bounded() -> None:
     with sampling() as (sampler, _, clock):
         clock.move(1.0)
 
-        energy = sampler.window(0.5, 1.02)  # the clock stands still
+        energy = sampler.energy_between(0.5, 1.02)  # the clock stands still
 
     assert energy.samples == 6
 
@@ -162,12 +162,12 @@ def test_a_sensor_that_is_lost_in_a_window_and_stays_away_makes_no_energy_of_wha
         sensor.broken = OSError("bus stuck")
         clock.move(1.0)
 
-        assert sampler.window(0.5, 1.25).samples == 6
+        assert sampler.energy_between(0.5, 1.25).samples == 6
         with pytest.raises(SensorLost, match=r"no power sample from 1\.000 to 1\.900 s: bus stuck"):
-            sampler.window(0.5, 1.9)
+            sampler.energy_between(0.5, 1.9)
         sensor.broken = None
         clock.move(1.0)
-        assert sampler.window(0.5, 1.9).gaps == 1
+        assert sampler.energy_between(0.5, 1.9).gaps == 1
 
 
 def test_a_failing_sensor_is_a_gap_and_is_tried_again() -> None:
@@ -178,7 +178,7 @@ def test_a_failing_sensor_is_a_gap_and_is_tried_again() -> None:
         looks = sensor.looks
         sensor.broken = None
         clock.move(1.0)
-        energy = sampler.window(0.5, 2.5)
+        energy = sampler.energy_between(0.5, 2.5)
 
     assert looks >= 20
     assert energy.gaps == 1
@@ -193,11 +193,11 @@ def test_the_sensors_error_is_raised_where_no_sample_covers_the_window() -> None
         with pytest.raises(
             SensorLost, match=r"no power sample from 2\.000 to 3\.000 s: VDD_IN is gone; look at"
         ) as now:
-            sampler.window(2.0, 3.0)
+            sampler.energy_between(2.0, 3.0)
         sensor.broken = None
         clock.move(2.0)
         with pytest.raises(SensorLost, match="VDD_IN is gone"):
-            sampler.window(2.0, 3.0)
+            sampler.energy_between(2.0, 3.0)
 
     assert isinstance(now.value.__cause__, SensorLost)
 
@@ -205,10 +205,10 @@ def test_the_sensors_error_is_raised_where_no_sample_covers_the_window() -> None
 def test_mode_changes_and_throttling_mark_their_windows() -> None:
     with sampling() as (sampler, _, clock):
         clock.move(1.0)
-        sampler.mode_changed()
+        sampler.record_mode_change()
         clock.move(1.0)
-        sampler.mode_changed(1.75)
-        marked, unmarked = sampler.window(0.5, 1.9), sampler.window(1.1, 1.6)
+        sampler.record_mode_change(1.75)
+        marked, unmarked = sampler.energy_between(0.5, 1.9), sampler.energy_between(1.1, 1.6)
 
     assert (marked.mode_changes, unmarked.mode_changes) == (2, 0)
     assert not marked.throttled
@@ -218,7 +218,7 @@ def test_only_the_newest_samples_are_kept() -> None:
     with sampling(keep_s=2.0) as (sampler, _, clock):
         clock.move(10.0)
         kept = times_kept(sampler)
-        old = sampler.window(5.0, 9.0)
+        old = sampler.energy_between(5.0, 9.0)
 
     assert len(kept) == 20
     assert old.gaps == 1
@@ -228,14 +228,14 @@ def test_a_sample_that_comes_again_is_kept_once_and_a_slow_sensor_sets_the_perio
     class Slow(FakeSensor):
         interval_s = 0.5
 
-        def read(self) -> Sample:
+        def read(self) -> SensorSample:
             at_s = self.clock.now_s() // 0.5 * 0.5
-            return Sample(at_s, 5.0)
+            return SensorSample(at_s, 5.0)
 
     clock = HandClock()
     with Sampler(Slow(clock), clock) as sampler:
         clock.move(5.0)
-        energy = sampler.window(1.0, 4.0)
+        energy = sampler.energy_between(1.0, 4.0)
         sampler._stop.set()
         clock.end()
 
@@ -255,14 +255,14 @@ def test_the_thread_ends_with_the_context_and_no_sampler_is_used_twice() -> None
     class Real:
         total_power = "VDD_IN"
 
-        def read(self) -> Sample:
-            return Sample(clock.now_s(), 5.0)
+        def read(self) -> SensorSample:
+            return SensorSample(clock.now_s(), 5.0)
 
     with Sampler(Real(), clock, 20.0) as sampler:
         start_s = clock.now_s()
-        assert sampler.window(start_s, start_s + 0.2).mean_w == pytest.approx(5.0)
+        assert sampler.energy_between(start_s, start_s + 0.2).mean_w == pytest.approx(5.0)
     assert sampler._thread is not None
     assert not sampler._thread.is_alive()
-    assert sampler.window(start_s, start_s + 0.2).samples >= 3
+    assert sampler.energy_between(start_s, start_s + 0.2).samples >= 3
     with pytest.raises(RuntimeError, match="entered already"), sampler:
         pass

@@ -1,0 +1,130 @@
+"""Starts the board page: of a run's folder, of another page, or as the service of a real fleet."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedge.errors import BadInput
+from server.dashboard.fleet_source import FleetSource
+from server.dashboard.http_server import ViewFeed, ViewSource, bind_socket, serve
+from server.dashboard.prometheus_metrics import make_exposition
+from server.dashboard.relay_source import RelaySource
+from server.dashboard.run_source import RunSource
+from server.dashboard.security import build_access, generate_token, is_loopback, read_or_create_token
+from server.dashboard.telemetry_ingest import RetentionLimits, ingest_app, open_ingest
+from server.dashboard.web_app import build_dashboard_app
+
+DEFAULT_PORT = 8400
+SOCKET_MODE = 0o660
+"""The proxy's group may connect to the intake, nobody else."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListenAddress:
+    """Where the page listens; ``port`` None: the first free one. ``names``: host names that a proxy has for it."""
+
+    host: str = "127.0.0.1"
+    port: int | None = None
+    token_file: Path | None = None
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FleetDashboard:
+    """The service of a real fleet: its stores, its runs, and the socket on which boards' telemetry comes."""
+
+    store: Path
+    runs: Path | None
+    ingest: Path
+    store_bytes: int
+    """The store forgets its oldest samples beyond this much ..."""
+    store_age_s: float
+    """... and beyond this age."""
+
+
+def show_run(folder: Path, place: ListenAddress, told: Callable[[str], None]) -> None:
+    """Serve a run's folder until interrupted; ``told`` hears the page's address once it can be opened."""
+    _serve_source(RunSource(folder), place, told)
+
+
+def show_relay(
+    url: str, token: str | None, place: ListenAddress, told: Callable[[str], None], note: Callable[[str], None]
+) -> None:
+    """Serve what the page at ``url`` shows; ``note`` hears why it shows nothing yet, where that is so."""
+    source = RelaySource(url, token)
+    problem = source.view().problem
+    if problem:
+        note(f"{problem}; the page goes on trying")
+    _serve_source(source, place, told)
+
+
+def serve_fleet(service: FleetDashboard, place: ListenAddress, told: Callable[[str], None]) -> None:
+    """Serve a real fleet, and take its telemetry."""
+    ingest = open_ingest(service.store, RetentionLimits(service.store_bytes, service.store_age_s))
+    try:
+        with _private_umask():
+            listening = _listen_unix(service.ingest)
+        source = FleetSource(ingest, service.store, service.runs)
+        _serve_source(source, place, told, (ingest_app(ingest), listening))
+    finally:
+        ingest.close()
+        service.ingest.unlink(missing_ok=True)
+
+
+def _serve_source(
+    source: ViewSource,
+    place: ListenAddress,
+    told: Callable[[str], None],
+    beside: tuple[object, socket.socket] | None = None,
+) -> None:
+    token = (
+        read_or_create_token(place.token_file)
+        if place.token_file
+        else None
+        if is_loopback(place.host)
+        else generate_token()
+    )
+    listening = bind_socket(place.host, place.port, DEFAULT_PORT)
+    port = listening.getsockname()[1]
+    feed = ViewFeed(source)
+    app = build_dashboard_app(feed, build_access(place.host, port, token, place.names), make_exposition())
+    # A token that lies in a file is not repeated where others may read along.
+    shown = f"#token={token}" if token and not place.token_file else ""
+    told(f"http://{_browsable_host(place.host)}:{port}/{shown}")
+    serve(app, listening, feed, beside)
+
+
+def _browsable_host(host: str) -> str:
+    """A name under which the page can be opened: every address is none."""
+    if host in {"0.0.0.0", "::"}:  # noqa: S104  compared, not bound
+        return socket.gethostname()
+    return f"[{host}]" if ":" in host else host
+
+
+def _listen_unix(path: Path) -> socket.socket:
+    """A listening unix socket in place of one that was left there; raises ``BadInput``."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_socket():
+            path.unlink()
+        opened = socket.socket(socket.AF_UNIX)
+        opened.bind(str(path))
+        path.chmod(SOCKET_MODE)
+        opened.listen(128)
+    except OSError as error:
+        raise BadInput("ingest", str(path), f"a path for a unix socket ({error.strerror or error})") from error
+    return opened
+
+
+@contextlib.contextmanager
+def _private_umask() -> Iterator[None]:
+    before = os.umask(0o117)
+    try:
+        yield
+    finally:
+        os.umask(before)

@@ -1,0 +1,40 @@
+"""The ``fleet`` backend: real boards through a SuperLink that runs on this machine already."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from experiments.backends.flower_app import CONNECTION, run_config_toml, stage_app
+from experiments.backends.run_processes import Launch, end_processes_on_exit, private_environment
+from experiments.backends.run_submission import open_serverapp_log, stop_run_on_error, submit
+from fedge.experiment import Experiment, SuperlinkSpec
+from fedge.workloads import TASK_FILE_SUFFIX
+
+
+def run_fleet(experiment: Experiment, folder: Path, on_round: Callable[[], None]) -> None:
+    """Play the experiment in ``folder``; raises ``RunFailed`` when it cannot go on.
+
+    The SuperLink's ServerApp writes the run folder, so it runs on this machine. A launcher that is interrupted stops
+    the run: no board goes on working for nobody.
+    """
+    task = experiment.workload.task
+    plugins = [Path(plugin) for plugin in (*experiment.plugins, *([task] if task.endswith(TASK_FILE_SUFFIX) else []))]
+    app = stage_app(folder, plugins, config={"experiment": "", "folder": ""})
+    launch = Launch(app.resolve(), folder / ".flwr", folder / "logs", private_environment(os.environ, folder), on_round)
+    launch.flwr_home.mkdir(parents=True, exist_ok=True)
+    config_file = launch.flwr_home / "run-config.toml"
+    config = {"experiment": experiment.model_dump_json(), "folder": str(folder)}
+    config_file.write_text(run_config_toml(config), encoding="utf-8")
+    (launch.flwr_home / "config.toml").write_text(connection_toml(experiment.superlink), encoding="utf-8")
+    log = open_serverapp_log(launch)
+    with end_processes_on_exit(launch), stop_run_on_error(launch, log):
+        submit(launch, log, config_file, [], lambda: None)
+
+
+def connection_toml(superlink: SuperlinkSpec) -> str:
+    """Flower's ``config.toml`` for the SuperLink of a fleet."""
+    trust = f'root-certificates = "{superlink.root_certificates}"' if superlink.root_certificates else "insecure = true"
+    head = f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\n'
+    return f'{head}address = "{superlink.address}"\n{trust}\n'

@@ -1,0 +1,157 @@
+"""Makes the Flower app of a run folder: copies of the programs and the user's plug-ins, and a pyproject.toml."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+from fedge.errors import BadInput, RunFailed
+
+PROGRAMS = ("fedge", "clients", "server")
+APP_FOLDER = "app"
+CONNECTION = "fedge"
+# What Flower lets an app bundle carry, less the formats that nobody here imports or reads at run time.
+SHIPPED_SUFFIXES = (".py", ".yaml", ".yml")
+# Folders that Flower drops from a bundle without a word, so that a plug-in of that name would be missing on the boards.
+DROPPED_FOLDERS = frozenset({"build", "eggs", "env", "lib", "lib64", "parts", "venv", "ENV"})
+TEST_FOLDERS = frozenset({"tests", "test", "testing"})
+
+ConfigValue = str | int | float | bool
+
+
+def stage_app(
+    run_dir: Path,
+    plugins: Sequence[Path] = (),
+    *,
+    packages: Sequence[Path] | None = None,
+    config: Mapping[str, ConfigValue] | None = None,
+) -> Path:
+    """Make ``run_dir``/app anew and return it.
+
+    ``plugins`` are the user's modules (a ``.py`` file or a package's folder), importable in the app by their own name;
+    ``packages`` are the folders of the programs (default: the installed ``fedge``, ``clients`` and ``server``), which
+    must hold ``server/app.py`` and ``clients/app.py``, each with an ``app``; ``config`` holds every key of the run
+    config with its default, because Flower refuses a key that the app does not declare.
+    Raises ``BadInput`` for a plug-in that is missing or whose name cannot be shipped.
+    """
+    sources = installed_packages() if packages is None else tuple(packages)
+    _check_plugins(plugins, taken={source.name for source in sources})
+    app_dir, fresh = run_dir / APP_FOLDER, run_dir / f"{APP_FOLDER}.new"
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir(parents=True)
+    for source in (*sources, *plugins):
+        _copy(source, fresh)
+    (fresh / "pyproject.toml").write_text(_pyproject(fresh, config or {"experiment": ""}), encoding="utf-8")
+    shutil.rmtree(app_dir, ignore_errors=True)
+    return fresh.rename(app_dir)
+
+
+def installed_packages(names: Sequence[str] = PROGRAMS) -> tuple[Path, ...]:
+    """The folders of the programs beside this one; a folder of the same name in the current directory never counts."""
+    return tuple(_find_package(name) for name in names)
+
+
+def _find_package(name: str) -> Path:
+    root = Path(__file__).resolve().parents[2]
+    spec = PathFinder.find_spec(name, [str(root)])
+    if spec is None or not spec.submodule_search_locations:
+        raise RunFailed(f"package {name!r} is not installed in {root}; install fedge again")
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+def run_config_toml(values: Mapping[str, ConfigValue]) -> str:
+    """``values`` as a TOML document of one line each."""
+    return "".join(f"{_toml_text(key)} = {_toml_value(value)}\n" for key, value in values.items())
+
+
+def _check_plugins(plugins: Sequence[Path], taken: set[str]) -> None:
+    for plugin in plugins:
+        if not (plugin.suffix == ".py" and plugin.is_file()) and not plugin.is_dir():
+            raise BadInput(f"plug-in {plugin}", "nothing there", "a .py file or the folder of a package")
+        problem = _name_problem(plugin.stem if plugin.is_file() else plugin.name, taken)
+        if problem:
+            raise BadInput(f"plug-in {plugin}", f"the name {plugin.name!r}, {problem}", "another name for it")
+        taken = taken | {plugin.stem}
+
+
+def _name_problem(module: str, taken: set[str]) -> str | None:
+    """Why a top-level module of this name would not arrive on the boards, or would hide another one there."""
+    if not module.isidentifier():
+        return "which Python cannot import"
+    if module in taken:
+        return "which another module of the app has"
+    if module in DROPPED_FOLDERS or module.startswith("test_") or module.endswith("_test"):
+        return "which Flower leaves out of an app"
+    if module in sys.stdlib_module_names or _is_installed(module):
+        return "which would hide an installed module"
+    return None
+
+
+def _is_installed(module: str) -> bool:
+    site = Path(sysconfig.get_path("purelib"))
+    return (site / module).is_dir() or (site / f"{module}.py").is_file()
+
+
+def _copy(source: Path, target: Path) -> None:
+    if source.is_file():
+        shutil.copyfile(source, target / source.name)
+        return
+    for file in _shipped_files(source):
+        copy = target / source.name / file.relative_to(source)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, copy)
+
+
+def _shipped_files(package: Path) -> Iterator[Path]:
+    for path in sorted(package.iterdir()):
+        if path.name.startswith((".", "__pycache__")):
+            continue
+        if path.is_dir() and path.name not in TEST_FOLDERS:
+            yield from _shipped_files(path)
+        elif path.is_file() and path.suffix in SHIPPED_SUFFIXES and not _is_test(path):
+            yield path
+
+
+def _is_test(file: Path) -> bool:
+    return file.name.startswith("test_") or file.stem.endswith("_test") or file.name == "conftest.py"
+
+
+def _pyproject(app_dir: Path, config: Mapping[str, ConfigValue]) -> str:
+    # Flower refuses a pattern that matches nothing.
+    present = sorted({path.suffix for path in app_dir.rglob("*") if path.suffix in SHIPPED_SUFFIXES})
+    patterns = ", ".join(f'"**/*{suffix}"' for suffix in present)
+    return f"""\
+# Made by `fedge run`; every run makes it anew.
+[project]
+name = "fedge-run"
+version = "1.0.0"
+description = "One run of a fedge experiment"
+license = "Apache-2.0"
+dependencies = []
+
+[tool.flwr.app]
+publisher = "fedge"
+fab-include = [{patterns}]
+
+[tool.flwr.app.components]
+serverapp = "server.app:app"
+clientapp = "clients.app:app"
+
+[tool.flwr.app.config]
+{run_config_toml(config)}"""
+
+
+def _toml_value(value: ConfigValue) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return _toml_text(value) if isinstance(value, str) else repr(value)
+
+
+def _toml_text(text: str) -> str:
+    """A TOML basic string; control characters are the only ones that it cannot hold as they are."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + "".join(c if " " <= c != "\x7f" else f"\\u{ord(c):04x}" for c in escaped) + '"'

@@ -1,0 +1,159 @@
+"""Launches a run: check everything, make the folder, let the backend play, then write summary and report."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from experiments.report.run import run_summary
+from experiments.report.run.run_summary import find_budget_end, summarise_run
+from experiments.spec import experiment_checks
+from experiments.spec.experiment_loader import load_experiment
+from fedge.errors import BadInput, RunFailed
+from fedge.experiment import Experiment
+from fedge.telemetry import run_folder
+from fedge.telemetry.file_lock import FileLock
+from fedge.telemetry.store_reader import read_rows
+from fedge.telemetry.store_records import RECORDED, ClientRow, EventRow, RoundRow
+
+Refresh = Callable[[], None]
+LOCK_FILE = ".lock"
+"""The file of a run's folder that its launcher holds."""
+
+
+def choose_folder(experiment: Experiment, out: Path | None) -> Path:
+    """The run's folder, not made yet; raises ``BadInput`` when something is there already."""
+    folder = out or _find_unused(Path("runs") / f"{experiment.name}-{time.strftime('%Y%m%d-%H%M%S')}")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise BadInput("--out", str(folder), "a folder that is new or empty; `fedge resume` goes on with a run")
+    return folder.resolve()
+
+
+def _find_unused(folder: Path) -> Path:
+    """``folder``, or the first of ``folder-2``, ``folder-3`` ... where runs start in the same second."""
+    names = (folder.with_name(f"{folder.name}-{i}") for i in itertools.count(2))
+    return next(name for name in itertools.chain([folder], names) if not name.exists())
+
+
+def check_runnable(experiment: Experiment) -> None:
+    """Everything that can be known to be wrong before a run; raises ``BadInput``."""
+    experiment_checks.check_experiment(experiment)
+    from experiments.backends import strategy_check
+
+    strategy_check.check_strategy(experiment)
+    if experiment.exporters:
+        from experiments.backends import run_export
+
+        run_export.check_exporters(experiment)
+    if experiment.backend == experiment_checks.FLEET_BACKEND:
+        from experiments.fleet import superlink_check
+
+        superlink_check.check_reachable(experiment.superlink)
+
+
+def start_run(
+    experiment: Experiment, folder: Path, refresh: Refresh, written: Experiment | None = None
+) -> dict[str, Any]:
+    """Start a checked experiment in a new folder; ``written`` is what is noted of it, where that is not all of it."""
+    dumped = yaml.safe_dump((written or experiment).model_dump(mode="json"), sort_keys=False)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        run_folder.write_text(folder / run_folder.RUN_YAML, dumped)
+    except OSError as error:
+        raise BadInput("--out", str(folder), f"a folder that can be written ({error.strerror})") from error
+    return continue_run(experiment, folder, refresh)
+
+
+def continue_run(experiment: Experiment, folder: Path, refresh: Refresh) -> dict[str, Any]:
+    """Play what is left of a run, if anything, then write ``summary.json`` and ``report.html``; returns the summary.
+
+    Raises ``BadInput`` while another process does that.
+    """
+    lock = FileLock(folder / LOCK_FILE, "a run")
+    try:
+        return _continue_locked(experiment, folder, refresh)
+    finally:
+        lock.release()
+
+
+def _continue_locked(experiment: Experiment, folder: Path, refresh: Refresh) -> dict[str, Any]:
+    earlier_s = _read_wall_s(folder)
+    started_s = time.monotonic()
+    if not _is_finished(experiment, folder):
+        _load_backend(experiment.backend)(experiment, folder, refresh)
+        earlier_s += time.monotonic() - started_s
+    rounds, events = read_rows(folder, RoundRow), read_rows(folder, EventRow)
+    ended = find_budget_end(rounds, events)
+    if ended and not rounds:
+        raise RunFailed(f"no round was played: {ended}; raise policy.budget_j in {run_folder.RUN_YAML}")
+    summary = summarise_run(experiment, rounds, read_rows(folder, ClientRow), earlier_s, events)
+    summary["labels"] = experiment_checks.build_labels(
+        experiment, {row.board for row in events if row.kind == RECORDED and row.board}
+    )
+    run_folder.write_json(folder / run_folder.SUMMARY, summary)
+    run_summary.write_memory_notes(folder, summary)
+    from experiments.report.run.run_page import write_report
+
+    write_report([folder], folder / run_folder.REPORT)
+    if experiment.exporters:
+        from experiments.backends import run_export
+
+        run_export.hand_over(experiment, folder)
+    return summary
+
+
+def load_saved_experiment(folder: Path) -> Experiment:
+    """The experiment of an existing run folder."""
+    path = folder / run_folder.RUN_YAML
+    if not path.is_file():
+        got = f"a folder without {run_folder.RUN_YAML}" if folder.is_dir() else "no such folder"
+        raise BadInput(str(folder), got, "the folder of a run")
+    return load_experiment(path)
+
+
+def _is_finished(experiment: Experiment, folder: Path) -> bool:
+    """Every round was played, or as many as this energy budget allowed; a backend writes the model last of all."""
+    if not (folder / run_folder.MODEL).is_file():
+        return False
+    rounds = read_rows(folder, RoundRow)
+    spent = find_budget_end(rounds, read_rows(folder, EventRow)) is not None
+    return len(rounds) >= experiment.rounds or (
+        spent and _read_summary(folder).get("budget_j") == experiment.policy.budget_j
+    )
+
+
+def _read_wall_s(folder: Path) -> float:
+    """Real seconds that the run took until now, as far as a summary knows."""
+    try:
+        return float(_read_summary(folder)["wall_s"])
+    except (ValueError, KeyError, TypeError):
+        return 0.0
+
+
+def _read_summary(folder: Path) -> dict[str, Any]:
+    """The summary as it was written last; empty where there is none that can be read."""
+    try:
+        told = json.loads((folder / run_folder.SUMMARY).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
+def _load_backend(name: str) -> Callable[[Experiment, Path, Refresh], None]:
+    if name == "local":
+        from experiments.backends.local_backend import run_local
+
+        return run_local
+    if name == "fleet":
+        from experiments.backends.fleet_backend import run_fleet
+
+        return run_fleet
+    from experiments.backends.sim_backend import run_sim
+
+    return run_sim

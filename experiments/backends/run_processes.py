@@ -1,0 +1,220 @@
+"""The processes of one run: their environment, their logs, and the end of every one of them, whatever happens."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import threading
+import time
+import uuid
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+from fedge.errors import RunFailed
+
+POLL_S = 0.25
+END_WITHIN_S = 5.0
+TAIL_LINES = 15
+# Every process of a run inherits this variable, also those that Flower and Ray start in sessions of their own.
+RUN_MARK = "FEDGE_RUN_MARK"
+SETTINGS = {
+    # Nothing may leave this machine.
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    # The environment that runs the launcher runs the app; Flower would otherwise install one for every run.
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    # Start-up: look for the task ten times a second, and start no workers beside the actors, which bring their own.
+    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
+    "RAY_prestart_worker_first_driver": "0",
+    # One thread everywhere gives the same bits in every backend.
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "PYTHONUNBUFFERED": "1",
+}
+# Switches of the user's shell that would change or break a SuperLink.
+DROPPED_VARIABLES = (
+    "FLWR_DATABASE",
+    "FLWR_INTERNAL_GRPC_CONTROL_API",
+    "FLWR_INTERNAL_GRPC_FLEET_API",
+    "FLWR_OIDC_ENABLED",
+)
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@dataclass(frozen=True, slots=True)
+class RunLog:
+    """One log file of a run; ``text`` is what was written since this launch began, since a resumed run appends."""
+
+    path: Path
+    start: int
+
+    @classmethod
+    def open(cls, path: Path) -> RunLog:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return cls(path, path.stat().st_size if path.exists() else 0)
+
+    def text(self) -> str:
+        if not self.path.exists():
+            return ""
+        with self.path.open("rb") as file:
+            file.seek(self.start)
+            return ANSI.sub("", file.read().decode("utf-8", "replace"))
+
+    def tail(self) -> str:
+        lines = [line for line in self.text().splitlines() if line.strip()]
+        return "\n".join((f"{self.path} ends with:", *(f"  {line}" for line in lines[-TAIL_LINES:])))
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Where one run's processes live: their folder, their environment and the hook that is called while waiting."""
+
+    app_dir: Path
+    flwr_home: Path
+    logs: Path
+    env: Mapping[str, str]
+    on_poll: Callable[[], None]
+    started: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+
+def private_environment(base: Mapping[str, str], run_dir: Path) -> dict[str, str]:
+    """The launcher's environment made private, silent and single-threaded, with Flower's state in the run's folder."""
+    env = {key: value for key, value in base.items() if key not in DROPPED_VARIABLES} | SETTINGS
+    env["FLWR_HOME"] = str(run_dir / ".flwr")
+    env[RUN_MARK] = uuid.uuid4().hex
+    # SuperLink starts its helpers by bare name; the ones beside this Python are the ones that fit.
+    env["PATH"] = os.pathsep.join((sysconfig.get_path("scripts"), base.get("PATH", os.defpath)))
+    for key in ("NO_PROXY", "no_proxy"):
+        env[key] = ",".join(filter(None, (base.get(key, ""), "127.0.0.1,localhost")))
+    return env
+
+
+def spawn(launch: Launch, command: list[str], log: RunLog) -> subprocess.Popen[bytes]:
+    """Start a Flower program in the app's folder and in a session of its own, out of reach of the terminal's Ctrl-C."""
+    program = shutil.which(command[0], path=launch.env["PATH"])
+    if program is None:
+        raise RunFailed(f"{command[0]} is not installed beside {sys.executable}; pip install 'flwr[simulation]'")
+    with log.path.open("ab") as output:
+        process = subprocess.Popen(
+            [program, *command[1:]],
+            cwd=launch.app_dir,
+            env=dict(launch.env),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    launch.started.append(process)
+    return process
+
+
+def poll_and_sleep(launch: Launch, seconds: float) -> None:
+    launch.on_poll()
+    time.sleep(seconds)
+
+
+@contextlib.contextmanager
+def end_processes_on_exit(launch: Launch) -> Iterator[None]:
+    """Ends every process of the run on the way out; a signal that would end this program becomes an exception first."""
+    with _handle_signals({signal.SIGTERM: _exit, signal.SIGHUP: _exit}):
+        try:
+            yield
+        finally:
+            # A second Ctrl-C must not leave half of the processes behind; this takes a few seconds at most.
+            with _handle_signals(dict.fromkeys((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), signal.SIG_IGN)):
+                _end_processes(launch)
+
+
+@contextlib.contextmanager
+def _handle_signals(
+    handlers: Mapping[signal.Signals, Callable[[int, FrameType | None], None] | signal.Handlers],
+) -> Iterator[None]:
+    """Handle signals so inside; only the main thread may, so in any other nothing changes."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _exit(number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
+def _end_processes(launch: Launch) -> None:
+    """Ask the run's processes to end, and kill those that have not after five seconds."""
+    mark, deadline = launch.env[RUN_MARK], time.monotonic() + END_WITHIN_S
+    # Some of Ray's programs write their title over their environment, and the mark with it: they are known as children.
+    # One that carries it still may lose it at any moment, so the marked are remembered by number as well.
+    family = _find_descendants(_find_run_processes(launch, mark))
+    _send_signal(signal.SIGTERM, _find_run_processes(launch, mark))
+    while _find_run_processes(launch, mark) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    while left := _find_run_processes(launch, mark) | _find_living(family):
+        _send_signal(signal.SIGKILL, left)
+        time.sleep(0.05)
+
+
+def _send_signal(number: signal.Signals, pids: Iterable[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def _find_descendants(pids: Collection[int]) -> dict[int, int]:
+    """The live processes among and below ``pids``, and when each began: a number is given again once it is free."""
+    seen = {
+        int(folder.name): born for folder in Path("/proc").glob("[0-9]*") if (born := _read_birth(folder)) is not None
+    }
+    family = set(pids)
+    while more := {pid for pid, (parent, _) in seen.items() if parent in family} - family:
+        family |= more
+    return {pid: seen[pid][1] for pid in family & seen.keys()}
+
+
+def _find_living(family: Mapping[int, int]) -> set[int]:
+    """Those of ``family`` that live."""
+    now = {pid: _read_birth(Path("/proc") / str(pid)) for pid in family}
+    return {pid for pid, born in now.items() if born is not None and born[1] == family[pid]}
+
+
+def _read_birth(folder: Path) -> tuple[int, int] | None:
+    """A live process's parent and start, in ticks since the machine's; None for one that is gone or a zombie."""
+    try:
+        state, parent, *rest = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
+    except (OSError, ValueError):
+        return None
+    return None if state in "ZX" else (int(parent), int(rest[17]))
+
+
+def _find_run_processes(launch: Launch, mark: str) -> set[int]:
+    """The run's processes that live; without /proc only those that this program started, whose helpers follow them."""
+    own = {process.pid for process in launch.started if process.poll() is None}
+    return own | find_marked_processes(mark)
+
+
+def find_marked_processes(mark: str) -> set[int]:
+    """The live processes (zombies are not) whose environment carries the mark of a run."""
+    wanted = f"{RUN_MARK}={mark}".encode()
+    found = set()
+    for folder in Path("/proc").glob("[0-9]*"):
+        # A process may end between the listing and the look; those of other users are not ours.
+        with contextlib.suppress(OSError):
+            if wanted in (folder / "environ").read_bytes().split(b"\0"):
+                found.add(int(folder.name))
+    return found

@@ -1,0 +1,85 @@
+"""Submits a staged app to a SuperLink and waits for its end: `flwr run --stream`, then how it ended."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from experiments.backends.flower_app import CONNECTION
+from experiments.backends.run_processes import POLL_S, Launch, RunLog, poll_and_sleep, spawn
+from fedge.errors import RunFailed
+
+FLOWER_FAILURE_PREFIX = re.compile(r"^(ServerApp|Simulation) failed with exception: ")
+"""What Flower 1.41 puts before the reason."""
+STARTED = re.compile(r"started run (\d+)", re.IGNORECASE)
+STOP_WITHIN_S = 15.0
+
+
+def open_serverapp_log(launch: Launch) -> RunLog:
+    """The ServerApp's log, from this launch on: a resumed run appends to it."""
+    return RunLog.open(launch.logs / "serverapp.log")
+
+
+def find_run_id(log: RunLog) -> str | None:
+    """Flower's number of the run that was submitted; None as long as it has not told."""
+    found = STARTED.search(log.text())
+    return found.group(1) if found else None
+
+
+@contextmanager
+def stop_run_on_error(launch: Launch, log: RunLog) -> Iterator[None]:
+    """Stop the run on a SuperLink that lives on, when the block ends before the run does."""
+    try:
+        yield
+    except BaseException:
+        number = find_run_id(log)
+        if number is not None:
+            _stop_run(launch, number)
+        raise
+
+
+def _stop_run(launch: Launch, number: str) -> None:
+    """Ask the SuperLink to stop the run; one that has ended already refuses, which is as good."""
+    process = spawn(launch, ["flwr", "stop", number, CONNECTION], RunLog.open(launch.logs / "stop.log"))
+    end_s = time.monotonic() + STOP_WITHIN_S
+    while process.poll() is None and time.monotonic() < end_s:
+        time.sleep(POLL_S)
+
+
+def submit(launch: Launch, log: RunLog, config_file: Path, options: Sequence[str], check: Callable[[], None]) -> None:
+    """Submit the app and wait for its end; ``flwr run --stream`` ends with the run and carries the ServerApp's log.
+
+    ``check`` is called while it waits and raises when going on makes no sense. Raises ``RunFailed`` for a run that does
+    not end well.
+    """
+    command = ["flwr", "run", str(launch.app_dir), CONNECTION, "-c", str(config_file), *options, "--stream"]
+    stream = spawn(launch, command, log)
+    while stream.poll() is None:
+        check()
+        poll_and_sleep(launch, POLL_S)
+    if stream.returncode != 0:
+        raise RunFailed(f"`flwr run` failed (exit {stream.returncode})\n{log.tail()}")
+    status, details = _read_outcome(launch, find_run_id(log))
+    if status != "finished:completed":
+        raise RunFailed(f"the run ended as {status}: {FLOWER_FAILURE_PREFIX.sub('', details)}\n{log.tail()}")
+
+
+def _read_outcome(launch: Launch, number: str | None) -> tuple[str, str]:
+    """Status and details of the run, or of the newest one where Flower has not told its number."""
+    log = RunLog.open(launch.logs / "outcome.log")
+    listing = spawn(launch, ["flwr", "list", CONNECTION, "--format", "json"], log)
+    while listing.poll() is None:
+        poll_and_sleep(launch, POLL_S)
+    try:
+        text = log.text()
+        runs = json.loads(text[text.index("{") :])["runs"]
+        run = next((run for run in runs if str(run["run-id"]) == number), None) if number else runs[0]
+        if run is None:
+            raise RunFailed(f"the SuperLink does not know run {number} any more\n{log.tail()}")
+        return str(run["status"]), str(run["status-details"])
+    except (ValueError, LookupError, TypeError) as error:
+        raise RunFailed(f"cannot read how the run ended ({error!r})\n{log.tail()}") from error

@@ -1,0 +1,106 @@
+"""Checks the strategy of an experiment where Flower may be imported, by building it and letting it aggregate once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from fedge.errors import BadInput
+from fedge.experiment import Experiment, StrategySpec, list_boards
+from server.aggregation.aggregator import Aggregator, Contribution, build_strategy
+from server.aggregation.async_strategies import AsyncStrategy
+
+FLEET_LIMITS = ("fleet_power_w", "round_energy_j", "budget_j")
+"""Limits of all boards of a round together, which asynchronous runs do not have."""
+UNSUPPORTED_STRATEGIES = {
+    "DifferentialPrivacyClientSideFixedClipping": "the ServerSide one: boards do not clip",
+    "DifferentialPrivacyClientSideAdaptiveClipping": "the ServerSide one: boards do not clip",
+    "FedXgbBagging": "a strategy that averages arrays: no task here grows trees",
+    "FedXgbCyclic": "a strategy that averages arrays: no task here grows trees",
+}
+"""Flower's strategies that need clients of another sort, and what would be right instead."""
+MAX_TRIAL_BOARDS = 200
+"""Boards of a fleet up to which its strategy is tried: some compare every result with every other. Chosen by us."""
+
+
+def check_strategy(experiment: Experiment) -> None:
+    """Build the strategy; raises ``BadInput`` for an unknown class or option, or one that cannot aggregate here."""
+    spec = experiment.strategy
+    for where, each in _iterate_wrapped(spec, "strategy"):
+        if each.name in UNSUPPORTED_STRATEGIES:
+            raise BadInput(f"{where}.name", repr(each.name), UNSUPPORTED_STRATEGIES[each.name])
+    if isinstance(build_strategy(spec), AsyncStrategy):
+        _check_asynchronous(experiment)
+        return
+    if spec.wraps is not None:
+        _check_wrapped(spec.wraps, "strategy.wraps")
+    if not any(":" in each.name for _, each in _iterate_wrapped(spec, "strategy")):
+        _try_aggregation(experiment)
+
+
+def _iterate_wrapped(spec: StrategySpec, where: str) -> Iterator[tuple[str, StrategySpec]]:
+    """A strategy and those inside it, each with its field."""
+    yield where, spec
+    if spec.wraps is not None:
+        yield from _iterate_wrapped(spec.wraps, f"{where}.wraps")
+
+
+def _try_aggregation(experiment: Experiment) -> None:
+    """Let the strategy aggregate made-up results of as many boards as a round has: wrong options show only then."""
+    count = experiment.selection.count or len(list_boards(experiment))
+    if count > MAX_TRIAL_BOARDS:
+        return
+    model = {"w": np.zeros((2, 2), np.float32)}
+    results = [
+        Contribution(f"{i:03d}", {"w": np.full((2, 2), 0.01 * i, np.float32)}, 10, 0.5, 0.5)
+        for i in range(1, count + 1)
+    ]
+    aggregator = Aggregator(build_strategy(experiment.strategy), experiment.seed)
+    try:
+        with _silence_flower():
+            aggregator.configure(1, model, count)
+            aggregator.aggregate(1, model, results)
+    except Exception as error:
+        spec, reason = experiment.strategy, " ".join(f"{type(error).__name__}: {error}".split())
+        raise BadInput("strategy.options", repr(spec.options), f"what {spec.name} takes ({reason})") from error
+
+
+@contextmanager
+def _silence_flower() -> Iterator[None]:
+    """Flower reports every aggregation on the terminal; nothing is said of one that is only tried."""
+    log = logging.getLogger("flwr")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+
+
+def _check_wrapped(spec: StrategySpec, where: str) -> None:
+    if isinstance(build_strategy(spec, where), AsyncStrategy):
+        raise BadInput(f"{where}.name", repr(spec.name), "a strategy of synchronous rounds: no wrapper knows staleness")
+    if spec.wraps is not None:
+        _check_wrapped(spec.wraps, f"{where}.wraps")
+
+
+def _check_asynchronous(experiment: Experiment) -> None:
+    """Nobody waits for a round's end, so nobody is late and no round is planned for the fleet."""
+    if experiment.backend == "fleet":
+        right = "a strategy of rounds: asynchronous runs go by the clock of emulated boards (backend sim or local)"
+        raise BadInput("strategy.name", f"{experiment.strategy.name} on real boards", right)
+    name, late, selection = experiment.strategy.name, experiment.late, experiment.selection
+    if late.action != "accept":
+        raise BadInput("late.action", repr(late.action), f"accept: with {name} nobody is late, results are stale")
+    if selection.over_commit != 1.0:
+        raise BadInput("selection.over_commit", f"{selection.over_commit:g}", f"1: with {name} nobody is cancelled")
+    if selection.count is not None:
+        right = f"strategy.options.concurrency, which says how many boards train at a time with {name}"
+        raise BadInput("selection.count", str(selection.count), right)
+    for limit in FLEET_LIMITS:
+        if limit in experiment.policy.limits:
+            right = f"no such limit: with {name} every board plans its own tasks"
+            raise BadInput(f"policy.{limit}", f"{experiment.policy.limits[limit]:g}", right)

@@ -1,0 +1,167 @@
+"""``fedge board-check``: sets each knob of the board twice, reads back, measures a while, puts back, and tells."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from experiments.cli.power_state import WIRE_KNOBS, format_wire_mode
+from fedge.devices.jetson_board import BoardLease
+from fedge.devices.local_board import BoardLocation, LocalBoard, open_local_board
+from fedge.errors import BoardError
+from fedge.powerd.powerd_client import PowerdClient, PowerdError
+from fedge.types import Energy
+from fedge.worker.worker_client import WorkerClient as Worker
+from fedge.worker.worker_client import WorkerError
+
+PASSED, FAILED, SKIPPED = "ok", "FAILED", "skipped"
+HOLDER = "board-check"
+
+
+@dataclass(frozen=True, slots=True)
+class BoardCheckFinding:
+    """One line of the check: what was tried, how it went, what was seen."""
+
+    what: str
+    result: str
+    seen: str
+
+
+def check_board(
+    place: BoardLocation, worker_socket: str, seconds: float, tell: Callable[[str], None]
+) -> tuple[BoardCheckFinding, ...]:
+    """Every finding, failed knobs among them; raises ``BoardError`` when the board cannot be reached at all."""
+    with open_local_board(place) as here, _connect_powerd(place) as power:
+        tell(f"{here.identity.model}, {here.catalogued.title}, L4T {here.identity.l4t or 'unknown'}")
+        before = power.get()
+        allowed = power.describe()["allowed"]
+        with BoardLease(lambda: PowerdClient(place.power_socket), HOLDER) as lease:
+            findings = [
+                finding for knob in WIRE_KNOBS for finding in _check_knob(power, lease.token, knob, allowed, tell)
+            ]
+            tell(f"measuring for {seconds:g} s ...")
+            findings += _measure_power(here, seconds)
+        findings.append(_check_restored(before, power.get()))
+    return (*findings, _check_worker(worker_socket))
+
+
+def _check_knob(
+    power: PowerdClient,
+    token: str,
+    knob: tuple[str, str, float],
+    allowed: Mapping[str, Sequence[int]],
+    tell: Callable[[str], None],
+) -> Iterator[BoardCheckFinding]:
+    name, title, unit = knob
+    values = _select_two_values(allowed[name])
+    if len(values) < 2:
+        yield BoardCheckFinding(title, SKIPPED, "the board has no choice here")
+        return
+    for value in values:
+        tell(f"{title} to {value / unit:g} ...")
+        yield _check_set_mode(power, token, f"{title} to {value / unit:g}", {name: value})
+
+
+def _select_two_values(table: Sequence[int]) -> Sequence[int]:
+    """The two values tried: the second lowest, so that something changes from either end, then the highest."""
+    return (table[min(1, len(table) - 2)], table[-1]) if len(table) > 1 else ()
+
+
+def _check_set_mode(power: PowerdClient, token: str, what: str, mode: dict[str, int]) -> BoardCheckFinding:
+    start_s = time.monotonic()
+    try:
+        told = power.set_mode(mode, token=token)
+    except PowerdError as error:
+        return BoardCheckFinding(what, FAILED, str(error))
+    took_s = time.monotonic() - start_s
+    return BoardCheckFinding(what, PASSED, f"read back {format_wire_mode(told['mode'])} after {1e3 * took_s:.0f} ms")
+
+
+def _measure_power(here: LocalBoard, seconds: float) -> Iterator[BoardCheckFinding]:
+    start_s = time.monotonic()
+    time.sleep(seconds)
+    try:
+        energy = here.sampler.energy_between(start_s, time.monotonic())
+        sample = here.sensor.read()
+    except BoardError as error:
+        yield BoardCheckFinding("power", FAILED, str(error))
+        return
+    yield BoardCheckFinding("power", FAILED if energy.gaps else PASSED, _describe_energy(energy))
+    rails = ", ".join(f"{rail} {watts:.2f} W" for rail, watts in sample.rails_w.items())
+    yield BoardCheckFinding("rails now", PASSED, rails)
+    hottest = sample.hottest_c
+    yield BoardCheckFinding(
+        "temperature", *((SKIPPED, "no zone readable") if hottest is None else (PASSED, f"{hottest} C"))
+    )
+    for note in getattr(here.sensor, "notes", ()):
+        yield BoardCheckFinding("note", SKIPPED, note)
+
+
+def _describe_energy(energy: Energy) -> str:
+    odd = [f"{energy.gaps} gaps, the longest {energy.longest_gap_s:.1f} s"] if energy.gaps else []
+    odd += ["throttled"] if energy.throttled else []
+    seen = f"{energy.mean_w:.2f} W from {energy.samples} samples, total = {energy.total_power}"
+    return "; ".join([seen, *odd])
+
+
+def _check_restored(before: Mapping[str, Any], after: Mapping[str, Any]) -> BoardCheckFinding:
+    same = _persistent_limits(before) == _persistent_limits(after) and before["mode"] == after["mode"]
+    seen = (
+        f"as found: {format_wire_mode(after['mode'])}" if same else f"found {before['limits']}, now {after['limits']}"
+    )
+    return BoardCheckFinding("put back", PASSED if same else FAILED, seen)
+
+
+def _persistent_limits(told: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The limits that stay as they are until somebody sets them: the rate of a memory without a lock is none."""
+    limits = dict(told["limits"])
+    emc = limits["emc"]
+    return limits if emc["locked"] else limits | {"emc": {name: emc[name] for name in emc if name != "rate_hz"}}
+
+
+def _check_worker(socket: str) -> BoardCheckFinding:
+    try:
+        with closing(Worker(socket, timeout_s=5.0)) as worker:
+            status = worker.status()
+    except WorkerError as error:
+        return BoardCheckFinding("worker", FAILED, str(error))
+    cuda = (status.get("cuda") or {}).get("name", "no CUDA")
+    return BoardCheckFinding("worker", PASSED, f"Python {status['python']}, torch {status['torch']}, {cuda}")
+
+
+def is_passed(findings: Sequence[BoardCheckFinding]) -> bool:
+    """Whether nothing failed."""
+    return all(finding.result != FAILED for finding in findings)
+
+
+def print_findings(console: Console, findings: Sequence[BoardCheckFinding]) -> None:
+    """The table for a person."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("Check", no_wrap=True)
+    table.add_column("Result", no_wrap=True)
+    table.add_column("Seen")
+    styles = {PASSED: "green", FAILED: "bold red", SKIPPED: "dim"}
+    for finding in findings:
+        table.add_row(Text(finding.what), Text(finding.result, styles[finding.result]), Text(finding.seen))
+    console.print(table)
+
+
+def as_data(findings: Sequence[BoardCheckFinding]) -> list[dict[str, str]]:
+    """The findings for a program."""
+    return [asdict(finding) for finding in findings]
+
+
+@contextmanager
+def _connect_powerd(place: BoardLocation) -> Iterator[PowerdClient]:
+    try:
+        with closing(PowerdClient(place.power_socket)) as power:
+            yield power
+    except PowerdError as error:
+        raise BoardError(str(error)) from error

@@ -1,0 +1,190 @@
+"""``fedge calibrate``: fits the physical model to measured tables and writes their cost profiles.
+
+A table of training gives one profile, a table of inference one per batch size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedge.costs.cost_profile import CalibrationEvidence, CostProfile, WorkloadKind, profile_file_name, write_profile
+from fedge.costs.table_calibration import TableCalibration
+from fedge.costs.table_calibration import calibrate_table as fit
+from fedge.costs.table_calibration import calibrate_table_series as fit_together
+from fedge.devices.catalogue import load_catalogue
+from fedge.devices.tables.mode_table import list_batch_sizes, parse_workload_kind, read_mode_table
+from fedge.errors import BadInput
+from fedge.types import PowerMode, ProfileTable
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+CANONICAL_BOARDS = {"agx-orin": "agx-orin-64gb"}
+"""Folder names of measured tables that the catalogue knows under another name."""
+FEWEST_MODES = 20
+"""About as many as the physical model has coefficients."""
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationOutcome:
+    """The outcome of one table, or of one batch size of it: errors over all rows as shares, and the file written.
+
+    ``written`` is None without ``out``.
+    """
+
+    table: str
+    device: str
+    workload: str
+    batch_size: int
+    rows: int
+    duplicates: int
+    time_mape: float
+    time_p95_ape: float
+    power_mape: float
+    power_p95_ape: float
+    written: str | None
+    kind: WorkloadKind = "train"
+    time_rows_off: int = 0
+    """Rows more than a quarter off the fit."""
+    power_rows_off: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _TableCalibration:
+    """One calibration, the table's path, how many rows repeated a mode, and what a minibatch was."""
+
+    path: Path
+    calibration: TableCalibration
+    duplicates: int
+    kind: WorkloadKind
+
+
+def calibrate_tables(
+    tables: Sequence[Path],
+    *,
+    device: str | None = None,
+    workload: str | None = None,
+    batch_size: int | None = None,
+    kind: WorkloadKind | None = None,
+    out: Path | None = None,
+    maxn: PowerMode | None = None,
+    origin: str = "",
+) -> tuple[CalibrationOutcome, ...]:
+    """Fit every table and write its profiles into ``out``; names and ``kind`` default to the tables' paths.
+
+    A table of inference that holds several batch sizes gives one profile each, fitted together, unless ``batch_size``
+    chooses one.
+    ``maxn`` is the board's top: by default the catalogue's, else the table's. ``origin`` says who measured. Raises
+    ``BadInput`` for a bad table, for one workload name over several tables and for two tables that share a file.
+    """
+    if workload is not None and len(tables) > 1:
+        raise BadInput("--workload", f"{len(tables)} tables", "one table, or no --workload (names come from the paths)")
+    fits = [fitted for path in tables for fitted in _fit_table(path, device, workload, batch_size, kind, maxn)]
+    profiles = [_to_cost_profile(fitted, origin) for fitted in fits]
+    names = [profile_file_name(profile) for profile in profiles]
+    for name in names:
+        if names.count(name) > 1:
+            raise BadInput("TABLE", f"two tables for {name}", "tables of different boards or workloads")
+    try:
+        written = [write_profile(profile, out) if out else None for profile in profiles]
+    except OSError as error:
+        raise BadInput("--out", str(out), f"a folder that can be written ({error.strerror})") from error
+    return tuple(_to_outcome(fitted, file) for fitted, file in zip(fits, written, strict=True))
+
+
+def as_data(results: Sequence[CalibrationOutcome]) -> list[dict[str, Any]]:
+    """The outcome for ``--json``."""
+    return [asdict(result) for result in results]
+
+
+def as_table(results: Sequence[CalibrationOutcome]) -> Table:
+    """The outcome for the terminal."""
+    from rich.table import Table
+
+    table = Table(title="Calibration error over all rows, percent")
+    for heading in ("board", "workload", "kind", "batch", "rows", "time MAPE", "p95", "power MAPE", "p95", "written"):
+        table.add_column(heading, justify="left" if heading in ("board", "workload", "kind", "written") else "right")
+    for r in results:
+        errors = (f"{100 * e:.1f}" for e in (r.time_mape, r.time_p95_ape, r.power_mape, r.power_p95_ape))
+        rows = f"{r.rows}" + (f" (+{r.duplicates} repeated)" if r.duplicates else "")
+        table.add_row(r.device, r.workload, r.kind, str(r.batch_size), rows, *errors, r.written or "-")
+    return table
+
+
+def _fit_table(
+    path: Path,
+    device: str | None,
+    workload: str | None,
+    batch_size: int | None,
+    kind: WorkloadKind | None,
+    maxn: PowerMode | None,
+) -> list[_TableCalibration]:
+    """One fit, or one per batch size of a table of inference."""
+    its_kind = kind or parse_workload_kind(path)
+    several = its_kind == "infer" and batch_size is None
+    sizes = list_batch_sizes(path) if several else (batch_size,)
+    tables = [_require_modes(path, read_mode_table(path, device, workload, size)) for size in sizes]
+    spec = load_catalogue().get(CANONICAL_BOARDS.get(tables[0].device, tables[0].device))
+    top = maxn or (spec.maxn if spec else None)
+    fits = fit_together(tables, top) if len(tables) > 1 else [fit(tables[0], top)]
+    return [_TableCalibration(path, done, table.duplicates, its_kind) for done, table in zip(fits, tables, strict=True)]
+
+
+def _require_modes(path: Path, table: ProfileTable) -> ProfileTable:
+    if len(table.modes) < FEWEST_MODES:
+        at = f" at batch size {table.batch_size}"
+        raise BadInput(
+            str(path), f"{len(table.modes)} power modes{at}", f"at least {FEWEST_MODES}: there is much to fit"
+        )
+    return table
+
+
+def _to_cost_profile(fitted: _TableCalibration, origin: str) -> CostProfile:
+    calibration = fitted.calibration
+    time, power = calibration.time, calibration.power
+    return CostProfile(
+        device=CANONICAL_BOARDS.get(calibration.device, calibration.device),
+        workload=calibration.workload,
+        batch_size=calibration.batch_size,
+        coefficients=calibration.coefficients,
+        label="calibrated",
+        source=f"fitted to {calibration.rows} rows of {calibration.table}",
+        time_mape=time.mape,
+        power_mape=power.mape,
+        residual_time_sd_log=time.residual_sd_log,
+        residual_power_sd_log=power.residual_sd_log,
+        evidence=CalibrationEvidence(
+            calibration.table,
+            calibration.sha256,
+            calibration.rows,
+            time.p95_ape,
+            power.p95_ape,
+            origin,
+            time.rows_off,
+            power.rows_off,
+        ),
+        kind=fitted.kind,
+    )
+
+
+def _to_outcome(fitted: _TableCalibration, written: Path | None) -> CalibrationOutcome:
+    calibration = fitted.calibration
+    return CalibrationOutcome(
+        str(fitted.path),
+        CANONICAL_BOARDS.get(calibration.device, calibration.device),
+        calibration.workload,
+        calibration.batch_size,
+        calibration.rows,
+        fitted.duplicates,
+        calibration.time.mape,
+        calibration.time.p95_ape,
+        calibration.power.mape,
+        calibration.power.p95_ape,
+        str(written) if written else None,
+        fitted.kind,
+        calibration.time.rows_off,
+        calibration.power.rows_off,
+    )

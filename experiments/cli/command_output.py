@@ -1,0 +1,84 @@
+"""Where a command may write: in a folder that exists, over its own earlier output, never over anything else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedge.errors import BadInput
+from fedge.telemetry import run_folder
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def check_output(option: str, path: Path | None, starts: str) -> None:
+    """Raise ``BadInput`` unless ``path`` is new or a file that begins with ``starts``, as this command's output does.
+
+    So a slip of the tab key does not replace a measured table, a model or a device by a page.
+    """
+    if path is None:
+        return
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise BadInput(option, str(path), "the path of a file in a folder that exists")
+    if path.exists() and not (path.is_file() and _starts_with(path, starts)):
+        raise BadInput(option, f"{path}, which holds something else", "a new file, or this command's earlier output")
+
+
+def _starts_with(path: Path, starts: str) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(starts)).lower() == starts.lower().encode()
+    except OSError:
+        return False
+
+
+def parse_policy_names(text: str) -> tuple[str, ...]:
+    """The policies of ``--policy``; raises ``BadInput`` for empty and repeated ones."""
+    words = tuple(word.strip() for word in text.split(","))
+    if not all(words) or len(set(words)) < len(words):
+        raise BadInput("--policy", repr(text), "names of policies, separated by commas, each once")
+    return words
+
+
+def check_study_outputs(json_file: Path | None, html: Path | None) -> None:
+    """Raise ``BadInput`` for a place where a result cannot be put, before anything is computed."""
+    check_output("--json", json_file, "[")
+    check_output("--html", html, "<!doctype html")
+    if json_file is not None and html is not None and json_file.absolute() == html.absolute():
+        raise BadInput("--html", str(html), "another file than --json")
+
+
+def write_json_rows(json_file: Path | None, rows: Sequence[object]) -> None:
+    """The rows as a JSON list."""
+    if json_file is not None:
+        write_output("--json", json_file, lambda path: run_folder.write_json(path, list(rows)))
+
+
+def write_output(option: str, path: Path, write: Callable[[Path], None]) -> None:
+    """``write(path)``; raises ``BadInput`` where the file cannot be written."""
+    try:
+        write(path)
+    except OSError as error:
+        raise BadInput(option, str(path), f"a file that can be written ({error.strerror})") from error
+
+
+def make_console(*, stderr: bool = False) -> Console:
+    """Where a command prints."""
+    from rich.console import Console
+
+    return Console(stderr=stderr)
+
+
+@contextmanager
+def show_progress(total: int) -> Iterator[Callable[[str], None]]:
+    """A line on the terminal: how many runs are done and which was the last; nothing where there is no terminal."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    shown = make_console(stderr=True)
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=shown, transient=True, disable=not shown.is_terminal) as line:
+        task = line.add_task("starting", total=total)
+        yield lambda step: line.update(task, advance=1, description=step)

@@ -1,0 +1,221 @@
+"""The jobs of ``fedge concurrent plan``: from measured tables, or from a board's calibrated costs, as tables alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from experiments.cli.concurrent_tables import ConcurrentTableOptions, check_same_board, read_job_tables
+from fedge.costs.cost_lookup import CostProfile, find_cost_profile
+from fedge.costs.inference_cost import estimate_inference_cost
+from fedge.devices.catalogue import find, load_catalogue
+from fedge.errors import BadInput
+from fedge.modes import build_grid
+from fedge.physics import time_power_model
+from fedge.serving.job_pair import FULCRUM_GRID, JobPair, build_pair
+from fedge.serving.multiple_services import MAX_SERVICES, MeasuredServiceDemand
+from fedge.serving.serving_problems import BATCH_SIZES
+from fedge.studies.serving.serving_planner import ServingJobs
+from fedge.types import DeviceSpec, Modes, ProfileTable
+
+MAX_KNOB_VALUES = (4, 7, 7, 3)
+"""Of a board's cores, CPU, GPU and memory clocks so many are looked at, evenly spread; chosen by us, as Fulcrum's."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConcurrentJobOptions:
+    """The options that say what is to run."""
+
+    train: Path | None = None
+    infer: tuple[Path, ...] = ()
+    device: str | None = None
+    train_workload: str | None = None
+    infer_workloads: tuple[str, ...] = ()
+    latency_s: tuple[float, ...] = ()
+    rate_hz: tuple[float, ...] = ()
+    batch_sizes: str | None = None
+    batch_size: int | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JobTables:
+    """The tables behind the jobs: measured, or made from a cost model; ``about`` says of each which it is."""
+
+    train: ProfileTable | None
+    infer: tuple[tuple[ProfileTable, ...], ...]
+    descriptions: tuple[str, ...]
+    is_measured: bool
+
+    def build_pair(self, service: int = 0) -> JobPair:
+        """The training job with one of the services."""
+        return build_pair(self.train, self.infer[service] if self.infer else ())
+
+
+def load_job_tables(typed: ConcurrentJobOptions) -> JobTables:
+    """Where the jobs' costs come from; raises ``BadInput`` for options that do not go together."""
+    tables, names = bool(typed.train or typed.infer), bool(typed.train_workload or typed.infer_workloads)
+    if tables and names:
+        right = "measured tables alone (--train, --infer), or --device with names of workloads alone"
+        raise BadInput("--train-workload, --infer-workload", "names beside tables", right)
+    source = _read_measured(typed) if tables else _price_workloads(typed)
+    services = len(source.infer)
+    if services > MAX_SERVICES:
+        raise BadInput("--infer", f"{services} services", f"at most {MAX_SERVICES}")
+    for option, values in (("--latency-s", typed.latency_s), ("--rate-hz", typed.rate_hz)):
+        if len(values) != services:
+            count = {0: "no value", 1: "1 value"}.get(len(values), f"{len(values)} values")
+            jobs = {0: "nothing is served", 1: "1 inference job"}.get(services, f"{services} inference jobs")
+            raise BadInput(option, f"{count}, and {jobs}", "one value for each --infer or --infer-workload, in order")
+        for value in values:
+            require_positive(option, value)
+    return replace(source, infer=tuple(_select_batch_sizes(tables, typed.batch_sizes) for tables in source.infer))
+
+
+def require_positive(option: str, value: float) -> float:
+    """The value; raises ``BadInput`` unless it is a finite number above 0."""
+    if not 0.0 < value < float("inf"):
+        raise BadInput(option, f"{value:g}", "a number above 0")
+    return value
+
+
+def build_jobs(source: JobTables, typed: ConcurrentJobOptions) -> ServingJobs:
+    """The jobs over the modes that all tables have."""
+    flat = [table for tables in source.infer for table in tables]
+    pair = build_pair(source.train, flat)
+    # ``build_pair`` sorts by batch size; this is where each table went.
+    places = sorted(range(len(flat)), key=lambda i: flat[i].batch_size)
+    rank = {i: place for place, i in enumerate(places)}
+    services, first = [], 0
+    for name, tables, latency, rate in zip(
+        name_services(source), source.infer, typed.latency_s, typed.rate_hz, strict=True
+    ):
+        rows = [rank[first + i] for i in range(len(tables))]
+        sizes = tuple(table.batch_size for table in tables)
+        services.append(MeasuredServiceDemand(name, rate, latency, sizes, pair.infer_s[rows], pair.infer_w[rows]))
+        first += len(tables)
+    trains = source.train is not None
+    return ServingJobs(pair.modes, tuple(services), pair.train_s if trains else None, pair.train_w if trains else None)
+
+
+def name_services(source: JobTables) -> list[str]:
+    """Names of the services, each once."""
+    names: list[str] = []
+    for tables in source.infer:
+        count = sum(name.split(" #")[0] == tables[0].workload for name in names)
+        names.append(f"{tables[0].workload} #{count + 1}" if count else tables[0].workload)
+    return names
+
+
+def _read_measured(typed: ConcurrentJobOptions) -> JobTables:
+    # One service may be there twice, at rates of its own.
+    training, _ = (
+        read_job_tables(ConcurrentTableOptions((typed.train,), (), typed.device, None, typed.batch_size))
+        if typed.train
+        else ([], [])
+    )
+    inference = tuple(read_job_tables(ConcurrentTableOptions((), (path,), typed.device))[1][0] for path in typed.infer)
+    train = training[0] if training else None
+    check_same_board(train, [table for tables in inference for table in tables])
+    paths = ([] if typed.train is None else [typed.train]) + list(typed.infer)
+    return JobTables(train, inference, tuple(f"measured: {path}" for path in dict.fromkeys(paths)), is_measured=True)
+
+
+def _price_workloads(typed: ConcurrentJobOptions) -> JobTables:
+    if typed.device is None or not (typed.train_workload or typed.infer_workloads):
+        named = typed.train_workload or typed.infer_workloads
+        got = "workloads without a board" if named else "no table and no workload"
+        right = "measured tables (--train, --infer), or --device with --train-workload, --infer-workload or both"
+        raise BadInput("the jobs", got, right)
+    if typed.batch_size is not None:
+        got = f"{typed.batch_size} without a measured table"
+        raise BadInput("--batch-size", got, "nothing: a calibrated cost has a training batch size of its own")
+    spec, specs = find(typed.device), load_catalogue()
+    modes = planning_modes(spec)
+    sizes = parse_batch_sizes_option(typed.batch_sizes) if typed.batch_sizes else BATCH_SIZES
+    with _attribute_errors("--train-workload"):
+        training = [] if typed.train_workload is None else [find_cost_profile(spec, typed.train_workload, specs)]
+    with _attribute_errors("--infer-workload"):
+        inference = [
+            [estimate_inference_cost(spec, name, size, specs) for size in sizes] for name in typed.infer_workloads
+        ]
+    about = dict.fromkeys(_describe_profiles(profiles) for profiles in (training, *inference) if profiles)
+    tables = tuple(tuple(_predict_table(spec, modes, profile) for profile in profiles) for profiles in inference)
+    train = _predict_table(spec, modes, training[0]) if training else None
+    return JobTables(train, tables, tuple(about), is_measured=False)
+
+
+@contextmanager
+def _attribute_errors(option: str) -> Iterator[None]:
+    """An unknown workload is a mistake in this option, a size that no cost is known of one in ``--batch-sizes``."""
+    try:
+        yield
+    except BadInput as error:
+        where = "--batch-sizes" if error.where.startswith("batch size") else option
+        raise BadInput(where, error.got, error.right) from error
+
+
+def planning_modes(spec: DeviceSpec) -> Modes:
+    """The modes that are looked at: Fulcrum's grid where the board has it, else some of each knob's values."""
+    knobs = (tuple(map(float, spec.cores)), spec.cpu_mhz, spec.gpu_mhz, spec.mem_mhz)
+    if all(set(wanted) <= set(known) for wanted, known in zip(FULCRUM_GRID, knobs, strict=True)):
+        chosen: list[tuple[float, ...]] = list(FULCRUM_GRID)
+    else:
+        chosen = [_thin_values(values, most) for values, most in zip(knobs, MAX_KNOB_VALUES, strict=True)]
+    cores, *clocks = chosen
+    return build_grid(spec, tuple(map(int, cores)), *clocks)
+
+
+def _thin_values(values: Sequence[float], most: int) -> tuple[float, ...]:
+    ordered = sorted(values)
+    if len(ordered) <= most:
+        return tuple(ordered)
+    # From the top down: the lowest value of a knob is one that nobody uses.
+    chosen = np.linspace(len(ordered) - 1, 0, most + 1).round().astype(int)[:-1]
+    return tuple(ordered[i] for i in sorted(chosen))
+
+
+def _predict_table(spec: DeviceSpec, modes: Modes, profile: CostProfile) -> ProfileTable:
+    """What a cost profile says of the modes, in the form of a measured table."""
+    seconds = time_power_model.compute_step_s(profile.coefficients, spec.maxn, modes)
+    watts = time_power_model.compute_power_w(profile.coefficients, spec.maxn, modes)
+    sha256 = profile.evidence.sha256 if profile.evidence else ""
+    return ProfileTable(spec.name, profile.workload, profile.batch_size, modes, seconds, watts, sha256, profile.source)
+
+
+def _describe_profiles(profiles: Sequence[CostProfile]) -> str:
+    """One line for the profiles of a job, one per batch size: what they are, and their errors on the modes measured."""
+    first = profiles[0]
+    what = {"train": "training", "infer": "inference"}[first.kind]
+    sizes = ", ".join(str(profile.batch_size) for profile in profiles)
+    labels = " and ".join(dict.fromkeys(profile.label for profile in profiles))
+    errors = [p.time_mape for p in profiles if p.time_mape is not None]
+    watts = [p.power_mape for p in profiles if p.power_mape is not None]
+    if errors and watts:
+        where = f"mean error up to {100 * max(errors):.1f} % in time, {100 * max(watts):.1f} % in power"
+    else:
+        where = first.source
+    return f"{labels}: {what} of {first.workload} in batches of {sizes} ({where})"
+
+
+def parse_batch_sizes_option(text: str) -> tuple[int, ...]:
+    """The batch sizes typed; raises ``BadInput``."""
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isascii() and word.isdigit() and int(word) > 0 for word in words) or len(set(words)) < len(words):
+        raise BadInput(
+            "--batch-sizes", repr(text), "whole numbers above 0, separated by commas, each once, e.g. 1,4,16"
+        )
+    return tuple(sorted(map(int, words)))
+
+
+def _select_batch_sizes(tables: Sequence[ProfileTable], text: str | None) -> tuple[ProfileTable, ...]:
+    if text is None:
+        return tuple(tables)
+    sizes, known = parse_batch_sizes_option(text), {table.batch_size: table for table in tables}
+    missing = [size for size in sizes if size not in known]
+    if missing:
+        raise BadInput("--batch-sizes", str(missing[0]), f"of {tables[0].path}: {', '.join(map(str, known))}")
+    return tuple(known[size] for size in sizes)

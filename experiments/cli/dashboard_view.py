@@ -1,0 +1,160 @@
+"""``fedge board``: the live page of a run, of another page, or of a real fleet."""
+
+from __future__ import annotations
+
+import sys
+import webbrowser
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fedge.errors import BadInput
+from fedge.telemetry import run_folder
+from fedge.telemetry.store_files import read_store_version
+
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class DashboardOptions:
+    """The options as they were given."""
+
+    source: str | None
+    serve: Path | None = None
+    host: str = LOOPBACK
+    port: int | None = None
+    token_file: Path | None = None
+    relay_token_file: Path | None = None
+    open: bool = False
+
+
+class DashboardSettings(BaseModel):
+    """What the service of a real fleet is told, in one YAML file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    store: Path
+    """The folder of the fleet's samples."""
+    runs: Path | None = None
+    """The folder in which run folders lie; the newest is shown."""
+    ingest: Path = Path("/run/fedge-board/ingest.sock")
+    """The unix socket on which the proxy passes on what boards send."""
+    host: str = LOOPBACK
+    port: Annotated[int, Field(ge=1, le=65_535)] = 8400
+    token_file: Path | None = None
+    names: tuple[str, ...] = ()
+    """Host names by which the page is opened besides its own, such as that of a proxy."""
+    store_gb: Annotated[float, Field(gt=0)] = 20.0
+    store_days: Annotated[float, Field(gt=0)] = 90.0
+
+
+def serve_dashboard(asked: DashboardOptions) -> None:
+    """Serve the page until Ctrl-C; prints its address."""
+    from experiments.backends import dashboard_service as backend
+
+    _check_options(asked)
+    if asked.serve is not None:
+        settings = read_settings(asked.serve)
+        place = backend.ListenAddress(settings.host, settings.port, settings.token_file, settings.names)
+        kept = (round(settings.store_gb * 1e9), settings.store_days * 86_400.0)
+        service = backend.FleetDashboard(settings.store, settings.runs, settings.ingest, *kept)
+        backend.serve_fleet(service, place, _announce_url(asked.open))
+        return
+    place = backend.ListenAddress(asked.host, asked.port, asked.token_file)
+    shown = asked.source or ""
+    if not shown:
+        raise BadInput("RUN_OR_ADDRESS", "nothing", "a run folder, an address (http://...), or --serve FILE")
+    if "://" in shown:
+        url, token = parse_address(shown)
+        if asked.relay_token_file is not None:
+            token = read_token(asked.relay_token_file)
+        backend.show_relay(url, token, place, _announce_url(asked.open), _note)
+    else:
+        backend.show_run(find_run_folder(Path(shown)), place, _announce_url(asked.open))
+
+
+def _check_options(asked: DashboardOptions) -> None:
+    """Raise ``BadInput`` for options that would be left out of account without a word."""
+    given = {"RUN_OR_ADDRESS": asked.source, "--port": asked.port, "--token-file": asked.token_file}
+    given |= {"--relay-token-file": asked.relay_token_file, "--host": None if asked.host == LOOPBACK else asked.host}
+    odd = [name for name, value in given.items() if value is not None]
+    if asked.serve is not None and odd:
+        raise BadInput(odd[0], f"{given[odd[0]]}, with --serve", f"without it: {asked.serve} says all that")
+    if asked.relay_token_file is not None and "://" not in (asked.source or ""):
+        right = "--token-file for the page itself; this one is the token of another page, http://HOST:PORT/"
+        raise BadInput("--relay-token-file", f"{asked.relay_token_file}, with a run folder", right)
+
+
+def parse_address(text: str) -> tuple[str, str | None]:
+    """Another page's address without its fragment, and the token in that; raises ``BadInput``."""
+    parts = urlsplit(text)
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.username or parts.query:
+        raise BadInput("RUN_OR_ADDRESS", repr(text.partition("#")[0]), "http://HOST:PORT/ or https://... of a page")
+    token = parts.fragment.removeprefix("token=") if parts.fragment.startswith("token=") else None
+    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}", token
+
+
+def read_token(path: Path) -> str:
+    """The other page's token; raises ``BadInput``."""
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(str(path), "a file that cannot be read", "a file that holds the other page's token") from error
+
+
+def find_run_folder(path: Path) -> Path:
+    """A run folder, or a path at which one can come to be; raises ``BadInput`` for what cannot be shown."""
+    if path.is_file():
+        raise BadInput("RUN_OR_ADDRESS", str(path), "the folder of a run, not a file in it")
+    if path.is_dir() and any(path.iterdir()) and not (path / run_folder.RUN_YAML).is_file():
+        right = "the folder of a run, or one that is not there yet: the page waits for it"
+        raise BadInput("RUN_OR_ADDRESS", f"{path}, which holds other things than a run", right)
+    if (path / run_folder.RUN_YAML).is_file():
+        read_store_version(path)
+    if not path.exists() and not path.absolute().parent.is_dir():
+        raise BadInput(
+            "RUN_OR_ADDRESS",
+            f"{path}, in a folder that does not exist",
+            "the folder of a run (fedge run ... --out FOLDER)",
+        )
+    return path.absolute()
+
+
+def read_settings(path: Path) -> DashboardSettings:
+    """The service's settings; raises ``BadInput`` that names the field, in one line."""
+    try:
+        content: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise BadInput(str(path), "no such file", "the settings of the service (docs/board-page.md)") from error
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise BadInput(str(path), "an unreadable file", " ".join(str(error).split())) from error
+    if not isinstance(content, dict):
+        raise BadInput(str(path), "a file without settings", "at least 'store: FOLDER' (docs/board-page.md)")
+    try:
+        return DashboardSettings.model_validate(content)
+    except ValidationError as error:
+        first: Any = error.errors(include_url=False)[0]
+        field = ".".join(str(part) for part in first["loc"])
+        known = ", ".join(DashboardSettings.model_fields)
+        right = f"known: {known}" if first["type"] == "extra_forbidden" else str(first["msg"])
+        got = "nothing" if first["type"] == "missing" else repr(first["input"])
+        raise BadInput(f"{path}: {field}", got, right) from error
+
+
+def _note(text: str) -> None:
+    sys.stderr.write(f"note: {text}\n")
+    sys.stderr.flush()
+
+
+def _announce_url(opened: bool) -> Any:
+    def told(url: str) -> None:
+        sys.stdout.write(f"{url}\n")
+        sys.stdout.flush()
+        if opened:
+            webbrowser.open(url)
+
+    return told

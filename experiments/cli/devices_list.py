@@ -1,0 +1,230 @@
+"""``fedge devices``: what the catalogue knows of each board, every number with its label."""
+
+from __future__ import annotations
+
+import json as jsonlib
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from fedge.errors import UnknownName
+from fedge.types import DeviceSpec, LabelledValue, PowerMode
+
+LABEL_MARKS = {"measured": "", "calibrated": "^", "estimated": "~"}
+"""What stands before a number in a narrow table, by its label."""
+KNOB_TITLES = (
+    ("cores", "Cores", ""),
+    ("cpu_mhz", "CPU", " MHz"),
+    ("gpu_mhz", "GPU", " MHz"),
+    ("mem_mhz", "Memory", " MHz"),
+)
+SPEC_FIGURES = (
+    ("ram_gb", "RAM", "GB"),
+    ("gpu_gflops", "GPU peak (fp32)", "GFLOP/s"),
+    ("mem_gbps", "Memory peak", "GB/s"),
+    ("cpu_score", "CPU core", "x an AGX Orin core"),
+    ("idle_w", "Idle power", "W"),
+    ("max_w", "Top power", "W"),
+)
+
+
+def list_devices(console: Console, json: bool = False) -> None:
+    """One line per stock board."""
+    from fedge.devices import catalogue
+
+    specs = catalogue.load_catalogue()
+    if json:
+        _print_json(console, [_summary_data(spec) for spec in specs.values()])
+        return
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("Board", style="cyan", no_wrap=True)
+    for title in ("Cores", "GFLOP/s", "GB/s", "RAM GB", "Idle W", "Top W", "Modes"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for spec in sorted(specs.values(), key=lambda s: s.gpu_gflops.value):
+        figures = (spec.gpu_gflops, spec.mem_gbps, spec.ram_gb, spec.idle_w, spec.max_w)
+        table.add_row(spec.name, str(max(spec.cores)), *map(_format_figure, figures), f"{_count_modes(spec):,}")
+    console.print(table)
+    others = ", ".join(f"{alias} = {name}" for alias, name in catalogue.aliases().items() if "jetson" not in alias)
+    console.print()
+    console.print(Text(f"Also: {others}.\n~ estimated (data sheet or our guess); no mark: measured on a board.\n"
+                       "Sources: fedge devices show NAME", style="dim"))  # fmt: skip
+
+
+def show_device(name: str, console: Console, json: bool = False) -> None:
+    """One board: tables, figures and presets, each with its label and source; raises ``UnknownName``."""
+    from fedge.devices import catalogue
+
+    spec = catalogue.find(name, where="NAME")
+    if json:
+        _print_json(console, _spec_data(spec))
+        return
+    console.print(Text.assemble((spec.title, "bold"), f"  ({spec.name})"))
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", show_edge=False)
+    for title, width in (("What", 15), ("Value", 24), ("Label", 10)):
+        table.add_column(title, width=width, overflow="fold")
+    table.add_column("Source", style="dim", ratio=1, overflow="fold")
+    for what, value, cited in _list_facts(spec):
+        label, _, source = cited.partition(": ")
+        table.add_row(what, value, Text(label, style="green" if label == "measured" else "yellow"), source)
+    console.print(table)
+    _print_presets(console, spec)
+
+
+def show_modes(name: str, preset: str | None, every: bool, console: Console, json: bool = False) -> None:
+    """A board's power modes: the knobs' tables and presets, or one preset's mode, or every mode as CSV.
+
+    Raises ``UnknownName`` for an unknown board or preset.
+    """
+    from fedge.devices import catalogue
+
+    spec = catalogue.find(name, where="NAME")
+    if preset is not None:
+        _print_preset(console, spec, preset, json)
+    elif every:
+        _print_all(console, spec, json)
+    elif json:
+        _print_json(console, {"device": spec.name, "count": _count_modes(spec)} | _modes_data(spec))
+    else:
+        _print_knobs(console, spec)
+        _print_presets(console, spec)
+
+
+def _print_knobs(console: Console, spec: DeviceSpec) -> None:
+    lengths = [len(getattr(spec, field)) for field, _, _ in KNOB_TITLES]
+    product = " x ".join(map(str, lengths))
+    console.print(Text.assemble((spec.title, "bold"), f": {_count_modes(spec):,} power modes ({product})"))
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("Knob", style="cyan")
+    table.add_column("Values", justify="right")
+    table.add_column("Label")
+    table.add_column("Table", ratio=1)
+    for field, title, unit in KNOB_TITLES:
+        values: Sequence[float] = getattr(spec, field)
+        label = spec.sources[field].partition(":")[0]
+        table.add_row(title + unit, str(len(values)), label, " ".join(f"{value:g}" for value in values))
+    console.print(table)
+
+
+def _print_presets(console: Console, spec: DeviceSpec) -> None:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("Preset", style="cyan", no_wrap=True)
+    for title in ("Cores", "CPU MHz", "GPU MHz", "Memory MHz"):
+        table.add_column(title, justify="right")
+    table.add_column("")
+    for name, mode in spec.presets.items():
+        clocks = (f"{clock:g}" for clock in (mode.cpu_mhz, mode.gpu_mhz, mode.mem_mhz))
+        table.add_row(name, str(mode.cores), *clocks, "at power-on" if name == spec.default_preset else "")
+    console.print()
+    console.print(table)
+    console.print(Text("Off-table clocks of a preset stand at the nearest table entry.", style="dim"))
+
+
+def _print_preset(console: Console, spec: DeviceSpec, preset: str, json: bool) -> None:
+    if preset not in spec.presets:
+        raise UnknownName("--preset", preset, tuple(spec.presets))
+    mode = spec.presets[preset]
+    if json:
+        _print_json(console, _mode_data(mode))
+        return
+    console.print(f"{spec.name} {preset}: {mode}", highlight=False)
+
+
+def _print_all(console: Console, spec: DeviceSpec, json: bool) -> None:
+    from fedge.modes import build_grid
+
+    modes = build_grid(spec)
+    if json:
+        _print_json(console, [_mode_data(mode) for mode in modes])
+        return
+    rows = (f"{int(cores)},{cpu:g},{gpu:g},{mem:g}" for cores, cpu, gpu, mem in modes.knobs)
+    console.out("\n".join(("cores,cpu_mhz,gpu_mhz,mem_mhz", *rows)), highlight=False)
+
+
+def _list_facts(spec: DeviceSpec) -> list[tuple[str, str, str]]:
+    """Rows of (what, value, ``label: source``)."""
+    label, _, modules = spec.sources["modules"].partition(": ")
+    numbers, _, source = modules.partition("; ")
+    facts = [("Modules", numbers, f"{label}: {source}")]
+    for field, title, unit in KNOB_TITLES:
+        values: Sequence[float] = getattr(spec, field)
+        ends = f"{values[0]:g} to {values[-1]:g}{unit}"
+        facts.append((title, ends if not unit else f"{len(values)} clocks, {ends}", spec.sources[field]))
+    for field, title, unit in SPEC_FIGURES:
+        figure: LabelledValue = getattr(spec, field)
+        facts.append((title, f"{figure.value:g} {unit}", f"{figure.label}: {figure.source}"))
+    facts.append(("Accelerators", ", ".join(spec.accelerators), spec.sources["accelerators"]))
+    facts.append(("Power rails", ", ".join(spec.rails), spec.sources["rails"]))
+    facts.append(("Board's total", spec.total_power, spec.sources["total_power"]))
+    facts.append(("JetPack", ", ".join(spec.jetpacks), spec.sources["jetpacks"]))
+    facts.append(("Presets", f"{len(spec.presets)}, listed below", spec.sources["presets"]))
+    facts.append(("At power-on", spec.default_preset, spec.sources["default_preset"]))
+    return [*facts, *_list_costs(spec)]
+
+
+def _list_costs(spec: DeviceSpec) -> list[tuple[str, str, str]]:
+    """The workloads whose costs were fitted to tables of this board, per kind with the batch sizes."""
+    facts = []
+    for title, kind in (("Training costs", "train"), ("Inference costs", "infer")):
+        sizes = _batch_sizes(spec, kind)
+        if sizes:
+            lines = (f"{name}\n  batch {_join_sizes(batches)}" for name, batches in sizes.items())
+            facts.append((title, "\n".join(lines), "calibrated: fitted to measured tables (docs/calibration.md)"))
+        else:
+            facts.append((title, "none of its own", "estimated: carried from the nearest board that has the workload"))
+    return facts
+
+
+def _batch_sizes(spec: DeviceSpec, kind: str) -> dict[str, list[int]]:
+    from fedge.costs.cost_profile import load_calibrated_inference, load_calibrated_training
+
+    found: dict[str, list[int]] = {}
+    for profile in load_calibrated_inference() if kind == "infer" else load_calibrated_training():
+        if profile.device == spec.name:
+            found.setdefault(profile.workload, []).append(profile.batch_size)
+    return found
+
+
+def _join_sizes(batch_sizes: Sequence[int]) -> str:
+    return " ".join(map(str, batch_sizes))
+
+
+def _summary_data(spec: DeviceSpec) -> dict[str, Any]:
+    figures = {field: _figure_data(getattr(spec, field)) for field, _, _ in SPEC_FIGURES}
+    names = {"name": spec.name, "title": spec.title, "cores": max(spec.cores), "modes": _count_modes(spec)}
+    return names | {"default_preset": spec.default_preset} | figures
+
+
+def _spec_data(spec: DeviceSpec) -> dict[str, Any]:
+    rest = ("rails", "total_power", "accelerators", "jetpacks")
+    return _summary_data(spec) | _modes_data(spec) | {f: getattr(spec, f) for f in rest} | {
+        "sources": dict(spec.sources), "calibrated": {kind: _batch_sizes(spec, kind) for kind in ("train", "infer")}
+    }  # fmt: skip
+
+
+def _modes_data(spec: DeviceSpec) -> dict[str, Any]:
+    presets = {name: _mode_data(mode) for name, mode in spec.presets.items()}
+    knobs = {field: list(getattr(spec, field)) for field, _, _ in KNOB_TITLES}
+    return {"knobs": knobs, "presets": presets, "default_preset": spec.default_preset}
+
+
+def _mode_data(mode: PowerMode) -> dict[str, float]:
+    return {field: getattr(mode, field) for field, _, _ in KNOB_TITLES}
+
+
+def _figure_data(figure: LabelledValue) -> dict[str, Any]:
+    return {"value": figure.value, "label": figure.label, "source": figure.source}
+
+
+def _format_figure(figure: LabelledValue) -> str:
+    return f"{LABEL_MARKS[figure.label]}{figure.value:g}"
+
+
+def _count_modes(spec: DeviceSpec) -> int:
+    return len(spec.cores) * len(spec.cpu_mhz) * len(spec.gpu_mhz) * len(spec.mem_mhz)
+
+
+def _print_json(console: Console, value: object) -> None:
+    console.out(jsonlib.dumps(value, indent=2), highlight=False)

@@ -1,0 +1,114 @@
+"""``fedge doctor``: what is installed, which backends and data are usable here, and what to do about the rest."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+PACKAGES = ("flwr", "ray", "torch", "torchvision", "numpy", "scikit-learn", "pyarrow", "plotly", "safetensors")
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentFinding:
+    """One thing looked at: whether it is usable, what was found, and what to do if it is not."""
+
+    what: str
+    usable: bool
+    found: str
+    remedy: str = ""
+
+
+def print_environment(console: Console, as_json: bool) -> None:
+    """Print every finding; nothing is changed."""
+    findings = [*_check_packages(), *_check_backends(), *_check_data()]
+    if as_json:
+        sys.stdout.write(json.dumps([asdict(finding) for finding in findings]) + "\n")
+        return
+    table = Table(title=f"fedge on Python {platform.python_version()}, {platform.system()} {platform.machine()}")
+    for column in ("what", "usable", "found", "what to do"):
+        table.add_column(column, overflow="fold")
+    for finding in findings:
+        table.add_row(finding.what, "yes" if finding.usable else "no", finding.found, finding.remedy)
+    console.print(table)
+
+
+def _check_packages() -> list[EnvironmentFinding]:
+    return [_check_package(name) for name in PACKAGES]
+
+
+def _check_package(name: str) -> EnvironmentFinding:
+    try:
+        return EnvironmentFinding(f"package {name}", True, importlib.metadata.version(name))
+    except importlib.metadata.PackageNotFoundError:
+        return EnvironmentFinding(f"package {name}", False, "not installed", "make setup")
+
+
+def _check_backends() -> list[EnvironmentFinding]:
+    return [
+        _check_import("backend local", _check_local),
+        _check_import("backend sim", _check_sim),
+        _check_import("backend fleet", _check_fleet),
+    ]
+
+
+def _check_import(what: str, look: Callable[[], str]) -> EnvironmentFinding:
+    try:
+        return EnvironmentFinding(what, True, look())
+    except Exception as error:  # noqa: BLE001 -- whatever breaks here is what the user wants to read
+        return EnvironmentFinding(what, False, f"{type(error).__name__}: {error}", "make setup")
+
+
+def _check_local() -> str:
+    import experiments.backends.local_backend
+
+    return f"{experiments.backends.local_backend.__name__} imports"
+
+
+def _check_sim() -> str:
+    import ray
+
+    import experiments.backends.sim_backend
+
+    for program in ("flower-superlink", "flwr"):
+        if not (Path(sys.executable).parent / program).exists() and shutil.which(program) is None:
+            raise FileNotFoundError(f"{program} is not beside {sys.executable}")
+    where = os.environ.get("RAY_ADDRESS", "this machine")
+    return (
+        f"{experiments.backends.sim_backend.__name__} imports, ray {ray.__version__} on {where}, {os.cpu_count()} cores"
+    )
+
+
+def _check_fleet() -> str:
+    import experiments.backends.fleet_backend
+
+    return f"{experiments.backends.fleet_backend.__name__} imports; it needs a SuperLink and boards (docs/fleet.md)"
+
+
+def _check_data() -> list[EnvironmentFinding]:
+    from fedge.workloads import find_datasets
+
+    found = [
+        EnvironmentFinding(f"data {name}", here, where, "" if here else f"put it there or let a run fetch it ({where})")
+        for name, here, where in find_datasets()
+    ]
+    return [*found, _check_profiles()]
+
+
+def _check_profiles() -> EnvironmentFinding:
+    folder = os.environ.get("FEDGE_PROFILES")
+    if not folder:
+        return EnvironmentFinding(
+            "measured tables", False, "FEDGE_PROFILES is not set", "set it to a folder of measured tables"
+        )
+    tables = len(list(Path(folder).rglob("*.csv")))
+    return EnvironmentFinding("measured tables", tables > 0, f"{tables} tables in {folder}")

@@ -1,0 +1,42 @@
+"""``fedge fleet board``: the page of the fleet's server on this machine, through ssh, until Ctrl-C."""
+
+from __future__ import annotations
+
+import sys
+import webbrowser
+from contextlib import suppress
+
+from experiments.cli import fleet_options
+from experiments.cli.fleet_options import FleetOptions
+from experiments.fleet.dashboard_tunnel import (
+    find_dashboard_address,
+    find_free_port,
+    no_page_error,
+    open_tunnel,
+    probe_page,
+)
+from experiments.fleet.process_cleanup import signals_as_interrupt
+from experiments.fleet.server_connection import build_connection
+
+
+def open_fleet_dashboard(options: FleetOptions, port: int | None, opened: bool) -> None:
+    """Show the address of the page, and keep the way to it open; raises ``RunFailed`` where none is reached."""
+    member = fleet_options.read_fleet(options).inventory.server
+    server, page = build_connection(member), find_dashboard_address(member)
+    if server.command_prefix[0] == "sh":
+        # The server is this machine: there is nothing to keep open.
+        if not probe_page(page.host, page.port):
+            raise no_page_error(server)
+        _announce(f"http://{page.host}:{page.port}/", opened)
+        return
+    here = port or find_free_port()
+    with suppress(KeyboardInterrupt), signals_as_interrupt(), open_tunnel(server, page, here) as wait:
+        _announce(f"http://127.0.0.1:{here}/ is the page of {server.name}, until Ctrl-C", opened)
+        wait()
+
+
+def _announce(line: str, opened: bool) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+    if opened:
+        webbrowser.open(line.partition(" ")[0])

@@ -1,0 +1,108 @@
+"""``fedge fleet run``: an experiment checked here, played on the fleet's server, its run folder fetched."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from experiments.backends import launcher
+from experiments.cli import fleet_options
+from experiments.cli.fleet_options import FleetOptions
+from experiments.fleet import remote_run
+from experiments.fleet.experiment_bundle import pack_experiment
+from experiments.fleet.inventory import Inventory, format_names
+from experiments.fleet.server_connection import ServerConnection, build_connection
+from experiments.spec import experiment_checks
+from experiments.spec.experiment_loader import load_experiment
+from fedge.errors import BadInput
+from fedge.experiment import Experiment, SuperlinkSpec, list_boards
+from fedge.worker.builtin_tasks import TASKS
+from fedge.workloads.datasets import DATA_FIELD as DATA
+
+CA_PATH = "/etc/fedge/tls/ca.crt"
+"""Where provisioning puts the fleet's CA on the server."""
+MAX_NAMES_SHOWN = 5
+
+
+def run_on_fleet(config: Path, overrides: Sequence[str], out: Path | None, options: FleetOptions) -> int:
+    """Play an experiment on the fleet; returns the exit code of the run on the server."""
+    console = Console(file=sys.stdout)
+    experiment = load_experiment(config, [*overrides, f"backend={experiment_checks.FLEET_BACKEND}"])
+    found = fleet_options.read_fleet(options).inventory
+    check_boards(experiment, found, config)
+    folder = launcher.choose_folder(experiment, out)
+    check_locally(experiment, console)
+    server = build_connection(found.server)
+    packed = pack_experiment(adapt_to_server(experiment, server))
+    remote_run.prepare_folder(folder)
+    job = remote_run.send_bundle(server, packed, experiment.name)
+    _say(console, f"the experiment is on {server.name} in {job}")
+    try:
+        code = remote_run.follow_run(server, job, _terminal_width(), lambda line: _say(console, line))
+    except KeyboardInterrupt:
+        # What a stopped run has is worth as much as a failed one's: it is the only trace of what went on.
+        _fetch(server, job, folder, console)
+        raise
+    _fetch(server, job, folder, console)
+    return code
+
+
+def check_boards(experiment: Experiment, found: Inventory, config: Path) -> None:
+    """Raise ``BadInput`` for boards of the experiment that the inventory does not have."""
+    known = found.board_names
+    strange = [board.name for board in list_boards(experiment) if board.name not in known]
+    if strange:
+        right = (
+            f"boards of {found.path}: {format_names(list(known), MAX_NAMES_SHOWN)}; NAME with `count` means "
+            f"NAME-1, NAME-2 ..."
+        )
+        raise BadInput(f"{config}: fleet", f"{format_names(strange, MAX_NAMES_SHOWN)}, not in the inventory", right)
+
+
+def check_locally(experiment: Experiment, console: Console) -> None:
+    """Everything that `fedge run` checks, but for what only the server can know: its certificates, its data."""
+    from experiments.backends import strategy_check
+
+    # Loopback in plain text: an address that is right anywhere, since the real one is the server's.
+    spec = SuperlinkSpec(connect_timeout_s=experiment.superlink.connect_timeout_s)
+    here = experiment.model_copy(update={"superlink": spec})
+    try:
+        experiment_checks.check_experiment(here)
+    except BadInput as error:
+        if error.where != DATA:
+            raise
+        _say(console, "note: the data is not on this machine; the server checks it, and what depends on it")
+    strategy_check.check_strategy(here)
+    network = TASKS.get(experiment.workload.task)
+    if network is not None and network.dataset == "digits":
+        _say(
+            console,
+            f"note: {experiment.workload.task} reads scikit-learn's digits, which provisioned boards do not have",
+        )
+        _say(console, "      (boards with a data_folder of their own train on that); synthetic-cnn needs nothing")
+
+
+def adapt_to_server(experiment: Experiment, server: ServerConnection) -> Experiment:
+    """The experiment with the SuperLink as it is on the server, whatever the file says."""
+    changes = {"address": f"127.0.0.1:{server.port}", "root_certificates": CA_PATH}
+    return experiment.model_copy(update={"superlink": experiment.superlink.model_copy(update=changes)})
+
+
+def _fetch(server: ServerConnection, job: str, folder: Path, console: Console) -> None:
+    if remote_run.fetch_folder(server, job, folder):
+        _say(console, f"run folder: {folder} (on {server.name}: {job}/{remote_run.RUN})")
+    else:
+        _say(console, f"the run on {server.name} made no folder; what was sent is in {job}")
+
+
+def _terminal_width() -> dict[str, str]:
+    """This terminal's width, since the run there has none."""
+    return {"COLUMNS": str(shutil.get_terminal_size().columns)} if sys.stdout.isatty() else {}
+
+
+def _say(console: Console, line: str) -> None:
+    console.print(line, soft_wrap=True, highlight=False, markup=False)

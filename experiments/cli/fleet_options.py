@@ -1,0 +1,92 @@
+"""Which fleet a command means: its inventory, read and looked at once, its playbooks, the hosts within the limit."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from experiments.fleet import inventory
+from experiments.fleet.inventory import Inventory
+from experiments.fleet.inventory_problem import InventoryProblem
+from experiments.fleet.inventory_rules import find_example_hosts, find_problems
+from experiments.fleet.playbook_runner import PlaybookCall
+from fedge.errors import BadInput
+
+PLAYBOOKS = Path(__file__).resolve().parents[2] / "ansible"
+"""The checkout's own."""
+INVENTORY_VARIABLE = "FEDGE_INVENTORY"
+
+
+@dataclass(frozen=True, slots=True)
+class FleetOptions:
+    """Where a fleet's files are; ``limit`` is Ansible's pattern where only some of its hosts are meant."""
+
+    inventory: Path
+    playbooks: Path
+    limit: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SelectedFleet:
+    """A fleet whose inventory was read; ``hosts`` are those within the limit, all without one."""
+
+    options: FleetOptions
+    inventory: Inventory
+    hosts: frozenset[str]
+
+    @property
+    def boards(self) -> tuple[str, ...]:
+        """The boards within the limit."""
+        return tuple(name for name in self.inventory.board_names if name in self.hosts)
+
+    def build_call(self, playbook: str) -> PlaybookCall:
+        """A playbook on this fleet."""
+        return PlaybookCall(self.options.playbooks, playbook, self.options.inventory.resolve(), self.options.limit)
+
+
+def build_options(path: Path | None, playbooks: Path | None, limit: str | None = None) -> FleetOptions:
+    """The options as given, with what stands for those that are not."""
+    folder = (playbooks or PLAYBOOKS).resolve()
+    if not folder.is_dir():
+        right = "the folder ansible/ of fedge's checkout, which is not part of an installed package"
+        raise BadInput("--playbooks", f"{folder}, where nothing is", right)
+    named = os.environ.get(INVENTORY_VARIABLE)
+    return FleetOptions(path or (Path(named) if named else folder / "inventory.yml"), folder, limit)
+
+
+def read_fleet(options: FleetOptions) -> SelectedFleet:
+    """Read the inventory; raises ``BadInput`` where it, the limit or a host's address is wrong."""
+    fleet = _read_inventory(options)
+    raise_problems(find_example_hosts(fleet.inventory), fleet)
+    return fleet
+
+
+def read_checked_fleet(options: FleetOptions) -> SelectedFleet:
+    """Read the inventory and all that it names; raises ``BadInput`` with everything that could not work."""
+    fleet = _read_inventory(options)
+    meant = replace(
+        fleet.inventory, boards=tuple(board for board in fleet.inventory.boards if board.name in fleet.hosts)
+    )
+    raise_problems(find_problems(meant, options.playbooks, datetime.now(UTC)), fleet)
+    return fleet
+
+
+def _read_inventory(options: FleetOptions) -> SelectedFleet:
+    found = inventory.read_inventory(options.inventory, options.playbooks)
+    if options.limit is None:
+        return SelectedFleet(options, found, frozenset({found.server.name, *found.board_names}))
+    return SelectedFleet(options, found, frozenset(inventory.match_hosts(found, options.playbooks, options.limit)))
+
+
+def raise_problems(told: Sequence[InventoryProblem], fleet: SelectedFleet) -> None:
+    """Raise ``BadInput`` with all that is wrong with an inventory, before any host is touched."""
+    if len(told) == 1:
+        raise BadInput(told[0].where, told[0].got, told[0].right)
+    if told:
+        listed = "".join(f"\n  {problem}" for problem in told)
+        raise BadInput(
+            str(fleet.options.inventory), f"{len(told)} things that cannot work", f"mend them first:{listed}"
+        )

@@ -1,0 +1,118 @@
+"""``fedge predict import``: measurements made elsewhere become a table in the normal form, never over another file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from fedge.devices import catalogue
+from fedge.devices.tables.csv_sheet import decode_text, read_bytes
+from fedge.devices.tables.importers import (
+    LAYOUTS,
+    ImportedTables,
+    bofl_json,
+    jtop_log,
+    powertrain_files,
+    tegrastats_log,
+)
+from fedge.devices.tables.importers.steps_file import StepsFile, read_steps_file
+from fedge.devices.tables.mode_table import format_mode_tables as normal_form
+from fedge.devices.tables.mode_table import parse_table_path, write_mode_table
+from fedge.errors import BadInput, UnknownName
+from fedge.types import DeviceSpec
+
+LOG_IMPORTERS = {"tegrastats": tegrastats_log.import_tegrastats_log, "jtop": jtop_log.import_jtop_log}
+"""Layouts that hold power only, so that a steps file has to say what ran when."""
+
+
+def import_table(
+    source: Path, layout: str, out: Path, steps: Path | None, batch_size: int | None, as_json: bool
+) -> None:
+    """Write the table ``out`` from ``source`` and say what was done, assumed and left out.
+
+    Board and workload are those of the path of ``out`` (``.../<board>/train/<workload>.csv``); a board of the catalogue
+    brings the formula of its total power and its core count. A file that is there already is left alone, unless it is
+    the very same table. Raises ``BadInput``, for an unknown layout with the known ones.
+    """
+    if layout not in LAYOUTS:
+        raise UnknownName("--format", layout, tuple(LAYOUTS))
+    if (layout in LOG_IMPORTERS) != (steps is not None):
+        needed = f"a CSV file that says when each mode ran ({layout} logs power only)"
+        raise BadInput("--steps", *(("nothing", needed) if steps is None else (str(steps), f"no file for {layout}")))
+    device, workload = parse_table_path(out)
+    imported = _import_tables(source, layout, steps, batch_size, (device, workload))
+    _write_table(out, imported)
+    outcome = _outcome_data(out, layout, imported)
+    if as_json:
+        typer.echo(json.dumps(outcome))
+    else:
+        _print_outcome(outcome)
+
+
+def _import_tables(
+    source: Path, layout: str, steps: Path | None, batch_size: int | None, names: tuple[str, str]
+) -> ImportedTables:
+    device, workload = names
+    spec = _find_board(device)
+    where = str(source)
+    if steps is not None:
+        formula = spec.total_power if spec else None
+        return LOG_IMPORTERS[layout](
+            where, _read_text(source, LAYOUTS[layout]), _read_steps_file(steps, batch_size), device, workload, formula
+        )
+    if layout == "bofl":
+        cores = max(spec.cores) if spec else None
+        return bofl_json.import_json(where, _read_text(source, LAYOUTS[layout]), device, workload, batch_size, cores)
+    found = powertrain_files.read_source(source)
+    if isinstance(found, str):
+        return powertrain_files.import_results(where, found, device, workload, batch_size)
+    return powertrain_files.import_folders(where, found, device, workload, batch_size)
+
+
+def _find_board(device: str) -> DeviceSpec | None:
+    """The catalogue's board of that name, if there is one."""
+    return catalogue.load_catalogue().get(catalogue.aliases().get(device, device))
+
+
+def _read_text(source: Path, what: str) -> str:
+    return decode_text(str(source), read_bytes(source, f"a {what}"), f"a {what}, in UTF-8")
+
+
+def _read_steps_file(steps: Path, batch_size: int | None) -> StepsFile:
+    return read_steps_file(str(steps), decode_text(str(steps), read_bytes(steps, "a steps file (CSV)")), batch_size)
+
+
+def _write_table(out: Path, imported: ImportedTables) -> None:
+    if not out.exists():
+        write_mode_table(out, *imported.tables)
+    elif read_bytes(out, "a table to write (CSV)") != normal_form(*imported.tables).encode("utf-8"):
+        raise BadInput(f"--out: {out}", "a file that is there already", "another path, or delete it first")
+
+
+def _outcome_data(out: Path, layout: str, imported: ImportedTables) -> dict[str, Any]:
+    tables = imported.tables
+    return {
+        "table": str(out),
+        "format": layout,
+        "device": tables[0].device,
+        "workload": tables[0].workload,
+        "rows": sum(len(table.modes) for table in tables),
+        "modes": len({mode for table in tables for mode in table.modes}),
+        "batch_sizes": [table.batch_size for table in tables],
+        "repeated": sum(table.duplicates for table in tables),
+        "notes": list(imported.notes),
+    }
+
+
+def _print_outcome(outcome: dict[str, Any]) -> None:
+    sizes = ", ".join(map(str, outcome["batch_sizes"]))
+    typer.echo(
+        f"{outcome['table']}: rows {outcome['rows']}, power modes {outcome['modes']}, "
+        f"batch size{'s' if len(outcome['batch_sizes']) > 1 else ''} {sizes} "
+        f"(board {outcome['device']}, workload {outcome['workload']})"
+    )
+    for note in outcome["notes"]:
+        typer.echo(f"note: {note}")

@@ -1,0 +1,192 @@
+"""``fedge query``: one SELECT over a run's tables, printed as a table, CSV or JSON, or written to a file."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from fedge.errors import BadInput, UnknownName
+from fedge.telemetry import open_run
+
+ResultRow = tuple[Any, ...]
+MAX_TABLE_ROWS = 200
+"""Rows that a table shows; the other forms have all. Chosen by us."""
+
+
+def run_query(run: Path, sql: str, form: str, out: Path | None) -> None:
+    """Ask and print, or write ``out``; raises ``BadInput`` for what is no run, no SELECT, or no place to write to."""
+    if form not in OUTPUT_FORMS:
+        raise UnknownName("--format", form, tuple(OUTPUT_FORMS))
+    _check_new_file(out)
+    with open_run(run) as opened:
+        schema, batches = opened.batches(sql)
+        counted = CountedRows(row for batch in batches for row in _to_rows(batch))
+        pieces = OUTPUT_FORMS[form](list(schema.names), counted)
+        if out is None:
+            _print_pieces(pieces)
+            return
+        _write_pieces(out, pieces)
+    sys.stderr.write(f"{counted.rows} rows in {out.resolve()}\n")
+
+
+class CountedRows:
+    """Rows that are counted as they are taken."""
+
+    def __init__(self, rows: Iterator[ResultRow]) -> None:
+        self._from, self.rows = rows, 0
+
+    def __iter__(self) -> Iterator[ResultRow]:
+        for row in self._from:
+            self.rows += 1
+            yield row
+
+
+def _to_rows(batch: Any) -> list[ResultRow]:
+    """Raises ``BadInput`` for what Python has no value for, such as a date before Christ."""
+    columns = []
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        try:
+            columns.append(column.to_pylist(maps_as_pydicts="strict"))
+        except (TypeError, ValueError, KeyError, OverflowError) as error:
+            raise BadInput(
+                "SQL", f"a value of {name} that cannot be told ({error})", "it as text: ::varchar"
+            ) from error
+    return list(zip(*columns, strict=True))
+
+
+def _print_pieces(pieces: Iterable[str]) -> None:
+    try:
+        for piece in pieces:
+            sys.stdout.write(piece)
+        sys.stdout.flush()
+    except BrokenPipeError:  # such as `| head`, which has seen enough; Python would complain once more at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _write_pieces(out: Path, pieces: Iterable[str]) -> None:
+    """By a temporary name and a rename; whatever stops it, nothing is left."""
+    part = out.with_name(f".{out.name}.{os.getpid()}.part")
+    try:
+        with part.open("w", encoding="utf-8", newline="") as file:
+            file.writelines(pieces)
+        part.replace(out)
+    except OSError as error:
+        raise BadInput("--out", str(out), f"a file that can be written ({error.strerror})") from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _check_new_file(out: Path | None) -> None:
+    """A slip of the tab key replaces nothing: the file must be new."""
+    if out is None:
+        return
+    if not out.absolute().parent.is_dir():
+        raise BadInput("--out", str(out), "a file in a folder that exists")
+    if out.exists():
+        raise BadInput("--out", f"{out}, which is there already", "a new file")
+
+
+def as_table(names: Sequence[str], rows: Iterable[ResultRow]) -> Iterator[str]:
+    """For the eye: as wide as the terminal, or as it needs to be where the output is a file or a pipe."""
+    every = iter(rows)
+    shown = list(islice(every, MAX_TABLE_ROWS))
+    more = sum(1 for _ in every)
+    console = Console(
+        file=io.StringIO(), width=None if sys.stdout.isatty() else _table_width(names, shown), highlight=False
+    )
+    table = Table(box=None, pad_edge=False, header_style="bold" if sys.stdout.isatty() else "")
+    for place, name in enumerate(names):
+        figures = all(row[place] is None or isinstance(row[place], int | float | Decimal) for row in shown)
+        table.add_column(escape(_strip_control(name)), justify="right" if figures else "left")
+    for row in shown:
+        table.add_row(*(escape(_strip_control(_format_cell(value))) for value in row))
+    console.print(table)
+    if more:
+        console.print(f"{MAX_TABLE_ROWS} of {MAX_TABLE_ROWS + more} rows; --format csv or json has all")
+    written: str = console.file.getvalue()  # type: ignore[attr-defined]
+    yield "".join(line.rstrip() + "\n" for line in written.splitlines())
+
+
+def as_csv(names: Sequence[str], rows: Iterable[ResultRow]) -> Iterator[str]:
+    """With a head, floats in full, NULL as an empty field, rails as JSON."""
+    yield _csv_line(names)
+    for row in rows:
+        yield _csv_line([json.dumps(_to_json_value(value)) if _is_nested(value) else value for value in row])
+
+
+def _csv_line(values: Sequence[Any]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerow(values)
+    return text.getvalue()
+
+
+def as_json(names: Sequence[str], rows: Iterable[ResultRow]) -> Iterator[str]:
+    """A list with one object per row, each on a line; what JSON has no number for is null.
+
+    Raises ``BadInput`` where two columns have one name: an object could keep but one of them.
+    """
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise BadInput(
+            "SQL", f"two columns called {twice}", "a name for each, such as `... as other`, for --format json"
+        )
+    between = "["
+    for row in rows:
+        yield between + json.dumps({name: _to_json_value(value) for name, value in zip(names, row, strict=True)})
+        between = ",\n"
+    yield "]\n" if between != "[" else "[]\n"
+
+
+OUTPUT_FORMS: Mapping[str, Callable[[Sequence[str], Iterable[ResultRow]], Iterator[str]]] = {
+    "table": as_table,
+    "csv": as_csv,
+    "json": as_json,
+}
+
+
+def _strip_control(text: str) -> str:
+    """Without what a terminal would obey: boards' own words are among the events."""
+    return "".join(sign if sign.isprintable() or sign == "\n" else "?" for sign in text)
+
+
+def _format_cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if _is_nested(value):
+        return json.dumps(_to_json_value(value))
+    return "" if value is None else str(value)
+
+
+def _is_nested(value: Any) -> bool:
+    return isinstance(value, dict | list)
+
+
+def _to_json_value(value: Any) -> Any:
+    """The value as JSON has it."""
+    if isinstance(value, dict):
+        return {str(key): _to_json_value(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_to_json_value(one) for one in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    return value if isinstance(value, int | str | None) else str(value)
+
+
+def _table_width(names: Sequence[str], shown: Sequence[ResultRow]) -> int:
+    widest = [max([len(name), *(len(_format_cell(row[place])) for row in shown)]) for place, name in enumerate(names)]
+    return max(80, sum(widest) + 2 * len(widest))

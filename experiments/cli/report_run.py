@@ -1,0 +1,42 @@
+"""``fedge report``: write the page of one run, or of several side by side, and say where it lies."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedge.errors import BadInput
+from fedge.telemetry import run_folder
+
+COMPARISON_FILE = "comparison.html"
+
+
+def write_run_report(runs: Sequence[Path], out: Path | None, tables: Path | None = None) -> None:
+    """Write the report, and its tables into the folder ``tables``, and print where they lie.
+
+    Raises ``BadInput`` for a folder that is no run with a finished round.
+    """
+    from experiments.report.run.run_page import write_report
+
+    target = out or (runs[0] / run_folder.REPORT if len(runs) == 1 else Path(COMPARISON_FILE))
+    if target.is_dir():
+        raise BadInput("--out", str(target), "the path of an HTML file, not a folder")
+    try:
+        write_report(runs, target)
+    except OSError as error:
+        raise BadInput("--out", str(target), f"a file that can be written ({error.strerror})") from error
+    sys.stdout.write(f"{target.resolve()}\n")
+    if tables is not None:
+        _write_table_files(runs, tables)
+
+
+def _write_table_files(runs: Sequence[Path], folder: Path) -> None:
+    from experiments.report.run.table_files import write_report_tables
+
+    try:
+        written = write_report_tables(runs, folder)
+    except OSError as error:
+        right = f"a folder that can be written ({error.strerror})"
+        raise BadInput("--tables", str(folder), right) from error
+    sys.stdout.write(f"{folder.resolve()}: {len(written)} files\n")

@@ -1,0 +1,181 @@
+"""``fedge run`` and ``fedge resume``: check, launch, show, and say where the result lies."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from experiments.backends import launcher
+from experiments.report.run.live_terminal import LiveView, summary_table
+from experiments.spec import experiment_checks
+from experiments.spec.experiment_loader import load_experiment
+from fedge.errors import BadInput, RunFailed
+from fedge.experiment import Experiment
+from fedge.telemetry import run_folder
+
+NO_BOARD_MESSAGE = "no board can be asked"
+"""What the server says when boards are away for good, or too empty."""
+
+
+BUDGET_HINT = "raise policy.budget_j"
+"""In what the launcher says when not even the first round fits the energy budget."""
+
+
+def start_run(
+    config: Path, overrides: Sequence[str], out: Path | None, as_json: bool, ray_port: int | None = None
+) -> None:
+    """Start a new run of an experiment file; ``ray_port``: see ``_mirror_to_ray``."""
+    console = Console(stderr=as_json)
+    experiment = load_experiment(config, overrides)
+    folder = launcher.choose_folder(experiment, out)
+    with _prefix_errors(config):
+        launcher.check_runnable(experiment)
+        _warn_power_limit(experiment, console)
+    with _mirror_to_ray(experiment, folder, ray_port, console) as mirrored:
+        # Being shown is no part of the experiment: a run that is resumed without it is not shown.
+        _launch(partial(launcher.start_run, written=experiment), mirrored, folder, console, as_json)
+
+
+def resume_run(folder: Path, as_json: bool, ray_port: int | None = None) -> None:
+    """Go on with a run from its last checkpoint; a finished run only has its report written anew."""
+    experiment, console = launcher.load_saved_experiment(folder), Console(stderr=as_json)
+    with _prefix_errors(folder / run_folder.RUN_YAML):
+        launcher.check_runnable(experiment)
+    with _mirror_to_ray(experiment, folder.resolve(), ray_port, console) as mirrored:
+        _launch(launcher.continue_run, mirrored, folder.resolve(), console, as_json)
+
+
+@contextmanager
+def _mirror_to_ray(experiment: Experiment, folder: Path, port: int | None, console: Console) -> Iterator[Experiment]:
+    """The experiment, shown on Ray's dashboard at ``port``; 0 takes any that is free, None means no dashboard."""
+    if port is None:
+        yield experiment
+        return
+    from experiments.backends import ray_dashboard
+
+    ray_dashboard.check_dashboard(experiment, port or None, os.environ)
+    with ExitStack() as stack:
+        with console.status(ray_dashboard.STARTING_MESSAGE):
+            dashboard = stack.enter_context(ray_dashboard.open_dashboard(experiment, folder, port or None))
+        console.print(str(dashboard), soft_wrap=True, highlight=False, markup=False)
+        yield ray_dashboard.add_ray_exporter(experiment, os.environ)
+
+
+def _warn_power_limit(experiment: Experiment, console: Console) -> None:
+    """One line per kind of board that cannot keep the power limit."""
+    counts = Counter(board.entry.device for board in experiment_checks.boards_over_power_limit(experiment))
+    for device, count in counts.items():
+        text = f"note: {count} x {device} cannot keep {experiment.policy.power_w:g} W; they run in their lowest mode"
+        console.print(text, soft_wrap=True, highlight=False, markup=False)
+
+
+def _launch(
+    play: Callable[[Experiment, Path, Callable[[], None]], dict[str, Any]],
+    experiment: Experiment,
+    folder: Path,
+    console: Console,
+    as_json: bool,
+) -> None:
+    try:
+        with _interrupt_on_sigterm(), LiveView(folder, experiment, console) as view:
+            summary = play(experiment, folder, view.refresh)
+    except KeyboardInterrupt:
+        console.print(f"stopped; `fedge resume {folder}` goes on from the last checkpoint", soft_wrap=True)
+        raise
+    except RunFailed as error:
+        raise RunFailed(f"{error}\n  run folder: {folder}; {_suggest_fix(str(error), folder)}") from error
+    console.print(summary_table(summary))
+    for note in _list_notes(summary):
+        console.print(note, soft_wrap=True)
+    console.print(f"report: {folder / run_folder.REPORT}", soft_wrap=True)
+    if as_json:
+        sys.stdout.write(json.dumps({**summary, "folder": str(folder)}) + "\n")
+
+
+def _list_notes(summary: Mapping[str, Any]) -> Iterator[str]:
+    """What has to be known to read the summary: how its figures came about, and goals that could not be kept."""
+    counts: dict[str, int] = {}
+    for entry in summary["labels"].values():
+        label = entry["truth"]["label"]
+        counts[label] = counts.get(label, 0) + entry["count"]
+    boards = "boards" if summary.get("backend") == "fleet" else "emulated boards"
+    yield f"{boards}: " + ", ".join(f"{count} {label}" for label, count in sorted(counts.items()))
+    if summary.get("ended"):
+        yield (
+            f"note: the energy budget ended it; {BUDGET_HINT} in its {run_folder.RUN_YAML} and `fedge resume` it "
+            f"to go on"
+        )
+    told = list(_list_problems(summary))
+    if told:
+        yield f"note: {', '.join(told)} (of {_describe_total(summary)}); see the report"
+
+
+def _list_problems(summary: Mapping[str, Any]) -> Iterator[str]:
+    """What went otherwise than planned, counted by boards and rounds."""
+    goal, board = ("plan", "task") if summary["asynchronous"] else ("goal", "board")
+    if summary["infeasible"]:
+        yield f"{_format_count(summary['infeasible'], goal, f'{goal}s')} out of reach"
+    if summary["late"]:
+        lost = f", {summary['late_lost']} of them lost (joined no round)" if summary["late_lost"] else ""
+        yield f"{_format_count(summary['late'], 'reply', 'replies')} late{lost}"
+    if summary["failed"]:
+        yield f"{_format_count(summary['failed'], board, f'{board}s')} failed"
+
+
+def _describe_total(summary: Mapping[str, Any]) -> str:
+    """Of how many: in an asynchronous run tasks, else rounds of a board that was asked."""
+    rounds, boards, asked = summary["rounds"], summary["clients"], summary["asked"]
+    if summary["asynchronous"]:
+        return _format_count(asked, "task", "tasks")
+    if asked == rounds * boards:
+        return f"{_format_count(rounds, 'round', 'rounds')} x {_format_count(boards, 'board', 'boards')}"
+    return _format_count(asked, "board round", "board rounds")
+
+
+def _format_count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
+
+
+def _suggest_fix(reason: str, folder: Path) -> str:
+    """What to do about a failed run: some fail again as they are."""
+    resume = f"`fedge resume {folder}`"
+    if BUDGET_HINT in reason:
+        return f"then {resume} plays it"
+    if NO_BOARD_MESSAGE in reason:
+        return f"change the boards' availability or battery in its {run_folder.RUN_YAML}, then {resume}"
+    return f"{resume} tries again"
+
+
+@contextmanager
+def _prefix_errors(config: Path) -> Iterator[None]:
+    """Put the file's name before a field that turned out to be wrong."""
+    try:
+        yield
+    except BadInput as error:
+        if str(config) in error.where:
+            raise
+        raise BadInput(f"{config}: {error.where}", error.got, error.right) from error
+
+
+@contextmanager
+def _interrupt_on_sigterm() -> Iterator[None]:
+    """Let SIGTERM end a run as Ctrl-C does, so that its processes are ended too."""
+
+    def interrupt(_signal: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

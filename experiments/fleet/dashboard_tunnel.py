@@ -1,0 +1,134 @@
+"""A way to the page on the fleet's server, on loopback there: a tunnel of ssh for as long as it is wanted."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from experiments.fleet.inventory import InventoryHost
+from experiments.fleet.server_connection import CONNECTION, SSH_FAILED, ServerConnection, explain_failure
+from fedge.errors import BadInput, RunFailed
+
+LOOPBACK, PAGE_PORT = "127.0.0.1", 8400
+ANY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104 - compared with, never bound
+OPENS_WITHIN_S = 30.0
+"""Chosen by us; ssh itself ends sooner where nobody answers."""
+ASK_S = 10.0
+END_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class DashboardAddress:
+    """Where the board service listens, as the server sees it."""
+
+    host: str = LOOPBACK
+    port: int = PAGE_PORT
+
+
+def find_dashboard_address(server: InventoryHost) -> DashboardAddress:
+    """The server's page as the inventory describes it; raises ``BadInput`` where there is none."""
+    settings = server.variables.get("board_page_settings")
+    own = settings if isinstance(settings, dict) else {}
+    if server.text("board_page_enabled", "true").lower() in {"false", "no", "0"}:
+        raise BadInput(f"board_page_enabled of {server.name}", "false", "true, and `fedge fleet provision`, for a page")
+    port = str(own.get("port") or server.text("board_page_port") or PAGE_PORT)
+    if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+        raise BadInput(f"board_page_port of {server.name}", repr(port), "a port from 1 to 65535, such as 8400")
+    host = str(own.get("host") or "")
+    return DashboardAddress(LOOPBACK if host in ANY_ADDRESS else host, int(port))
+
+
+def tunnel_command(server: ServerConnection, page: DashboardAddress, port: int) -> list[str]:
+    """The ssh that passes ``port`` of this machine's loopback on to the page, and does nothing else."""
+    there = f"[{page.host}]" if ":" in page.host else page.host
+    way = server.command_prefix[1 + len(CONNECTION) :]
+    # A connection of its own: one that is shared would keep the port after this command.
+    alone = ("-N", "-o", "ExitOnForwardFailure=yes", "-o", "ControlPath=none")
+    return ["ssh", *CONNECTION, *alone, "-L", f"{LOOPBACK}:{port}:{there}:{page.port}", *way]
+
+
+def find_free_port() -> int:
+    """A port of this machine's loopback that nobody has now."""
+    with socket.socket() as one:
+        one.bind((LOOPBACK, 0))
+        return int(one.getsockname()[1])
+
+
+@contextmanager
+def open_tunnel(server: ServerConnection, page: DashboardAddress, port: int) -> Iterator[Callable[[], None]]:
+    """Open while the block lasts; gives what waits for its end. Raises ``RunFailed`` where no page is reached."""
+    with tempfile.TemporaryFile() as said:
+        # A session of its own: Ctrl-C is for this program, which ends ssh.
+        words = tunnel_command(server, page, port)
+        process = subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said, start_new_session=True
+        )
+
+        def lost(code: int) -> RunFailed:
+            said.seek(0)
+            return RunFailed(
+                explain_failure(server, code if code > 0 else SSH_FAILED, said.read().decode("utf-8", "replace"))
+            )
+
+        def wait() -> None:
+            raise lost(process.wait())
+
+        try:
+            _wait_for_page(process, port, server, lost)
+            yield wait
+        finally:
+            _end_process(process)
+
+
+def probe_page(host: str, port: int) -> bool | None:
+    """Whether a page answers; None where nobody takes the connection (yet)."""
+    link = http.client.HTTPConnection(host, port, timeout=ASK_S)
+    try:
+        link.connect()
+    except OSError:
+        return None
+    try:
+        link.request("GET", "/")
+        return link.getresponse().status < http.client.INTERNAL_SERVER_ERROR
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        link.close()
+
+
+def no_page_error(server: ServerConnection) -> RunFailed:
+    """Nobody answers where the page should be."""
+    return RunFailed(f"{server.name}: no page answers there; `fedge fleet status` says whether fedge-board is up")
+
+
+def _wait_for_page(
+    process: subprocess.Popen[bytes], port: int, server: ServerConnection, lost: Callable[[int], RunFailed]
+) -> None:
+    """Until the page answers through the tunnel."""
+    end_s = time.monotonic() + OPENS_WITHIN_S
+    while time.monotonic() < end_s:
+        if process.poll() is not None:
+            raise lost(process.returncode)
+        found = probe_page(LOOPBACK, port)
+        if found:
+            return
+        if found is False:
+            raise no_page_error(server)
+        time.sleep(0.1)
+    raise RunFailed(f"{server.name}: ssh has not opened a tunnel within {OPENS_WITHIN_S:.0f} s")
+
+
+def _end_process(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

@@ -1,0 +1,58 @@
+"""An experiment packed for another machine: its YAML and every file of this machine that it names, in one tar."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from pathlib import Path
+
+import yaml
+
+from fedge.errors import BadInput
+from fedge.experiment import Experiment
+
+EXPERIMENT = "experiment.yaml"
+
+
+def pack_experiment(experiment: Experiment) -> bytes:
+    """A tar of the experiment and of every file of this machine that it names, under names that hold on the server.
+
+    A module keeps its file's name, which is what it is imported by; a folder of data is the server's own.
+    """
+    files: list[Path] = []
+
+    def sent(text: str) -> str:
+        path = Path(text)
+        if path not in files:
+            files.append(path)
+        return f"files/{files.index(path)}/{path.name}"
+
+    record = experiment.model_dump(mode="json")
+    record["plugins"] = [sent(plugin) for plugin in experiment.plugins]
+    if experiment.workload.task.endswith(".py"):
+        record["workload"]["task"] = sent(experiment.workload.task)
+    for raw, entry in zip(record["fleet"], experiment.fleet, strict=True):
+        raw["references"] = [sent(path) for path in entry.references]
+        if entry.device.endswith((".yaml", ".yml")):
+            raw["device"] = sent(entry.device)
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        text = yaml.safe_dump(record, sort_keys=False).encode()
+        tar.addfile(_make_tar_info(EXPERIMENT, len(text)), io.BytesIO(text))
+        for path in files:
+            content = _read(path)
+            tar.addfile(_make_tar_info(sent(str(path)), len(content)), io.BytesIO(content))
+    return packed.getvalue()
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise BadInput(str(path), f"a file that cannot be read ({error.strerror})", "a file of yours") from error
+
+
+def _make_tar_info(name: str, size: int) -> tarfile.TarInfo:
+    told = tarfile.TarInfo(name)
+    told.size, told.mode = size, 0o640
+    return told

@@ -1,0 +1,196 @@
+"""The folder of the fleet's keys: made whole or not at all, never made twice, its server certificate renewed."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+from experiments.fleet.certificates import (
+    CA_DAYS,
+    Key,
+    Signer,
+    encode_certificate,
+    encode_key,
+    list_certificate_hosts,
+    make_ca,
+    make_server,
+    new_key,
+    parse_host,
+)
+from fedge.errors import BadInput
+
+CA_KEY, CA_CERT, SERVER_KEY, SERVER_CERT = "ca.key", "ca.crt", "server.key", "server.crt"
+PRIVATE_FOLDER, PRIVATE_FILE, PUBLIC_FILE = 0o700, 0o600, 0o644
+WARN_WITHIN = timedelta(days=30)
+"""Chosen by us: so long before its end a certificate is reported."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFolder:
+    """What a folder of keys holds."""
+
+    folder: Path
+    ca_until: datetime
+    server_until: datetime
+    hosts: tuple[str, ...]
+
+    def __str__(self) -> str:
+        hosts = ", ".join(self.hosts) or "loopback only"
+        return (
+            f"a CA until {self.ca_until:%Y-%m-%d}, a server certificate until {self.server_until:%Y-%m-%d} for {hosts}"
+        )
+
+
+def create_keys(folder: Path, hosts: Sequence[str], now: datetime, days: int) -> KeyFolder:
+    """A new CA and server certificate in ``folder``, which appears complete or not at all.
+
+    Raises ``BadInput`` for a folder that holds anything: a CA is never overwritten, since every board trusts it.
+    """
+    for host in hosts:
+        parse_host(host)
+    if not hosts:
+        raise BadInput("--host", "none", "the names or addresses by which boards reach the server")
+    if (folder / CA_CERT).exists() or (folder / CA_KEY).exists():
+        right = "--renew makes a new server certificate from this CA; another folder gets another CA"
+        raise BadInput("--out", f"{folder}, where there is {_describe_folder(folder)}", right)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise BadInput("--out", f"{folder}, which holds something else", "a new or an empty folder")
+    ca, key = make_ca(new_key(), now, max(CA_DAYS, days)), new_key()
+    server = make_server(ca, key, hosts, now, days)
+    _create_folder(
+        folder,
+        {
+            CA_KEY: encode_key(ca.key),
+            CA_CERT: encode_certificate(ca.certificate),
+            SERVER_KEY: encode_key(key),
+            SERVER_CERT: encode_certificate(server),
+        },
+    )
+    return inspect_keys(folder)
+
+
+def renew_server_certificate(folder: Path, hosts: Sequence[str], now: datetime, days: int) -> KeyFolder:
+    """A new server certificate from the folder's CA, for the hosts of the present one where none are given.
+
+    The server's key stays, so one file is replaced and key and certificate always fit; without a key a new one is made.
+    """
+    ca = read_signer(folder / CA_CERT, folder / CA_KEY)
+    kept = hosts or list_certificate_hosts(_read_certificate(folder / SERVER_CERT))
+    key_path = folder / SERVER_KEY
+    key = _read_key(key_path) if key_path.exists() else new_key()
+    server = make_server(ca, key, kept, now, days)
+    if not key_path.exists():
+        _replace_file(key_path, encode_key(key))
+    _replace_file(folder / SERVER_CERT, encode_certificate(server))
+    return inspect_keys(folder)
+
+
+def read_signer(certificate: Path, key: Path) -> Signer:
+    """A CA from its two files; raises ``BadInput``, also for a key that others may read."""
+    ca = Signer(_read_certificate(certificate), _read_key(key))
+    if ca.certificate.public_key() != ca.key.public_key():
+        raise BadInput(str(key), f"a key that is not that of {certificate.name}", "the key that was made with it")
+    return ca
+
+
+def inspect_keys(folder: Path) -> KeyFolder:
+    """What ``folder`` holds; raises ``BadInput`` where it is no folder of keys."""
+    ca, server = _read_certificate(folder / CA_CERT), _read_certificate(folder / SERVER_CERT)
+    return KeyFolder(folder, ca.not_valid_after_utc, server.not_valid_after_utc, list_certificate_hosts(server))
+
+
+def list_expiring(found: KeyFolder, now: datetime) -> list[str]:
+    """What has ended or ends soon, and what to do about it; empty when all is well."""
+    renewal = f"fedge fleet keys --out {found.folder} --renew, then restart the SuperLink and reload the proxy"
+    replacement = "make a new CA in another folder, and copy its ca.crt to every board"
+    lines = []
+    for what, until, cure in (
+        (SERVER_CERT, found.server_until, renewal),
+        (CA_CERT, found.ca_until, replacement),
+    ):
+        if until - now < WARN_WITHIN:
+            when = f"ended on {until:%Y-%m-%d}" if until <= now else f"ends on {until:%Y-%m-%d}"
+            lines.append(f"{found.folder / what} {when}: {cure}")
+    return lines
+
+
+def _describe_folder(folder: Path) -> str:
+    try:
+        return str(inspect_keys(folder))
+    except BadInput as error:
+        return f"a CA already, but not whole ({error})"
+
+
+def _read_certificate(path: Path) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except FileNotFoundError:
+        raise BadInput(str(path), "no such file", "a folder that `fedge fleet keys` made") from None
+    except (OSError, ValueError) as error:
+        raise BadInput(str(path), f"no readable certificate ({error})", "the file that was made") from error
+
+
+def _read_key(path: Path) -> Key:
+    try:
+        mode = path.stat().st_mode & 0o777
+        # Windows has no such modes: a folder of the user's own is closed to others there.
+        if os.name == "posix" and mode & 0o077:
+            raise BadInput(str(path), f"mode {mode:04o}, which lets others read it", f"chmod 600 {path}")
+        key = load_pem_private_key(path.read_bytes(), password=None)
+    except FileNotFoundError:
+        raise BadInput(str(path), "no such file", "bring the key back from where it is kept") from None
+    except (OSError, ValueError, TypeError) as error:
+        raise BadInput(str(path), f"no readable key ({error})", "the file that was made") from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise BadInput(str(path), "a key of another kind", "the elliptic-curve key that was made")
+    return key
+
+
+def _create_folder(folder: Path, files: dict[str, bytes]) -> None:
+    """Fill a folder beside ``folder``, then give it its name: whoever looks sees nothing or everything."""
+    try:
+        folder.absolute().parent.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.absolute().parent))
+        try:
+            made.chmod(PRIVATE_FOLDER)
+            for name, content in files.items():
+                _write_file(made / name, content)
+            made.rename(folder.absolute())  # fails on a folder that somebody else has filled meanwhile
+        except BaseException:
+            shutil.rmtree(made, ignore_errors=True)
+            raise
+    except OSError as error:
+        raise BadInput("--out", f"{folder} ({error.strerror})", "a new or empty folder that you may write") from error
+
+
+def _replace_file(path: Path, content: bytes) -> None:
+    """Put a file in the place of another in one step."""
+    made = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        _write_file(made, content)
+        made.replace(path)
+    except OSError as error:
+        raise BadInput(str(path), f"a file that cannot be replaced ({error.strerror})", "a folder of yours") from error
+    finally:
+        made.unlink(missing_ok=True)
+
+
+def _write_file(path: Path, content: bytes) -> None:
+    """A new file, on the disk when this returns; keys are never readable by others, not even for a moment."""
+    mode = PRIVATE_FILE if content.startswith(b"-----BEGIN PRIVATE KEY") else PUBLIC_FILE
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        if hasattr(os, "fchmod"):
+            os.fchmod(file.fileno(), mode)
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())

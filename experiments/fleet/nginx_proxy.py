@@ -1,0 +1,225 @@
+"""The nginx configuration before a SuperLink: boards reach the fleet's paths, and nobody's commands get through."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedge.errors import BadInput
+
+FLEET_PORT = 9443
+"""Chosen by us: the one port of the server that boards reach."""
+CONTROL_PORT = 9444
+"""Chosen by us: the port for a management network, where there is one."""
+SUPERLINK_PORT = 8000
+"""Flower's own default."""
+LARGEST_BODY_MB = 2048
+"""Flower's own limit of one message."""
+LARGEST_TELEMETRY_MB = 1
+"""Chosen by us: a batch of a board's samples is some kilobytes."""
+TELEMETRY_SOCKET = Path("/run/fedge-board/ingest.sock")
+"""Where the server's board service takes what boards tell; nginx alone may write to it."""
+SAFE_PATH = re.compile(r"/[A-Za-z0-9._/+-]*")
+ALL_ADDRESSES = ("0.0.0.0",)  # noqa: S104  boards come from anywhere; what they may ask for is what is limited
+
+FIRST_LINE = "# Made by `fedge fleet proxy`"
+HEAD = """\
+{starts}; written again rather than edited.
+# Boards talk to this port: TLS ends here, and only what boards ask a SuperLink for is passed on. Flower serves the
+# commands that start, stop and list runs beside it, without any account, so they are not passed to boards.
+upstream fedge_superlink {{
+    server 127.0.0.1:{superlink_port};
+}}
+"""
+
+# Which board a certificate is of: one that names anything but a board is of none.
+BOARDS = """\
+map $ssl_client_s_dn $fedge_board {{
+    default "";
+    "~^CN=(?<fedge_board_name>[A-Za-z0-9][A-Za-z0-9._-]*)$" $fedge_board_name;
+}}
+upstream fedge_telemetry {{
+    server unix:{socket};
+}}
+"""
+
+FLEET = """
+server {{
+{listen}
+    server_name _;
+{tls}{clients}
+    client_max_body_size {body_mb}m;
+    location /v1/fleet/ {{
+{upstream}
+        proxy_pass https://fedge_superlink/v1/fleet/;
+    }}
+    location = /health {{
+{upstream}
+        proxy_pass https://fedge_superlink/health;
+    }}
+{telemetry}    location / {{
+        return 403 "Refused: this port is for boards. Start, stop and list runs on the server itself.\\n";
+    }}
+}}
+"""
+
+# Boards show a certificate of the fleet's CA where they tell of themselves, and nowhere else: a SuperNode shows none.
+# One of another CA is refused before any path is looked at, with the status that tells a board to keep what it has: a
+# certificate that has ended is renewed, and 400 would be about the message.
+CLIENTS = """
+    ssl_client_certificate {ca};
+    ssl_verify_client optional;
+    ssl_verify_depth 1;
+    error_page 495 =403 @stranger;
+    location @stranger {{
+        return 403 "Refused: this certificate is not by the fleet's CA, or has ended.\\n";
+    }}"""
+
+# The board's name is that of its certificate, in place of whatever header the sender wrote.
+TELEMETRY = """\
+    location = /telemetry {{
+        if ($ssl_client_verify != SUCCESS) {{
+            return 403 "Refused: a board shows its certificate here.\\n";
+        }}
+        if ($fedge_board = "") {{
+            return 403 "Refused: this certificate is not that of a board.\\n";
+        }}
+        client_max_body_size {telemetry_mb}m;
+        client_body_timeout 10s;
+        proxy_http_version 1.1;
+        proxy_pass_request_headers off;
+        proxy_set_header Host localhost;
+        proxy_set_header Connection "";
+        proxy_set_header Content-Type $content_type;
+        proxy_set_header Content-Encoding $http_content_encoding;
+        proxy_set_header X-Fedge-Board $fedge_board;
+        proxy_read_timeout 10s;
+        proxy_pass http://fedge_telemetry/telemetry;
+    }}
+"""
+
+CONTROL = """
+# The management network: whoever is in it may run any code on every board.
+server {{
+{listen}
+    server_name _;
+{tls}
+    client_max_body_size {body_mb}m;
+    error_page 403 = @refused;
+    location /v1/control/ {{
+{allow}
+        deny all;
+{upstream}
+        proxy_pass https://fedge_superlink/v1/control/;
+        proxy_buffering off;
+        proxy_read_timeout 1d;
+    }}
+    location / {{
+        return 403;
+    }}
+    location @refused {{
+        return 403 "Refused: this port is for the commands of Flower from {networks}.\\n";
+    }}
+}}
+"""
+
+TLS = """\
+    ssl_certificate {certificate};
+    ssl_certificate_key {key};
+    ssl_protocols TLSv1.2 TLSv1.3;
+    ssl_session_tickets off;
+    server_tokens off;
+    default_type text/plain;
+    error_page 497 =400 @plain;
+    location @plain {{
+        return 400 "Refused: plain text. Use https with the fleet's CA.\\n";
+    }}"""
+
+# With a path in proxy_pass nginx passes on the path that it has matched, all `..` and escapes resolved, and not the one
+# that was sent: so both sides read the same. The SuperLink must show the fleet's certificate too: an account of the
+# server that takes its port while it is down gets nothing.
+UPSTREAM = """\
+        proxy_http_version 1.1;
+        proxy_ssl_trusted_certificate {ca};
+        proxy_ssl_verify on;
+        proxy_ssl_name localhost;
+        proxy_ssl_protocols TLSv1.2 TLSv1.3;"""
+
+
+@dataclass(frozen=True, slots=True)
+class NginxProxy:
+    """What stands before a SuperLink on loopback: the folder of its keys, its ports, who may give commands."""
+
+    keys: Path
+    superlink_port: int = SUPERLINK_PORT
+    fleet_port: int = FLEET_PORT
+    addresses: tuple[str, ...] = ALL_ADDRESSES
+    """Where this server listens."""
+    management: tuple[str, ...] = ()
+    """Networks (CIDR) that may give commands; none: only the server itself."""
+    control_port: int = CONTROL_PORT
+    telemetry: Path | None = None
+    """The socket that takes what boards tell of themselves; None: boards cannot."""
+
+
+def build_configuration(proxy: NginxProxy) -> str:
+    """The text for /etc/nginx/conf.d/; raises ``BadInput`` for settings that make no configuration."""
+    _check_proxy(proxy)
+    tls = TLS.format(certificate=proxy.keys / "server.crt", key=proxy.keys / "server.key")
+    upstream = UPSTREAM.format(ca=proxy.keys / "ca.crt")
+    common = {"tls": tls, "upstream": upstream, "body_mb": LARGEST_BODY_MB}
+    text = HEAD.format(starts=FIRST_LINE, superlink_port=proxy.superlink_port)
+    clients, telemetry = "", ""
+    if proxy.telemetry is not None:
+        text += BOARDS.format(socket=proxy.telemetry)
+        clients = CLIENTS.format(ca=proxy.keys / "ca.crt")
+        telemetry = TELEMETRY.format(telemetry_mb=LARGEST_TELEMETRY_MB)
+    listen = _listen_lines(proxy.addresses, proxy.fleet_port)
+    text += FLEET.format(listen=listen, clients=clients, telemetry=telemetry, **common)
+    if proxy.management:
+        networks = [str(parse_network(network)) for network in proxy.management]
+        allow = "\n".join(f"        allow {network};" for network in networks)
+        listen = _listen_lines(proxy.addresses, proxy.control_port)
+        text += CONTROL.format(listen=listen, allow=allow, networks=", ".join(networks), **common)
+    return text
+
+
+def parse_network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+    """A network by CIDR that is not the whole world; raises ``BadInput``."""
+    right = "a network such as 10.20.0.0/24, without host bits; everybody in it may run code on every board"
+    try:
+        network = ipaddress.ip_network(text)
+    except ValueError as error:
+        raise BadInput("--management", repr(text), right) from error
+    if network.prefixlen == 0:
+        raise BadInput("--management", f"{text}, which is everybody", right)
+    return network
+
+
+def _check_proxy(proxy: NginxProxy) -> None:
+    if not SAFE_PATH.fullmatch(str(proxy.keys)):
+        right = "an absolute path of letters, digits and ._+-, as nginx reads it"
+        raise BadInput("--keys", repr(str(proxy.keys)), right)
+    if proxy.telemetry is not None and not SAFE_PATH.fullmatch(str(proxy.telemetry)):
+        right = "an absolute path of letters, digits and ._+-, as nginx reads it"
+        raise BadInput("--telemetry", repr(str(proxy.telemetry)), right)
+    ports = [proxy.superlink_port, proxy.fleet_port, *([proxy.control_port] if proxy.management else [])]
+    wrong = [port for port in ports if not 0 < port < 65536]
+    if wrong or len(set(ports)) < len(ports):
+        got = ", ".join(str(port) for port in ports)
+        raise BadInput("ports", got, "different ports from 1 to 65535 for the SuperLink, the boards and management")
+
+
+def _listen_lines(addresses: Sequence[str], port: int) -> str:
+    return "\n".join(f"    listen {_format_address(address)}:{port} ssl;" for address in addresses)
+
+
+def _format_address(text: str) -> str:
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError as error:
+        raise BadInput("--listen", repr(text), "an address of this server, such as 192.168.1.10") from error
+    return f"[{address}]" if address.version == 6 else str(address)

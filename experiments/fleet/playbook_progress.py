@@ -1,0 +1,173 @@
+"""What a person sees of a playbook: a table that lives, or plain lines; at the end, how it went and what to do."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from experiments.fleet.playbook_events import FAILED, PLAY, UNREACHABLE, HostProgress, PlaybookEvent, PlaybookState
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+MAX_CHANGES_SHOWN = 20
+"""Changes of one host that a check lists; chosen by us."""
+CURES: tuple[tuple[str, str], ...] = (
+    (
+        r"host key verification failed|host key is known",
+        "its host key is not in known_hosts: log in once with `ssh {host}` and compare the key with the board's own",
+    ),
+    (
+        r"permission denied \((publickey|password)",
+        "bring your ssh key to it with `ssh-copy-id`, and check ansible_user",
+    ),
+    (
+        r"sudo password|a password is required|missing become password",
+        "let its ansible_user run sudo without a password (sudoers: NOPASSWD)",
+    ),
+    (
+        r"could not resolve|name or service not known",
+        "give it an ansible_host in the inventory that this machine can reach",
+    ),
+    (r"no space left", "make room on it: `df -h` there says where"),
+    (r"connect to host|unreachable|timed out|no route|refused", "see that it is on and in the network: `ssh {host}`"),
+)
+"""What to do about a failure, by what its text says; the first that fits."""
+
+
+class PlaybookProgress:
+    """Shows a playbook: one row per host on a terminal, else a line per host and play and each failure at once."""
+
+    def __init__(self, title: str, console: Console, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._title, self._console, self._now_s = title, console, now_s
+        self._state = PlaybookState()
+        self._started_s = now_s()
+        self._live: Any = None
+        self._told: dict[str, str] = {}
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            from rich.live import Live
+
+            self._live = Live(console=self._console, get_renderable=self._table, refresh_per_second=4)
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+        elif kind is None:
+            self._print_lines(format_play(self._state))
+
+    def update(self, state: PlaybookState, event: PlaybookEvent) -> None:
+        """Take one event and the state after it."""
+        before, self._state = self._state, state
+        if self._live is not None:
+            return
+        if event.status == PLAY:
+            self._print_lines(format_play(before))
+        elif event.status in {FAILED, UNREACHABLE} and not self._is_repeated(event):
+            self._print_lines([format_failure(event)])
+
+    def _is_repeated(self, event: PlaybookEvent) -> bool:
+        """Whether a failure only repeats the reason that was told of its host: the playbooks' rescues do."""
+        before, self._told[event.host] = self._told.get(event.host), event.text
+        return bool(before) and str(before) in event.text
+
+    def _print_lines(self, lines: list[str]) -> None:
+        for line in lines:
+            self._console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+    def _table(self) -> Table:
+        return build_progress_table(self._title, self._state, self._now_s() - self._started_s)
+
+
+def build_progress_table(title: str, state: PlaybookState, elapsed_s: float) -> Table:
+    """One row per host: what it does, and its counts."""
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = Table(title=f"{title}   {state.play}   {format_elapsed(elapsed_s)}", title_justify="left", expand=True)
+    shown.add_column("host", no_wrap=True)
+    shown.add_column("task", ratio=1, no_wrap=True, overflow="ellipsis")
+    for count in ("ok", "changed", "failed"):
+        shown.add_column(count, justify="right")
+    for name, host in state.hosts.items():
+        doing = Text(format_failure(host.failure), style="red") if host.failure else Text(host.task)
+        shown.add_row(Text(name), doing, str(host.ok), str(host.change_count), str(host.failed))
+    return shown
+
+
+def format_elapsed(elapsed_s: float) -> str:
+    minutes, seconds = divmod(int(elapsed_s), 60)
+    return f"{minutes}:{seconds:02d}"
+
+
+def format_play(state: PlaybookState) -> list[str]:
+    """One line for each host of the play that ends here; a host that failed has had its own line."""
+    done = {name: host for name, host in state.hosts_in_play().items() if host.failure is None}
+    return [f"{state.play}: {name}: {_format_counts(host)}" for name, host in done.items()]
+
+
+def _format_counts(host: HostProgress) -> str:
+    return f"{host.ok} ok, {host.change_count} changed until now"
+
+
+def format_failure(event: PlaybookEvent) -> str:
+    what = "cannot be reached" if event.status == UNREACHABLE else "FAILED"
+    return f"{event.host} {what} at {event.where!r}: {event.text}"
+
+
+def summarize_playbook(state: PlaybookState, *, check: bool, boards: frozenset[str]) -> list[str]:
+    """How a playbook went, in words: who is done, how much changed, each failure with its task, why, and the cure."""
+    failed = state.failures_by_host
+    done = [name for name in state.hosts if name not in failed]
+    lines = [
+        f"{_describe_hosts(done, boards)} done, {_describe_changes(state.change_count, check=check, whole=not failed)}"
+    ]
+    if check:
+        lines += [line for name in done for line in _list_pending_changes(name, state.hosts[name])]
+    for event in failed.values():
+        lines += [format_failure(event), f"  what to do: {suggest_cure(event)}"]
+    missed = sorted(boards - set(state.hosts))
+    if failed and missed:
+        lines.append(f"not begun because of that: {', '.join(missed)}")
+    return lines
+
+
+def _describe_hosts(names: list[str], boards: frozenset[str]) -> str:
+    """Boards are counted, the server is named."""
+    count = sum(name in boards for name in names)
+    others = [name for name in names if name not in boards]
+    return " and ".join((*others, f"{count} {'board' if count == 1 else 'boards'}"))
+
+
+def _describe_changes(count: int, *, check: bool, whole: bool) -> str:
+    if not count and not whole:
+        return "nothing changed"
+    if not count:
+        return "nothing would change" if check else "nothing had to change"
+    tasks = f"{count} {'task' if count == 1 else 'tasks'}"
+    return f"{tasks} would change something" if check else f"changed {tasks}"
+
+
+def _list_pending_changes(name: str, host: HostProgress) -> Iterator[str]:
+    if host.changes:
+        yield f"  {name}:"
+        yield from (f"    {task}" for task in host.changes[:MAX_CHANGES_SHOWN])
+    if len(host.changes) > MAX_CHANGES_SHOWN:
+        yield f"    and {len(host.changes) - MAX_CHANGES_SHOWN} more"
+
+
+def suggest_cure(event: PlaybookEvent) -> str:
+    """What to do about a failed or unreachable host."""
+    text = event.text.lower()
+    fitting = (advice for pattern, advice in CURES if re.search(pattern, text))
+    advice = next(fitting, "mend what it says, then run the same command again; --limit {host} is for this host alone")
+    return advice.format(host=event.host)

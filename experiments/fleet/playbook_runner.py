@@ -1,0 +1,152 @@
+"""Runs one of the fleet's playbooks through ansible-runner; nothing that it keeps for itself outlives the call."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import sysconfig
+import tempfile
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+from experiments.backends.run_processes import RUN_MARK
+from experiments.fleet.playbook_events import (
+    COLOUR_CODES,
+    PlaybookEvent,
+    PlaybookState,
+    apply_event,
+    parse_events,
+    shorten,
+)
+from experiments.fleet.process_cleanup import end_playbook_on_error, signals_as_interrupt
+from fedge.errors import BadInput, RunFailed
+
+INSTALL_COMMAND = "pip install 'fedge[fleet]'"
+POLL_S = 0.2
+"""How often ansible-runner looks whether the playbook has ended; chosen by us."""
+KEPT_LINES = 12
+
+
+@dataclass(frozen=True, slots=True)
+class PlaybookCall:
+    """One playbook of ``folder`` on the hosts of ``inventory``, all or those of Ansible's pattern ``limit``."""
+
+    folder: Path
+    playbook: str
+    inventory: Path
+    limit: str | None = None
+    check: bool = False
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PlaybookOutcome:
+    """How a playbook ended: Ansible's exit code, the state of the fleet, the end of what was said outside of tasks."""
+
+    code: int
+    state: PlaybookState
+    words: str
+
+
+def execute_playbook(
+    call: PlaybookCall, log: Path, tell: Callable[[PlaybookState, PlaybookEvent], None]
+) -> PlaybookOutcome:
+    """Run a playbook and return when it has ended; ``tell`` gets each event with the state after it.
+
+    All of Ansible's output goes into ``log``, a new file for its owner alone. No shell is involved, nobody is asked for
+    a password, and a host whose key is not known is refused. An exception, Ctrl-C among them, ends the playbook and its
+    processes. Raises ``BadInput`` without Ansible or the playbook.
+    """
+    runner = _import_runner()
+    if not (call.folder / call.playbook).is_file():
+        raise BadInput("--playbooks", f"{call.folder}, without {call.playbook}", "the folder ansible/ of the checkout")
+    mark = uuid.uuid4().hex
+    with open_new_log(log) as out, tempfile.TemporaryDirectory(prefix="fedge-fleet-") as private:
+        listener = _EventListener(out, tell)
+        with signals_as_interrupt(), end_playbook_on_error(mark):
+            ended = runner.run(
+                private_data_dir=private,
+                project_dir=str(call.folder),
+                playbook=call.playbook,
+                inventory=[str(call.inventory)],
+                limit=call.limit,
+                extravars=dict(call.variables),
+                cmdline="--check" if call.check else None,
+                envvars={**ansible_environment(os.environ, call.folder), RUN_MARK: mark},
+                settings={"pexpect_timeout": POLL_S},
+                event_handler=listener.handle_event,
+                # Otherwise it takes over the signals and never gives them back.
+                cancel_callback=lambda: False,
+                quiet=True,
+            )
+    return PlaybookOutcome(int(ended.rc), listener.state, shorten("\n".join(listener.words[-KEPT_LINES:])))
+
+
+class _EventListener:
+    """Writes the log and folds the events, as ansible-runner hands them over."""
+
+    def __init__(self, log: TextIO, tell: Callable[[PlaybookState, PlaybookEvent], None]) -> None:
+        self._log, self._tell = log, tell
+        self.state = PlaybookState()
+        self.words: list[str] = []
+
+    def handle_event(self, raw: Mapping[str, Any]) -> bool:
+        """Take one event; False keeps ansible-runner from writing it down as well."""
+        said = COLOUR_CODES.sub("", str(raw.get("stdout") or "")).replace("\r\n", "\n")
+        if said:
+            self._log.write(f"{said}\n")
+            self._log.flush()
+        if raw.get("event") in {"verbose", "error", "warning"}:
+            self.words += [line for line in said.splitlines() if line.strip()]
+        for event in parse_events(raw):
+            self.state = apply_event(self.state, event)
+            self._tell(self.state, event)
+        return False
+
+
+def ansible_environment(base: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """What Ansible's programs get beside their surroundings: this environment's programs, the playbooks' settings."""
+    env = {
+        "PATH": os.pathsep.join((sysconfig.get_path("scripts"), base.get("PATH", os.defpath))),
+        "ANSIBLE_NOCOLOR": "1",
+        # ansible-runner would switch it off; an inventory's own ansible_host_key_checking still counts.
+        "ANSIBLE_HOST_KEY_CHECKING": base.get("ANSIBLE_HOST_KEY_CHECKING", "True"),
+        # An unknown host is refused, where ssh would wait for a person's yes.
+        "ANSIBLE_SSH_EXTRA_ARGS": base.get("ANSIBLE_SSH_EXTRA_ARGS", "-o StrictHostKeyChecking=yes"),
+        # A file that is none would otherwise be an empty fleet.
+        "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "True",
+    }
+    config = folder / "ansible.cfg"
+    return env | ({"ANSIBLE_CONFIG": str(config)} if config.is_file() else {})
+
+
+def find_program(name: str) -> str:
+    """The path of one of Ansible's programs beside this Python; raises ``BadInput`` where it is not installed."""
+    if sys.platform == "win32":
+        raise BadInput(name, "Windows, where Ansible does not run", "Linux, macOS, or WSL on this machine")
+    path = Path(sysconfig.get_path("scripts")) / name
+    if not path.is_file():
+        raise BadInput(name, f"no such program beside {sys.executable}", f"`{INSTALL_COMMAND}` installs it")
+    return str(path)
+
+
+def _import_runner() -> Any:
+    find_program("ansible-playbook")
+    try:
+        return importlib.import_module("ansible_runner")
+    except ImportError as error:
+        raise BadInput("ansible-runner", "nothing: it is not installed", f"`{INSTALL_COMMAND}` installs it") from error
+
+
+def open_new_log(path: Path) -> TextIO:
+    """A new file that its owner alone may read."""
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.touch(mode=0o600, exist_ok=False)
+        return path.open("w", encoding="utf-8")
+    except OSError as error:
+        raise RunFailed(f"cannot write the log {path} ({error.strerror})") from error

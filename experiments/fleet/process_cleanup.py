@@ -1,0 +1,107 @@
+"""The end of what a command started: a signal becomes Ctrl-C, and no process of a playbook outlives the command."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from pathlib import Path
+from types import FrameType
+
+from experiments.backends.run_processes import find_marked_processes
+
+END_WITHIN_S = 5.0
+"""How long an interrupted playbook may take to end by itself; chosen by us."""
+LISTED_WITHIN_S = 10.0
+SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+"""What ends a command beside Ctrl-C, as far as this system has it."""
+
+Alive = Callable[[], set[int]]
+
+
+@contextlib.contextmanager
+def signals_as_interrupt() -> Iterator[None]:
+    """SIGTERM and a terminal that closes are taken as Ctrl-C; only the main thread may ask for that."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, interrupt) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def end_playbook_on_error(mark: str) -> Iterator[None]:
+    """End the processes that carry the mark, each by its id, when the block is left by an exception.
+
+    Ansible's workers have sessions of their own, so that a signal to the group of its first process would miss them.
+    """
+    try:
+        yield
+    except BaseException:
+        alive = watch_marked(mark) if Path("/proc/self/environ").exists() else watch_descendants(os.getpid())
+        end_s = time.monotonic() + END_WITHIN_S
+        _send_signal(signal.SIGTERM, alive())
+        while alive() and time.monotonic() < end_s:
+            time.sleep(0.05)
+        while left := alive():
+            _send_signal(signal.SIGKILL, left)
+            time.sleep(0.05)
+        raise
+
+
+def watch_marked(mark: str) -> Alive:
+    """Who carries the mark in its environment: also what has left its parents."""
+    return lambda: find_marked_processes(mark)
+
+
+def watch_descendants(root: int) -> Alive:
+    """Without /proc (macOS): who descends from ``root``, or did when asked before."""
+    ours: set[int] = set()
+
+    def alive() -> set[int]:
+        parents = read_process_table()
+        ours.update(find_descendants(parents, {root, *ours}))
+        return ours & set(parents)
+
+    return alive
+
+
+def read_process_table() -> dict[int, int]:
+    """Every live process's parent, as ``ps`` tells it; zombies and ``ps`` itself are left out."""
+    columns = [word for name in ("pid", "ppid", "stat") for word in ("-o", f"{name}=")]
+    with subprocess.Popen(
+        ["ps", "-A", *columns], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
+    ) as listing:
+        said, _ = listing.communicate(timeout=LISTED_WITHIN_S)
+    rows = (line.split() for line in said.splitlines())
+    found = {int(pid): int(parent) for pid, parent, state, *_ in rows if not state.startswith("Z")}
+    found.pop(listing.pid, None)
+    return found
+
+
+def find_descendants(parents: Mapping[int, int], roots: AbstractSet[int]) -> set[int]:
+    """All that descend from ``roots``, themselves left out."""
+    found, layer = set[int](), set(roots)
+    while layer:
+        layer = {pid for pid, parent in parents.items() if parent in layer} - found - roots
+        found |= layer
+    return found
+
+
+def _send_signal(number: signal.Signals, pids: AbstractSet[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)

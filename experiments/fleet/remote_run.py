@@ -1,0 +1,174 @@
+"""A run on the fleet's server from another machine: send the experiment, follow it there, fetch its folder."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from experiments.fleet.experiment_bundle import EXPERIMENT
+from experiments.fleet.process_cleanup import signals_as_interrupt
+from experiments.fleet.server_connection import SSH_FAILED, ServerConnection, explain_failure
+from fedge.errors import BadInput, RunFailed
+
+STOP_WITHIN_S = 90.0
+"""How long an interrupted run may take to end on the server: its boards are told first. Chosen by us."""
+COPY_WITHIN_S = 120.0
+"""Sending an experiment is a matter of kilobytes; chosen by us."""
+HOLDER_PROGRAM = f"""
+import os, signal, subprocess, sys, threading
+os.chdir(sys.argv[1])
+try:
+    run = subprocess.Popen(sys.argv[2:], stdin=subprocess.DEVNULL, start_new_session=True)
+except OSError as error:
+    sys.exit(f"{{sys.argv[2]}} cannot be started ({{error.strerror}}): `fedge fleet provision` puts it there")
+def stop():
+    while os.read(0, 64):
+        pass
+    if run.poll() is None:
+        run.send_signal(signal.SIGINT)
+        try:
+            run.wait({STOP_WITHIN_S:g} / 2)
+        except subprocess.TimeoutExpired:
+            run.terminate()
+threading.Thread(target=stop, daemon=True).start()
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, lambda *_: run.send_signal(signal.SIGINT))
+code = run.wait()
+sys.stdout.flush()
+os._exit(code if code >= 0 else 128 - code)
+"""
+"""Holds a run on the server: it interrupts the run as soon as the sender closes its end, or is gone."""
+RECEIVER_PROGRAM = """
+import os, sys, tarfile, tempfile
+os.umask(0o027)
+os.makedirs(sys.argv[1], exist_ok=True)
+job = tempfile.mkdtemp(prefix=sys.argv[2] + "-", dir=sys.argv[1])
+os.chmod(job, 0o750)  # the board service reads runs by their group
+with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as tar:
+    tar.extractall(job, filter="data")
+print(job)
+"""
+"""Unpacks what is sent into a fresh folder and tells its path."""
+RUN = "run"
+"""The run's folder in the job's."""
+FLOWER_PATHS = ("./.flwr", "./app")
+"""What of a run folder is Flower's own and stays there: its state, and the copy of the programs."""
+
+
+def send_bundle(server: ServerConnection, packed: bytes, name: str) -> str:
+    """Unpack a bundle into a fresh folder on the server and return its path there; raises ``RunFailed``."""
+    command = server.command(*server.python, RECEIVER_PROGRAM, server.runs, name)
+    try:
+        done = subprocess.run(command, input=packed, capture_output=True, timeout=COPY_WITHIN_S, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise RunFailed(f"{server.name} took longer than {COPY_WITHIN_S:g} s for the experiment") from error
+    except OSError as error:
+        raise RunFailed(f"{command[0]} cannot be started ({error.strerror}); install openssh-client") from error
+    if done.returncode != 0:
+        raise RunFailed(explain_failure(server, done.returncode, done.stderr.decode("utf-8", "replace")))
+    told = done.stdout.decode("utf-8", "replace").split("\n")
+    job = next((line for line in reversed(told) if line.startswith("/")), None)
+    if job is None:
+        raise RunFailed(f"{server.name} does not say where it put the experiment; what it said: {told[:3]}")
+    return job
+
+
+def follow_run(server: ServerConnection, job: str, variables: Mapping[str, str], say: Callable[[str], None]) -> int:
+    """Run the experiment of a job on the server, its output on this terminal; returns the exit code of ``fedge run``.
+
+    Ctrl-C here, or this program's end, interrupts the run there, so that no board works on for nobody; then
+    ``KeyboardInterrupt`` is raised. Raises ``RunFailed`` when the connection is lost, which ends the run as well.
+    """
+    fedge = [f"{server.environment}/bin/fedge", "run", f"{job}/{EXPERIMENT}", "--out", f"{job}/{RUN}"]
+    command = server.command(*server.python, HOLDER_PROGRAM, job, *fedge, variables=variables)
+    sys.stdout.flush()
+    # A session of its own: Ctrl-C must not end ssh before the run there has ended.
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+    try:
+        with signals_as_interrupt():
+            code = process.wait()
+    except KeyboardInterrupt:
+        say(f"stopping the run on {server.name}; Ctrl-C again does not wait for it")
+        _stop_run(process)
+        raise
+    finally:
+        _close_process(process)
+    if code == SSH_FAILED or code < 0:
+        raise RunFailed(
+            f"the connection to {server.name} was lost, which ends the run there; {_resume_advice(server, job)}"
+        )
+    return code
+
+
+def _resume_advice(server: ServerConnection, job: str) -> str:
+    fedge = f"{server.environment}/bin/fedge"
+    return f"`sudo -u {server.user} {fedge} resume {job}/{RUN}` there goes on from the last checkpoint"
+
+
+def _stop_run(process: subprocess.Popen[bytes]) -> None:
+    """Close the run's input, which interrupts it there, and wait for its end."""
+    if process.stdin is not None:
+        process.stdin.close()
+    try:
+        process.wait(STOP_WITHIN_S)
+    except subprocess.TimeoutExpired:
+        return
+
+
+def _close_process(process: subprocess.Popen[bytes]) -> None:
+    if process.stdin is not None:
+        process.stdin.close()
+    if process.poll() is None:
+        process.kill()
+        process.wait()
+
+
+def prepare_folder(folder: Path) -> None:
+    """Make the folder in which a run's folder will appear; raises ``BadInput`` where that cannot be."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent).cleanup()
+    except OSError as error:
+        raise BadInput("--out", f"{folder} ({error.strerror})", "a folder that you may write") from error
+
+
+def fetch_folder(server: ServerConnection, job: str, folder: Path, left_out: Sequence[str] = FLOWER_PATHS) -> bool:
+    """Bring the run's folder here, whole or not at all; False when the run made none. Raises ``RunFailed``."""
+    words = ["sh", "-c", 'test -d "$1" || exit 3; cd "$1" && shift && exec tar -cf - "$@" .', "sh", f"{job}/{RUN}"]
+    command = server.command(*words, *(f"--exclude={path}" for path in left_out))
+    fresh = folder.with_name(f".{folder.name}.new")
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir(parents=True)
+    try:
+        with subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as sent:
+            broken = _unpack(sent, fresh)
+            stderr = sent.stderr.read().decode("utf-8", "replace") if sent.stderr else ""
+        if sent.returncode == 3:
+            return False
+        if sent.returncode != 0 or broken:
+            raise RunFailed(
+                f"the run's folder was not fetched: {explain_failure(server, sent.returncode, stderr or broken)}"
+            )
+        if folder.is_dir():
+            folder.rmdir()
+        fresh.rename(folder)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+    return True
+
+
+def _unpack(sent: subprocess.Popen[bytes], fresh: Path) -> str:
+    """Unpack what is sent; gives what is wrong with it."""
+    try:
+        with tarfile.open(fileobj=sent.stdout, mode="r|") as tar:
+            tar.extractall(fresh, filter="data")
+    except (tarfile.TarError, OSError) as error:
+        return str(error)
+    return ""

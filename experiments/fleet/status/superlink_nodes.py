@@ -1,0 +1,79 @@
+"""The nodes that the SuperLink knows, found by a board's name or by its public key."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from dataclasses import dataclass
+
+from experiments.fleet.status.host_facts import Facts, as_rows, as_text
+
+GONE_STATES = frozenset({"unregistered", "deleted"})
+POINT_BYTES = 64
+"""So much of a public key tells it from all others."""
+
+
+@dataclass(frozen=True, slots=True)
+class SuperlinkNode:
+    """One registered node; ``key`` as ``parse_public_key`` gives it."""
+
+    node_id: str
+    name: str | None
+    status: str
+    key: bytes | None
+
+    @classmethod
+    def from_row(cls, row: Facts) -> SuperlinkNode:
+        return cls(
+            str(row.get("node_id")),
+            as_text(row.get("name")),
+            str(row.get("status")),
+            parse_public_key(as_text(row.get("public_key"))),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SuperlinkNodes:
+    """The nodes that the SuperLink knows; None for ``known`` where it did not say."""
+
+    known: tuple[SuperlinkNode, ...] | None
+
+    @classmethod
+    def from_server(cls, server: Facts) -> SuperlinkNodes:
+        if not isinstance(server.get("nodes"), list):
+            return cls(None)
+        told = (SuperlinkNode.from_row(row) for row in as_rows(server["nodes"]))
+        return cls(tuple(node for node in told if node.status not in GONE_STATES))
+
+    @property
+    def has_names(self) -> bool:
+        """Whether names or keys were told; ids alone say nothing of boards."""
+        return self.known is not None and (not self.known or any(node.name or node.key for node in self.known))
+
+    def find_by_name(self, name: str) -> list[SuperlinkNode]:
+        return [node for node in self.known or () if node.name == name]
+
+    def find_board_node(self, name: str, key: bytes | None) -> SuperlinkNode | None:
+        """A board's node is the one with its key; of a board without a known key, the one with its name."""
+        if key is not None:
+            return next((node for node in self.known or () if node.key == key), None)
+        return next(iter(self.find_by_name(name)), None)
+
+
+def parse_public_key(told: str | None) -> bytes | None:
+    """The point of an elliptic-curve key: the end of both OpenSSH's form and of a PEM's."""
+    if told is None:
+        return None
+    pem = "-----" in told
+    words = " ".join(line for line in told.split("\n") if "-----" not in line).split()
+    body = words[1] if len(words) > 1 and not pem else "".join(words)
+    try:
+        raw = base64.b64decode(body, validate=True)
+    except (ValueError, binascii.Error):
+        return None
+    return raw[-POINT_BYTES:] if len(raw) > POINT_BYTES else None
+
+
+def unregister_command(node_id: str) -> str:
+    """The command that makes the SuperLink forget a node."""
+    return f"on the server: sudo /usr/lib/fedge-server/flower flwr supernode unregister {node_id} fleet"

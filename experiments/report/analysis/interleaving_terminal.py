@@ -1,0 +1,260 @@
+"""A plan for a terminal: the choice and why, what came of playing it, what else there is, what more would buy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from experiments.report.text_tables import fit_to_content, make_text_table
+from fedge.studies.serving.serving_advice import ProfiledTrial, SimulatedChoice, StrategySearch
+from fedge.studies.serving.serving_planner import LimitChange, LimitVariation, ServingOption
+from fedge.types import PowerMode
+
+if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.table import Table
+
+    from experiments.cli.concurrent_plan import InterleavingAdvice
+
+LIMIT_UNITS = {"power": "W", "latency": "s", "rate": "requests/s"}
+SHORT_UNITS = {"power": "W", "latency": "s", "rate": "/s"}
+LIMIT_WORDS = {"power": "the power budget", "latency": "the latency budget", "rate": "the arrival rate"}
+ARRIVAL_WORDS = {"constant": "even arrivals", "poisson": "Poisson arrivals", "bursts": "arrivals in bursts"}
+OPTION_HEADINGS = ("batch", "per\nwindow", "per s", "infer\nms")
+EMPTY_CELL = "-"
+MAX_TRIALS = 30
+"""Trials of a strategy that are told; chosen by us."""
+FACTOR_THRESHOLD = 3.0
+"""From this factor on a change is told as a factor, not in percent. Chosen by us."""
+
+LabelledLine = tuple[str, str]
+"""What a line is about, empty where it goes on with the one before; and what it says."""
+
+
+def render_interleaving(advice: InterleavingAdvice) -> Group:
+    """Everything that the plan says."""
+    from rich.console import Group
+    from rich.text import Text
+
+    if advice.choice is None:
+        parts: list[Text | Table] = [_lines_table(_describe_infeasibility(advice))]
+    else:
+        parts = [_lines_table(_describe_choice(advice, advice.choice))]
+        if advice.runners_up:
+            parts.append(_runners_up_table(advice.runners_up))
+        parts.append(_neighbours_table(advice.neighbours, advice))
+    if len(advice.jobs.services) > 1:
+        parts.append(Text("Strategies search for one service: what to profile for several is not shown."))
+    elif advice.search is not None:
+        parts.append(Text("\n".join(_describe_search(advice.search))))
+    parts.append(Text("\n".join(_describe_sources(advice)), style="dim"))
+    return Group(*parts)
+
+
+def _lines_table(lines: Iterator[LabelledLine]) -> Table:
+    """What wraps in a narrow terminal stays right of the labels."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True, min_width=8)
+    table.add_column(overflow="fold")
+    for label, text in lines:
+        table.add_row(Text(label), Text(text))
+    return table
+
+
+def _describe_choice(advice: InterleavingAdvice, option: ServingOption) -> Iterator[LabelledLine]:
+    services = advice.jobs.services
+    yield "Mode", f"{option.mode} (CPU cores and clock, GPU's, memory's)"
+    for service, size, infer_s in zip(services, option.batch_sizes, option.infer_s, strict=True):
+        window_s = size / service.rate_hz
+        yield "Serve", f"{service.name}: batches of {size}, one every {window_s:.3f} s, each {1e3 * infer_s:.1f} ms"
+    if option.train_s is not None:
+        yield "Train", _describe_training(option, option.train_s, several=len(services) > 1)
+    for service, needed_s in zip(services, option.latency_s, strict=True):
+        rule = "by the rule for even arrivals (batch collected, batch inferred)"
+        if len(services) > 1:
+            rule = "at most, when requests come evenly"
+        yield "Latency", f"{service.name}: {needed_s:.3f} s of {service.latency_s:g} s, {rule}"
+    watts = [f"{watts:.1f} W {name}" for name, watts in _list_powers(advice, option)]
+    yield "Power", f"{option.power_w:.1f} W of {advice.options.power_w:g} W ({', '.join(watts)})"
+    if services:
+        yield "Serving", f"{100 * option.share:.0f} % of the time"
+    yield "Limited", _describe_limits(advice)
+    for what in advice.doubtful:
+        yield "DOUBTFUL", f"{what}: measure this mode again before you trust the plan"
+    if advice.simulation is not None:
+        yield from _describe_simulation(advice, advice.simulation)
+
+
+def _describe_training(option: ServingOption, train_s: float, *, several: bool) -> str:
+    each = f"each {1e3 * train_s:.1f} ms"
+    if not option.batch_sizes:
+        return f"{option.steps_per_s:.2f} minibatches per second, {each}"
+    if option.steps_per_s == 0 and several:
+        return f"nothing: beside a minibatch ({each}) the services would be late"
+    if option.steps_per_s == 0:
+        left_ms = 1e3 * max(0.0, option.window_s - sum(option.infer_s))
+        return f"nothing: serving leaves {left_ms:.1f} ms of a window, and a minibatch takes {1e3 * train_s:.1f} ms"
+    longest = "longest " if several else ""
+    window = f"{_format_count(option.steps)} minibatches per {longest}window of {option.window_s:.3f} s"
+    return f"{window}, {option.steps_per_s:.2f} per second, {each}"
+
+
+def _list_powers(advice: InterleavingAdvice, option: ServingOption) -> Iterator[tuple[str, float]]:
+    if option.train_w is not None:
+        yield "training", option.train_w
+    for service, watts in zip(advice.jobs.services, option.infer_w, strict=True):
+        yield service.name, watts
+
+
+def _describe_limits(advice: InterleavingAdvice) -> str:
+    if advice.limits:
+        return "by " + " and by ".join(LIMIT_WORDS[limit] for limit in advice.limits)
+    aim = "faster training" if advice.jobs.train_s is not None else "faster inference"
+    budgets = "power or 10 % more latency" if advice.jobs.services else "power"
+    return f"by the board: 10 % more {budgets} would not give {aim}"
+
+
+def _describe_simulation(advice: InterleavingAdvice, played: SimulatedChoice) -> Iterator[LabelledLine]:
+    seen, coming = played.simulation, ARRIVAL_WORDS.get(advice.options.arrivals, f"{advice.options.arrivals} arrivals")
+    yield "Played", f"{seen.seconds:.0f} s with {coming} on a virtual clock:"
+    for one in seen.services:
+        quantiles = f"p50 {one.p50_s:.3f}, p95 {one.p95_s:.3f}, p99 {one.p99_s:.3f} s"
+        yield "", f"{one.name}: {quantiles}, {one.violations:.2f} % of {one.requests} requests late or dropped"
+    if seen.steps_per_s > 0:
+        run_over = (
+            " (one that has begun may run past its window, if the budget allows)"
+            if not advice.has_several_services
+            else ""
+        )
+        yield "", f"{seen.steps_per_s:.2f} training minibatches per second{run_over}"
+    if advice.first is not None and played.holds:
+        yield "", f"It is choice {played.tried} of those played: {_format_option(advice.first)} does not hold at p99"
+    if not played.holds:
+        yield "", f"NONE of {played.tried} choices played holds at p99; this one breaks least"
+
+
+def _format_option(option: ServingOption) -> str:
+    sizes = "+".join(map(str, option.batch_sizes))
+    return f"{option.mode}, batches of {sizes}" if sizes else str(option.mode)
+
+
+def _describe_infeasibility(advice: InterleavingAdvice) -> Iterator[LabelledLine]:
+    yield "Nothing", "holds all the limits."
+    if not advice.moves:
+        yield "", "The board cannot keep up with so many requests in any mode: serve fewer, or on another board."
+        return
+    for number, move in enumerate(advice.moves):
+        yield "Nearest" if number == 0 else "Else", _describe_move(move, several=advice.has_several_services)
+    for service in advice.jobs.services:
+        if service.latency_s * service.rate_hz <= 1.0:
+            apart = f"{service.name}: requests come {1 / service.rate_hz:.4g} s apart, as long as the budget or longer"
+            yield "Note", f"{apart}; the rule counts that as collecting, also for a batch of 1"
+
+
+def _describe_move(move: LimitChange, *, several: bool) -> str:
+    if move.limit == "both":
+        return f"no limit alone is enough: power and latency budgets {move.factor:.2f} times as large"
+    unit = LIMIT_UNITS[move.limit]
+    percent = f"{100 * (move.factor - 1):+.1f} %"
+    change = f"{_format_count(move.factor)} times as much" if move.factor >= FACTOR_THRESHOLD else percent
+    which = ", all services alike; the first" if several and move.limit != "power" else ""
+    why = ": batches fill sooner" if move.limit == "rate" and move.factor > 1 else ""
+    return f"{LIMIT_WORDS[move.limit]}{which}: {move.now:g} -> {move.needed:.4g} {unit} ({change}{why})"
+
+
+def _runners_up_table(options: Sequence[ServingOption]) -> Table:
+    rows = [(_format_mode(option.mode), *_option_cells(option), f"{option.power_w:.1f}") for option in options]
+    return _options_table("What else holds", ("mode, MHz", *OPTION_HEADINGS, "W"), rows)
+
+
+def _neighbours_table(neighbours: Sequence[LimitVariation], advice: InterleavingAdvice) -> Table:
+    alike = " (of all services alike; told of the first)" if advice.has_several_services else ""
+    order = list(LIMIT_UNITS)
+    ordered = sorted(neighbours, key=lambda one: (order.index(one.limit), one.factor))
+    rows = [(_format_limit(one), *_neighbour_cells(one.option, advice.best)) for one in ordered]
+    return _options_table(f"What another limit would give{alike}", ("limit", *OPTION_HEADINGS, "mode, MHz"), rows)
+
+
+def _format_limit(one: LimitVariation) -> str:
+    return f"{one.limit} {one.value:.4g} {SHORT_UNITS[one.limit]}".replace(" /", "/")
+
+
+def _neighbour_cells(option: ServingOption | None, now: ServingOption | None) -> tuple[str, ...]:
+    if option is None:
+        return *(EMPTY_CELL for _ in OPTION_HEADINGS), "nothing holds"
+    return *_option_cells(option), "the same" if option == now else _format_mode(option.mode)
+
+
+def _format_count(number: float) -> str:
+    """Three digits, and never an exponent."""
+    return f"{number:.3g}" if abs(number) < 1000 else f"{number:,.0f}"
+
+
+def _format_mode(mode: PowerMode) -> str:
+    return str(mode).removesuffix(" MHz")
+
+
+def _option_cells(option: ServingOption) -> tuple[str, str, str, str]:
+    """Batch sizes, minibatches per window and per second, milliseconds of the batches."""
+    trains, serves = option.train_s is not None, bool(option.batch_sizes)
+    return (
+        "+".join(map(str, option.batch_sizes)) or EMPTY_CELL,
+        _format_count(option.steps) if trains and serves else EMPTY_CELL,
+        f"{option.steps_per_s:.2f}" if trains else EMPTY_CELL,
+        "+".join(f"{1e3 * infer_s:.0f}" for infer_s in option.infer_s) or EMPTY_CELL,
+    )
+
+
+def _describe_search(search: StrategySearch) -> Iterator[str]:
+    times = len(search.trials)
+    yield (
+        f"Without such tables, {search.strategy} would profile {times} times, in this "
+        f"order{_describe_search_space(search)}:"
+    )
+    more = f"; and {times - MAX_TRIALS} more (--json has all)" if times > MAX_TRIALS else ""
+    yield "  " + "; ".join(_format_trial(trial) for trial in search.trials[:MAX_TRIALS]) + more
+    if search.chosen is None:
+        yield "  and would find nothing that holds the limits."
+        return
+    yield f"  and would choose {_format_trial(search.chosen)}{_describe_search_quality(search)}"
+
+
+def _describe_search_space(search: StrategySearch) -> str:
+    return "" if all(trial.batch_size is None for trial in search.trials) else " (mode at batch size of inference)"
+
+
+def _describe_search_quality(search: StrategySearch) -> str:
+    worth, gap = search.worth, search.worth.gap
+    if not worth.solved:
+        return ", which does NOT hold the limits."
+    if search.chosen is not None and search.chosen.batch_size is None:
+        return f": minibatches {100 * gap.loss:.1f} % longer than the best's."
+    if math.isnan(gap.loss):  # nothing is trained
+        return f": inference {100 * gap.excess:.1f} % longer than the best's."
+    return f": {100 * gap.loss:.1f} % less training than the best."
+
+
+def _format_trial(trial: ProfiledTrial) -> str:
+    return str(trial.mode) if trial.batch_size is None else f"{trial.mode} at {trial.batch_size}"
+
+
+def _describe_sources(advice: InterleavingAdvice) -> Iterator[str]:
+    yield from advice.tables.descriptions
+    what = "were measured" if advice.tables.is_measured else "come from a model, not from this board"
+    yield f"Seconds and watts {what}; windows, latencies and minibatches follow from them by the rules of interleaving."
+
+
+def _options_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """Without the columns of which no row has anything."""
+    kept = [i for i in range(len(headings)) if any(row[i] != EMPTY_CELL for row in rows)]
+    table = make_text_table(title)
+    for i in kept:
+        left = i == 0 or headings[i].startswith("mode")
+        table.add_column(headings[i], justify="left" if left else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*(row[i] for i in kept))
+    return fit_to_content(table)

@@ -1,0 +1,274 @@
+"""The pictures of a roofline page: both rooflines with the network and its layers, and time and energy of all modes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from experiments.report.chart import LEGEND, Chart, ChartFrame, Trace, axis, log_ticks
+from experiments.report.palette import ALARM, COLOURS, GREY, SYMBOLS
+from experiments.report.quantities import number, percent
+from fedge.analysis.roofline.mode_rooflines import batch_to_work
+from fedge.analysis.roofline.roofline_model import Roofline, describe_implication
+from fedge.costs.layers.network_cost import LayerCost
+from fedge.types import Floats
+
+if TYPE_CHECKING:
+    from experiments.cli.roofline_network import RooflineAnalysis
+
+MAX_BACKGROUND_MODES = 1500
+"""Modes drawn behind the front; chosen by us, so that the page stays quick."""
+MAX_FRONT_MODES = 12
+"""Modes of the front in the menus; chosen by us."""
+MAX_LAYER_KINDS = 7
+"""Kinds of layers with a colour of their own; the others are grey together."""
+ROOF_POINTS = 80
+"""Points of a roof."""
+MAX_TIME_RATIO = 1.6
+"""The plane ends at so many times MAXN's time; what is slower still is seen by zooming out. Chosen by us."""
+
+
+@dataclass(frozen=True, slots=True)
+class _RooflineAxis:
+    """One of the two rooflines: its key, titles, unit, and what a mode reaches at an intensity."""
+
+    key: str
+    title: str
+    unit: str
+    roof: Callable[[Roofline, float], float]
+    balance: Callable[[Roofline], float]
+
+
+TIME_AXIS = _RooflineAxis(
+    "time", "Time roofline", "GFLOP/s", lambda line, at: line.flop_per_s(at) / 1e9, lambda line: line.balance
+)
+ENERGY_AXIS = _RooflineAxis(
+    "energy", "Energy roofline", "GFLOP/J", lambda line, at: line.flop_per_j(at) / 1e9, lambda line: line.energy_balance
+)
+
+
+def roofline_chart(found: RooflineAnalysis, side: _RooflineAxis) -> Chart:
+    """Performance, or performance per joule, over intensity; a menu of modes."""
+    frames = tuple(_mode_frame(found, side, word, row) for word, row in _list_menu_modes(found))
+    other = (
+        "Dotted: MAXN's roof. Marks: layers, at the best that the roof allows. Star: the whole network as predicted, "
+        "below the roof by what a roofline leaves out (launching, loading and copying on the CPU)."
+    )
+    return Chart(side.key, side.title, other, [], {}, 460, frames, menu="power mode")
+
+
+def time_energy_chart(found: RooflineAnalysis) -> Chart:
+    """Time against energy of every mode; MAXN, the chosen mode and the front; the allowed slowdown as a line."""
+    spent_ms, joules = 1e3 * found.batch_times.total_s, found.joules
+    maxn, chosen = found.choice.maxn_row, found.choice.row
+    front = found.front
+    rows = np.random.default_rng(0).permutation(len(spent_ms))[:MAX_BACKGROUND_MODES]
+    limit_ms = found.options.max_slowdown * float(spent_ms[maxn])
+    last_ms = max(MAX_TIME_RATIO * float(spent_ms[maxn]), 1.05 * limit_ms)
+    near = spent_ms <= last_ms
+    low, high = float(joules[near].min()), float(joules[near].max())
+    data = [
+        _background_trace(found, rows, spent_ms, joules),
+        {
+            "type": "scatter", "mode": "lines+markers", "name": "front",
+            "x": spent_ms[front].tolist(), "y": joules[front].tolist(), "line": {"color": COLOURS[0], "width": 2},
+            "marker": {"size": 5}, "hovertext": [_hover_text(found, row) for row in front], "hoverinfo": "text",
+        },
+        {
+            "type": "scatter", "mode": "lines", "name": f"{percent(found.options.max_slowdown - 1)} slower than MAXN",
+            "x": [limit_ms, limit_ms], "y": [0.0, 2.0 * high], "line": {"color": GREY, "dash": "dash"},
+            "hoverinfo": "skip",
+        },
+        _marker_trace(found, "MAXN", maxn, {"symbol": "star", "size": 15, "color": ALARM}),
+        _marker_trace(found, "chosen", chosen, {"symbol": "diamond", "size": 13, "color": COLOURS[1]}),
+    ]  # fmt: skip
+    if found.shown_row not in {maxn, chosen}:
+        data.append(
+            _marker_trace(found, "asked for", found.shown_row, {"symbol": "square", "size": 12, "color": COLOURS[2]})
+        )
+    layout = {
+        "xaxis": axis("time per batch (ms)", range=[0.97 * float(spent_ms.min()), last_ms]),
+        "yaxis": axis("energy per batch (J)", range=[0.95 * low, 1.05 * high]),
+        "legend": LEGEND,
+        "hovermode": "closest",
+    }
+    caption = (
+        f"Grey: {min(MAX_BACKGROUND_MODES, len(spent_ms)):,} of {len(spent_ms):,} modes; zoom out for slower ones. "
+        f"Front: modes "
+        "that no other beats in both time and energy."
+    )
+    return Chart("plane", "Time and energy of all modes", caption, data, layout, 460)
+
+
+def _list_menu_modes(found: RooflineAnalysis) -> list[tuple[str, int]]:
+    """The chosen mode first, then what was asked for, MAXN, the presets and some of the front."""
+    spec, modes = found.basis.spec, found.basis.modes
+    rows: dict[int, str] = {}
+    asked = [("asked for", found.shown_row)] if found.options.mode is not None else []
+    for word, row in (*asked, ("chosen", found.choice.row), ("MAXN", found.choice.maxn_row)):
+        rows.setdefault(row, word)
+    for name, preset in spec.presets.items():
+        hits = np.flatnonzero((np.abs(modes.knobs - [*_mode_knobs(preset)]) < 1e-6).all(axis=1))
+        if len(hits):
+            rows.setdefault(int(hits[0]), name)
+    front = found.front
+    for place in np.linspace(0, len(front) - 1, min(MAX_FRONT_MODES, len(front))).round().astype(int):
+        rows.setdefault(front[int(place)], "front")
+    return [(word, row) for row, word in rows.items()]
+
+
+def _mode_knobs(mode: Any) -> tuple[float, float, float, float]:
+    return (mode.cores, mode.cpu_mhz, mode.gpu_mhz, mode.mem_mhz)
+
+
+def _mode_frame(found: RooflineAnalysis, side: _RooflineAxis, word: str, row: int) -> ChartFrame:
+    line, maxn = found.lines.mode_roofline(row), found.lines.mode_roofline(found.choice.maxn_row)
+    low, high = _intensity_range(found, maxn)
+    along = np.geomspace(low, high, ROOF_POINTS)
+    data = [
+        _roof_trace("MAXN's roof", side, maxn, along, {"color": GREY, "width": 1.5, "dash": "dot"}),
+        _roof_trace("roof", side, line, along, {"color": COLOURS[0], "width": 2.5}),
+        *_layer_traces(found, side, line),
+        _balance_trace(side, line),
+        _network_trace(found, side, row),
+    ]
+    lowest, highest = _height_range(found, side, low, high)
+    x_range, y_range = np.log10([low, high]).tolist(), np.log10([lowest, highest]).tolist()
+    layout = {
+        "xaxis": axis("intensity (FLOP per byte)", type="log", range=x_range, **log_ticks(*x_range)),
+        "yaxis": axis(side.unit, type="log", range=y_range, **log_ticks(*y_range)),
+        "legend": LEGEND,
+        "hovermode": "closest",
+    }
+    spent, joules = float(found.batch_times.total_s[row]), float(found.joules[row])
+    told = (
+        f"{number(1e3 * spent)} ms, {number(joules / spent)} W, {number(joules)} J; balance "
+        f"{number(side.balance(line))} FLOP per byte. {describe_implication(line).partition(':')[0]}."
+    )
+    return ChartFrame(f"{found.basis.modes[row]} ({word})", data, layout, told)
+
+
+def _intensity_range(found: RooflineAnalysis, line: Roofline) -> tuple[float, float]:
+    """Intensities that show every layer, the network and the balance."""
+    seen = [at for layer in found.network.layers if (at := _layer_intensity(found, layer)) > 0]
+    seen += [batch_to_work(found.batch).intensity, line.balance, line.energy_balance]
+    return 0.6 * max(min(seen), 1e-2), 1.8 * max(seen)
+
+
+def _height_range(found: RooflineAnalysis, side: _RooflineAxis, low: float, high: float) -> tuple[float, float]:
+    """The same for every mode, so that going through the menu shows what changes."""
+    lines = [found.lines.mode_roofline(row) for _, row in _list_menu_modes(found)]
+    least = min(side.roof(line, low) for line in lines)
+    whole = min(_network_height(found, side, row) for _, row in _list_menu_modes(found))
+    return 0.6 * min(least, whole), 2.0 * max(side.roof(line, high) for line in lines)
+
+
+def _layer_intensity(found: RooflineAnalysis, layer: LayerCost) -> float:
+    size = layer.weight_bytes + found.options.batch_size * (layer.read_bytes + layer.written_bytes)
+    return found.options.batch_size * layer.flop / size if size > 0 else 0.0
+
+
+def _roof_trace(name: str, side: _RooflineAxis, line: Roofline, along: Floats, style: dict[str, Any]) -> Trace:
+    return {
+        "type": "scatter", "mode": "lines", "name": name, "x": along.tolist(),
+        "y": [side.roof(line, float(at)) for at in along], "line": style,
+        "hovertemplate": f"{name}: %{{y:.4g}} {side.unit} at %{{x:.3g}} FLOP per byte<extra></extra>",
+    }  # fmt: skip
+
+
+def _layer_traces(found: RooflineAnalysis, side: _RooflineAxis, line: Roofline) -> list[Trace]:
+    """One trace per kind of layer, those with most FLOP first."""
+    layers = [layer for layer in found.network.layers if layer.flop > 0 and _layer_intensity(found, layer) > 0]
+    flop: dict[str, float] = {}
+    for layer in layers:
+        flop[layer.kind] = flop.get(layer.kind, 0.0) + layer.flop
+    ordered = sorted(flop, key=lambda kind: -flop[kind])
+    kinds = [(kind, {kind}) for kind in ordered[:MAX_LAYER_KINDS]]
+    if ordered[MAX_LAYER_KINDS:]:
+        kinds.append(("others", set(ordered[MAX_LAYER_KINDS:])))
+    shades = (*COLOURS[2:], *COLOURS[1:2], GREY)
+    return [
+        _layer_kind_trace(
+            found, side, line, name, [layer for layer in layers if layer.kind in those], shades[i % len(shades)], i
+        )
+        for i, (name, those) in enumerate(kinds)
+    ]
+
+
+def _layer_kind_trace(  # noqa: PLR0917 - one caller
+    found: RooflineAnalysis,
+    side: _RooflineAxis,
+    line: Roofline,
+    name: str,
+    layers: Sequence[LayerCost],
+    colour: str,
+    place: int,
+) -> Trace:
+    most = max(layer.flop for layer in found.network.layers)
+    at = [_layer_intensity(found, layer) for layer in layers]
+    return {
+        "type": "scatter", "mode": "markers", "name": name.replace("_", " "), "x": at,
+        "y": [side.roof(line, one) for one in at],
+        "marker": {
+            "color": colour, "symbol": SYMBOLS[place % len(SYMBOLS)], "opacity": 0.75,
+            "size": [8.0 + 9.0 * float(np.sqrt(layer.flop / most)) for layer in layers],
+        },
+        "hovertext": [
+            f"<b>{layer.name}</b> ({layer.kind})<br>{number(layer.flop * found.options.batch_size / 1e6)} MFLOP, "
+            f"{one:.3g} FLOP per byte"
+            for layer, one in zip(layers, at, strict=True)
+        ],
+        "hoverinfo": "text",
+    }  # fmt: skip
+
+
+def _balance_trace(side: _RooflineAxis, line: Roofline) -> Trace:
+    at = side.balance(line)
+    return {
+        "type": "scatter", "mode": "markers", "name": "balance", "x": [at], "y": [side.roof(line, at)],
+        "marker": {"symbol": "line-ns-open", "size": 22, "color": COLOURS[0], "line": {"width": 2}},
+        "hovertemplate": "balance: %{x:.3g} FLOP per byte<extra></extra>",
+    }  # fmt: skip
+
+
+def _network_height(found: RooflineAnalysis, side: _RooflineAxis, row: int) -> float:
+    per = found.batch_times.total_s[row] if side is TIME_AXIS else found.joules[row]
+    return batch_to_work(found.batch).flop / float(per) / 1e9
+
+
+def _network_trace(found: RooflineAnalysis, side: _RooflineAxis, row: int) -> Trace:
+    height = _network_height(found, side, row)
+    return {
+        "type": "scatter", "mode": "markers", "name": found.network.name,
+        "x": [batch_to_work(found.batch).intensity], "y": [height],
+        "marker": {"symbol": "star", "size": 17, "color": ALARM, "line": {"width": 1.5, "color": "white"}},
+        "hovertext": [f"<b>{found.network.name}</b>, batch {found.options.batch_size}<br>{_hover_text(found, row)}"],
+        "hoverinfo": "text",
+    }  # fmt: skip
+
+
+def _background_trace(found: RooflineAnalysis, rows: Any, spent_ms: Floats, joules: Floats) -> Trace:
+    return {
+        "type": "scatter", "mode": "markers", "name": "other modes", "x": spent_ms[rows].tolist(),
+        "y": joules[rows].tolist(), "marker": {"color": GREY, "size": 4, "opacity": 0.4},
+        "hovertext": [str(found.basis.modes[int(row)]) for row in rows], "hoverinfo": "text",
+    }  # fmt: skip
+
+
+def _marker_trace(found: RooflineAnalysis, name: str, row: int, marker: dict[str, Any]) -> Trace:
+    return {
+        "type": "scatter", "mode": "markers", "name": name, "x": [1e3 * float(found.batch_times.total_s[row])],
+        "y": [float(found.joules[row])], "marker": {**marker, "line": {"width": 1.5, "color": "white"}},
+        "hovertext": [f"{name}: {_hover_text(found, row)}"], "hoverinfo": "text",
+    }  # fmt: skip
+
+
+def _hover_text(found: RooflineAnalysis, row: int) -> str:
+    seconds, joules = float(found.batch_times.total_s[row]), float(found.joules[row])
+    return (
+        f"<b>{found.basis.modes[row]}</b><br>{number(1e3 * seconds)} ms, {number(joules / seconds)} W, "
+        f"{number(joules)} J"
+    )

@@ -1,0 +1,137 @@
+"""What a terminal shows while training and inference run side by side; elsewhere one plain line now and then."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from fedge.serving.side_by_side import SideBySideOutcome
+from fedge.worker.latency_histogram import LatencyHistogram, bin_index, bin_upper_s
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.live import Live
+    from rich.table import Table
+
+BAR_GLYPHS = " ▁▂▃▄▅▆▇█"
+STRIP_WIDTH = 48
+LINE_EVERY_S = 5.0
+"""Chosen by us."""
+
+
+class SideBySideProgress:
+    """Shows how far a turn is: ``view(outcome)`` may be called as often as one likes."""
+
+    def __init__(
+        self, title: str, seconds: float, console: Console, now_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._title, self._seconds, self._console, self._now_s = title, seconds, console, now_s
+        self._live: Live | None = None
+        self._told_s = now_s()
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            from rich.live import Live
+
+            self._live = Live(console=self._console, auto_refresh=False, transient=True)
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def __call__(self, outcome: SideBySideOutcome) -> None:
+        """The turn so far."""
+        if self._live is not None:
+            self._live.update(self._view(outcome), refresh=True)
+        elif self._now_s() - self._told_s >= LINE_EVERY_S:
+            self._told_s = self._now_s()
+            text = f"{outcome.approach}  {outcome.seconds:.0f}/{self._seconds:.0f} s  {format_outcome(outcome)}"
+            self._console.print(text, soft_wrap=True, highlight=False, markup=False)
+
+    def _view(self, outcome: SideBySideOutcome) -> RenderableType:
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        head = Table.grid(padding=(0, 2))
+        clock = Text(f"{outcome.seconds:.0f}/{self._seconds:.0f} s")
+        bar = ProgressBar(self._seconds, min(outcome.seconds, self._seconds), width=24)
+        head.add_row(Text(outcome.approach, style="bold"), Text(self._title), clock, bar)
+        shown: list[RenderableType] = [head, Text(format_outcome(outcome))]
+        if outcome.service is not None and outcome.service.histogram.count:
+            shown.append(Text(format_histogram(outcome.service.histogram)))
+        return Group(*shown)
+
+
+def format_outcome(outcome: SideBySideOutcome) -> str:
+    """A turn's figures in one line."""
+    training = f"training {outcome.minibatches_hz:.1f} minibatches/s"
+    told = outcome.service
+    if told is None:
+        return training
+    latencies = "/".join(format_milliseconds(outcome.percentile_s(q)) for q in (50, 95, 99))
+    lost = "" if not told.dropped else f"  dropped {told.dropped}"
+    return (
+        f"requests {told.requests}  p50/p95/p99 {latencies} ms  violations "
+        f"{format_percent(outcome.violation_share)}{lost}"
+        f"  waiting {told.waiting}  {training}"
+    )
+
+
+def format_histogram(histogram: LatencyHistogram, width: int = STRIP_WIDTH) -> str:
+    """The histogram as one line of bars, the budget marked: latencies from left to right, equal ratios apart."""
+    budget = bin_index(histogram.budget_s)
+    first, last = min(*histogram.bins, budget), max(*histogram.bins, budget)
+    step = max(1, -(-(last - first + 1) // width))
+    columns = [0] * ((last - first) // step + 1)
+    for place, count in histogram.bins.items():
+        columns[(place - first) // step] += count
+    # Every bar that stands for any is seen, however few they are.
+    bars = [BAR_GLYPHS[-(-count * (len(BAR_GLYPHS) - 1) // max(columns))] for count in columns]
+    bars.insert((budget - first) // step + 1, "|")
+    return (
+        f"{format_milliseconds(bin_upper_s(first))} ms {''.join(bars)} {format_milliseconds(bin_upper_s(last))} "
+        f"ms  (| budget)"
+    )
+
+
+def build_outcome_table(outcomes: list[SideBySideOutcome], latency_s: float) -> Table:
+    """All turns side by side."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    serves = any(one.service is not None for one in outcomes)
+    title = f"latency budget {format_milliseconds(latency_s)} ms" if serves else None
+    made = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=0)
+    for name in ("how", "trained\nper s", "requests", "p50\nms", "p95\nms", "p99\nms", "late", "dropped", "batch"):
+        made.add_column(name, justify="left" if name == "how" else "right", no_wrap=True)
+    for one in outcomes:
+        made.add_row(one.approach, f"{one.minibatches_hz:.1f}", *_service_cells(one))
+    return made
+
+
+def _service_cells(outcome: SideBySideOutcome) -> list[str]:
+    told = outcome.service
+    if told is None:
+        return ["-"] * 7
+    latencies = [format_milliseconds(outcome.percentile_s(q)) for q in (50, 95, 99)]
+    size = f"{told.served / told.batches:.1f}" if told.batches else "-"
+    return [str(told.requests), *latencies, format_percent(outcome.violation_share), str(told.dropped), size]
+
+
+def format_milliseconds(seconds: float | None) -> str:
+    """Three figures, or a dash."""
+    return "-" if seconds is None else f"{1e3 * seconds:.3g}" if seconds < 1.0 else f"{1e3 * seconds:.0f}"
+
+
+def format_percent(share: float | None) -> str:
+    """A share in percent, or a dash."""
+    return "-" if share is None else f"{100.0 * share:.2f} %"

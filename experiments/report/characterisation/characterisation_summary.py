@@ -1,0 +1,145 @@
+"""Everything that the page tells, worked out once: the sweep's figures, findings, advice, effects and variability."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from experiments.report.characterisation.setting_summary import SettingSummary, summarise_settings
+from fedge.characterisation.confidence_interval import Estimate
+from fedge.characterisation.knob_effects import KnobEffect
+from fedge.characterisation.point_statistics import PointStats
+from fedge.characterisation.reliability import Variability
+from fedge.characterisation.sweep_findings import SweepFinding
+from fedge.characterisation.sweep_store import FinishedPoint, SweepResult
+from fedge.characterisation.tuning_advice import TuningAdvice
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CharacterisationSummary:
+    """A sweep with all that was made of it; ``stats`` are in the order of ``result.points``."""
+
+    result: SweepResult
+    stats: tuple[PointStats, ...]
+    settings: tuple[SettingSummary, ...]
+    findings: tuple[SweepFinding, ...]
+    advice: tuple[TuningAdvice, ...]
+    effects: tuple[KnobEffect, ...]
+    effects_from_first: tuple[KnobEffect, ...]
+    """Of knobs with an order, from the first value to later ones."""
+    variability: tuple[Variability, ...]
+
+    @property
+    def finished_by_key(self) -> Mapping[str, FinishedPoint]:
+        """By key."""
+        return {one.point.key: one for one in self.result.points}
+
+    @property
+    def has_power(self) -> bool:
+        """Whether anybody metered the power of any point."""
+        return any(one.energy_j is not None for one in self.stats)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Of time and of power, each once."""
+        given = (label for one in self.result.points for label in (one.label, one.power_label) if label)
+        return tuple(dict.fromkeys(given))
+
+
+def summarise_result(result: SweepResult) -> CharacterisationSummary:
+    """Work it out; reads every point's minibatches once."""
+    from fedge.characterisation.knob_effects import compute_effects_from_first, compute_pooled_effects
+    from fedge.characterisation.point_statistics import compute_point_stats
+    from fedge.characterisation.pooled_settings import pool_repeats
+    from fedge.characterisation.reliability import add_repeat_notes, compute_variability
+    from fedge.characterisation.sweep_findings import compute_pooled_findings
+    from fedge.characterisation.tuning_advice import compute_pooled_advice
+
+    stats = add_repeat_notes([compute_point_stats(one, result.plan.course) for one in result.points])
+    points = pool_repeats(stats)
+    effects, firsts = compute_pooled_effects(points), compute_effects_from_first(points)
+    return CharacterisationSummary(
+        result=result,
+        stats=stats,
+        settings=summarise_settings(stats, result.plan.base, points),
+        findings=compute_pooled_findings(stats, points, effects, firsts),
+        advice=compute_pooled_advice(points, result.plan),
+        effects=effects,
+        effects_from_first=firsts,
+        variability=compute_variability(stats),
+    )
+
+
+def summary_to_json(told: CharacterisationSummary) -> dict[str, Any]:
+    """Everything that is not finite is null."""
+    result = told.result
+    data = {
+            "plan": result.plan.name,
+            "points": {
+                "finished": len(result.points), "skipped": len(result.skipped), "failed": len(result.failed),
+                "planned": len(result.plan.points),
+            },
+            "findings": [asdict(one) for one in told.findings],
+            "advice": [_advice_to_json(one) for one in told.advice],
+            "effects": [_effect_to_json(one) for one in told.effects],
+            "effects_from_first": [_effect_to_json(one) for one in told.effects_from_first],
+            "variability": [_variability_to_json(one) for one in told.variability],
+            "labels": _labels_to_json(told),
+        }  # fmt: skip
+    return {name: replace_non_finite(value) for name, value in data.items()}
+
+
+def _advice_to_json(one: TuningAdvice) -> dict[str, Any]:
+    unit = _quantity_unit(one.quantity)
+    said = asdict(one)
+    expected = _interval_to_json(one.expected, "expected", unit)
+    return {**_drop_keys(said, "present", "expected"), f"present_{unit}": one.present, **expected, "saving": one.saving}
+
+
+def _effect_to_json(one: KnobEffect) -> dict[str, Any]:
+    unit = _quantity_unit(one.quantity)
+    rest = _drop_keys(asdict(one), "before_value", "after_value", "ratio")
+    values = {f"before_value_{unit}": one.before_value, f"after_value_{unit}": one.after_value}
+    return {**rest, **values, "ratio": one.ratio.value, "ratio_low": one.ratio.low, "ratio_high": one.ratio.high}
+
+
+def _variability_to_json(one: Variability) -> dict[str, Any]:
+    return {**_drop_keys(asdict(one), "values"), f"values_{_quantity_unit(one.quantity)}": list(one.values)}
+
+
+def _interval_to_json(amount: Estimate, name: str, unit: str) -> dict[str, float]:
+    return {f"{name}_{unit}": amount.value, f"{name}_low_{unit}": amount.low, f"{name}_high_{unit}": amount.high}
+
+
+def _quantity_unit(quantity: str) -> str:
+    """``s`` of ``e2e_s``."""
+    return quantity.rpartition("_")[2]
+
+
+def _drop_keys(data: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in data.items() if name not in names}
+
+
+def _labels_to_json(told: CharacterisationSummary) -> list[dict[str, Any]]:
+    """Each label of time and power with its source, and of how many points."""
+    counts: dict[tuple[str, str | None, str], int] = {}
+    for one in told.result.points:
+        key = (one.label, one.power_label, one.source)
+        counts[key] = counts.get(key, 0) + 1
+    return [
+        {"time": time, "power": power, "source": source, "points": count}
+        for (time, power, source), count in counts.items()
+    ]
+
+
+def replace_non_finite(value: Any) -> Any:
+    """JSON-able: tuples as lists, what is not finite as null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: replace_non_finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [replace_non_finite(inner) for inner in value]
+    return value

@@ -1,0 +1,85 @@
+"""The parts that an epoch's time is made of: their names, and the colour that each has everywhere on the page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from experiments.report.palette import GREY
+from experiments.report.quantities import number
+from fedge.characterisation.confidence_interval import Estimate
+from fedge.types import Floats
+
+
+@dataclass(frozen=True, slots=True)
+class EpochPart:
+    """One part of an epoch or of a minibatch; ``field`` is its name in the records, in seconds."""
+
+    field: str
+    name: str
+    colour: str
+
+
+STALL = EpochPart("stall_s", "stall", "#E69F00")
+COPY = EpochPart("copy_s", "copy", "#CC79A7")
+COMPUTE = EpochPart("compute_s", "compute", "#0072B2")
+OVERHEAD = EpochPart("overhead_s", "overhead", GREY)
+FETCH = EpochPart("fetch_s", "fetch", "#56B4E9")
+PREPROCESS = EpochPart("preprocess_s", "preprocess", "#7A6FAC")
+REST_OF_EPOCH = EpochPart("rest_s", "rest of the epoch", "#c4cad1")
+"""End to end less the timed parts: starting and ending the loader, and what nobody timed."""
+STACKED_PARTS = (STALL, COPY, COMPUTE, OVERHEAD)
+"""What follows one another in a minibatch, and adds up to it."""
+TIMELINE_PARTS = (STALL, COMPUTE, FETCH, PREPROCESS)
+"""What the timeline shows; the last two overlap with training where workers load, else they make the stall."""
+LINE_COLOURS = ("#009E73", "#D55E00", "#8C8C1A", "#8b4a2b", "#117a8b", "#c2185b")
+"""Of boards and workloads; none is a part's."""
+
+
+def make_error_bars(amounts: Sequence[Estimate | None], per: float = 1.0, colour: str = GREY) -> dict[str, Any]:
+    """For ``error_y`` or ``error_x``; every amount is divided by ``per``; none goes below nought."""
+    above = [one.high - one.value if one is not None and one.is_bounded else None for one in amounts]
+    below = [one.value - max(one.low, 0.0) if one is not None and one.is_bounded else None for one in amounts]
+    if not any(one is not None for one in above):
+        return {"visible": False}
+    return {
+        "type": "data", "symmetric": False, "color": colour, "thickness": 1.3, "width": 3,
+        "array": [None if one is None else one / per for one in above],
+        "arrayminus": [None if one is None else one / per for one in below],
+    }  # fmt: skip
+
+
+def format_with_interval(amount: Estimate | None, unit: str) -> str:
+    """``12.3 s (11.9 to 12.7)``; alone where its scatter is not known."""
+    if amount is None:
+        return "not metered"
+    value = number(amount.value, 3, unit)
+    return f"{value} ({number(amount.low)} to {number(amount.high)})" if amount.is_bounded else value
+
+
+def select_extremes(series: Sequence[Floats], most: int) -> NDArray[np.int64]:
+    """Rows to draw, rising, ``most`` of them at the most: both ends, and the extremes of equally long stretches.
+
+    The series have one length n; a row that is not a number is no extreme. With n <= ``most`` every row stays. The
+    least and the greatest value of every series are always among the rows. Raises ``ValueError`` where ``most`` is too
+    few for that: two per series, and the ends.
+    """
+    n = len(series[0])
+    if n <= most:
+        return np.arange(n)
+    stretches = (most - 2) // (2 * len(series))
+    if stretches < 1:
+        raise ValueError(f"{most} rows cannot hold the extremes of {len(series)} series; {2 * len(series) + 2} can")
+    kept = {0, n - 1}
+    edges = np.linspace(0, n, stretches + 1).astype(int)
+    for one in series:
+        for begin, end in pairwise(edges):
+            part = one[begin:end]
+            if len(part) and not np.isnan(part).all():
+                kept |= {begin + int(np.nanargmin(part)), begin + int(np.nanargmax(part))}
+    return np.array(sorted(kept), dtype=np.int64)

@@ -1,0 +1,138 @@
+"""How knobs, their values and points are called on the page: short words, which are not yet escaped."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from fedge.characterisation.sweep_plan import DEFAULT_STORAGE, SweepPoint
+from fedge.errors import BadInput
+from fedge.types import PowerMode
+
+KNOB_TITLES: Mapping[str, str] = {
+    "board": "board",
+    "workload": "workload",
+    "kind": "training or inference",
+    "mode": "power mode",
+    "cores": "CPU cores",
+    "cpu_mhz": "CPU clock",
+    "gpu_mhz": "GPU clock",
+    "mem_mhz": "memory clock",
+    "batch_size": "minibatch size",
+    "workers": "loader workers",
+    "prefetch": "prefetch",
+    "pinned": "pinned memory",
+    "storage": "storage",
+    "cache": "page cache",
+    "runtime": "runtime",
+    "dvfs": "DVFS",
+}
+AXIS_TITLES: Mapping[str, str] = {
+    "cores": "CPU cores online",
+    "cpu_mhz": "CPU clock (MHz)",
+    "gpu_mhz": "GPU clock (MHz)",
+    "mem_mhz": "memory clock (MHz)",
+    "batch_size": "samples in a minibatch",
+    "workers": "loader workers (processes)",
+    "prefetch": "prefetch (batches per worker)",
+}
+"""Of the axis, where it needs more than the title."""
+KIND_NAMES = {"train": "training", "infer": "inference"}
+MODE_PARTS = ("cores", "cpu_mhz", "gpu_mhz", "mem_mhz")
+
+
+def format_mode(mode: PowerMode) -> str:
+    """``8c/2265.6/1377/2133``: cores, CPU, GPU and memory MHz."""
+    return str(mode).removesuffix(" MHz")
+
+
+def get_axis_title(knob: str) -> str:
+    """With its unit."""
+    return AXIS_TITLES.get(knob, KNOB_TITLES.get(knob, knob))
+
+
+def format_knob_value(knob: str, value: Any) -> str:
+    """A value alone, where the knob is known: ``4``, ``training``, ``on``."""
+    if value is None:
+        return "as found"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, PowerMode):
+        return format_mode(value)
+    if isinstance(value, list | tuple):
+        return "/".join(format_knob_value("", one) for one in value)
+    if isinstance(value, int | float):
+        return f"{value:g}"
+    return KIND_NAMES.get(str(value), str(value)) if knob == "kind" else str(value)
+
+
+def format_knob_phrase(knob: str, value: Any) -> str:
+    """A value beside others: ``4 workers``, ``batch 16``, ``cache warm``."""
+    word = format_knob_value(knob, value)
+    phrases = {
+        "workers": f"{word} worker{'s' * (value != 1)}",
+        "batch_size": f"batch {word}",
+        "prefetch": f"prefetch {word}",
+        "cache": f"cache {word}",
+        "pinned": f"pinned {word}",
+        "dvfs": f"DVFS {word}",
+        "cores": f"{word} cores",
+        "cpu_mhz": f"CPU {word} MHz",
+        "gpu_mhz": f"GPU {word} MHz",
+        "mem_mhz": f"memory {word} MHz",
+        "mode": f"mode {word}",
+    }
+    return phrases.get(knob, word)
+
+
+def collect_knobs(point: SweepPoint) -> dict[str, Any]:
+    """Every knob by its name, the power mode as its four parts; without the repeat."""
+    mode = point.mode
+    parts = dict.fromkeys(MODE_PARTS) if mode is None else {name: getattr(mode, name) for name in MODE_PARTS}
+    plain = ("batch_size", "workers", "prefetch", "pinned", "storage", "cache", "runtime", "dvfs")
+    return {
+        "board": point.board,
+        "workload": point.workload,
+        "kind": point.kind,
+        **parts,
+        **{name: getattr(point, name) for name in plain},
+    }
+
+
+def format_setting(point: SweepPoint) -> str:
+    """The whole setting in one line."""
+    mode = [] if point.mode is None else [str(point.mode)]
+    ahead, named = point.workers > 0, point.storage != DEFAULT_STORAGE
+    plain = ("batch_size", "workers", *(("prefetch",) if ahead else ()), *(("storage",) if named else ()), "cache")
+    switches = [KNOB_TITLES[name] for name in ("pinned", "dvfs") if getattr(point, name)]
+    runtime = [] if point.runtime == "bare" else [point.runtime]
+    words = [point.board, point.workload, KIND_NAMES[point.kind], *mode]
+    words += [format_knob_phrase(name, getattr(point, name)) for name in plain]
+    return ", ".join([*words, *switches, *runtime])
+
+
+def kind_of_board(board: str) -> str:
+    """``agx-xavier`` of ``agx-xavier-1``; a board without a number is a kind of its own."""
+    kind, dash, number = board.rpartition("-")
+    return kind if dash and number.isdigit() else board
+
+
+def preset_names(board: str) -> dict[PowerMode, str]:
+    """The presets of the board's kind; none for a board that the catalogue does not know."""
+    from fedge.devices.catalogue import find
+
+    try:
+        presets = find(kind_of_board(board)).presets
+    except BadInput:
+        return {}
+    named: dict[PowerMode, str] = {}
+    for name, mode in presets.items():
+        named.setdefault(mode, name)
+    return named
+
+
+def is_same_mode(first: PowerMode, second: PowerMode) -> bool:
+    """Whether they are the same setting, whatever way their clocks were written."""
+    pairs = zip(MODE_PARTS, MODE_PARTS, strict=True)
+    return all(math.isclose(getattr(first, a), getattr(second, b), rel_tol=1e-6) for a, b in pairs)

@@ -1,1 +1,0 @@
-"""What training and inference on one board come to, for a terminal."""

@@ -1,0 +1,98 @@
+"""What a few seeds tell about a mean: its 95 % confidence interval by Student's t, and that of paired differences.
+
+| symbol | meaning |
+| --- | --- |
+| n | how many seeds |
+| m, s | mean and standard deviation (n - 1) of the n figures |
+| t | quantile (1 + LEVEL) / 2 of Student's distribution with n - 1 degrees of freedom |
+| h | half of the interval: t s / sqrt(n) |
+
+The figures of one seed say nothing about others: with n = 1 there is no interval.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+CONFIDENCE_LEVEL = 0.95
+"""Chosen by us."""
+BISECTIONS = 100
+"""More than a float has bits."""
+Verdict = Literal["higher", "lower", "equal", "undecided", "one seed"]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfidenceInterval:
+    """A mean over ``n`` figures, give or take ``half``; None where one figure alone tells of no spread."""
+
+    mean: float
+    half_width: float | None
+    n: int
+
+    @property
+    def low(self) -> float:
+        return self.mean - (self.half_width or 0.0)
+
+    @property
+    def high(self) -> float:
+        return self.mean + (self.half_width or 0.0)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Of a difference: on which side of nought the whole interval lies, if it does."""
+        if self.half_width is None:
+            return "one seed"
+        if self.mean == self.half_width == 0:
+            return "equal"
+        return "higher" if self.low > 0 else "lower" if self.high < 0 else "undecided"
+
+
+def mean_interval(values: Sequence[float | None]) -> ConfidenceInterval | None:
+    """The mean of what is known and its interval; None when nothing is."""
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    n = len(known)
+    if not n:
+        return None
+    mean = math.fsum(known) / n
+    if n == 1:
+        return ConfidenceInterval(mean, None, 1)
+    spread = math.sqrt(math.fsum((value - mean) ** 2 for value in known) / (n - 1))
+    return ConfidenceInterval(mean, student_t((1 + CONFIDENCE_LEVEL) / 2, n - 1) * spread / math.sqrt(n), n)
+
+
+def paired_interval(ours: Mapping[int, float | None], theirs: Mapping[int, float | None]) -> ConfidenceInterval | None:
+    """``ours - theirs`` seed by seed, over the seeds that both know; None without one.
+
+    Two runs of one seed have the same boards, shares and noise, so that what the seed did cancels out.
+    """
+    pairs = [(ours[seed], theirs[seed]) for seed in ours if seed in theirs]
+    return mean_interval([None if a is None or b is None else a - b for a, b in pairs])
+
+
+@cache
+def student_t(p: float, degrees: int) -> float:
+    """The quantile ``p`` of Student's t; raises ValueError outside of 0 < p < 1 and degrees >= 1."""
+    if not 0 < p < 1 or degrees < 1:
+        raise ValueError(f"p = {p}, degrees = {degrees}: 0 < p < 1 and at least one degree of freedom are needed")
+    if p < 0.5:
+        return -student_t(1 - p, degrees)
+    low, high, within = 0.0, math.pi / 2, 2 * p - 1
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _student_t_probability(middle, degrees) < within else (low, middle)
+    return math.sqrt(degrees) * math.tan((low + high) / 2)
+
+
+def _student_t_probability(angle: float, degrees: int) -> float:
+    """The probability of |t| < sqrt(degrees) tan(angle): Abramowitz and Stegun, 26.7.3 and 26.7.4."""
+    sine, cosine = math.sin(angle), math.cos(angle)
+    odd = degrees % 2
+    term, total = cosine if odd else 1.0, 0.0
+    for i in range(2 + odd, degrees + 1, 2):
+        total += term
+        term *= cosine * cosine * (i - 1) / i
+    return 2 / math.pi * (angle + sine * total) if odd else sine * total

@@ -1,1 +1,0 @@
-"""A plan of inference over accelerators, shown on a terminal and as a page."""

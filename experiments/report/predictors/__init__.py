@@ -1,0 +1,1 @@
+"""Pages and tables about predictors and mode choice."""

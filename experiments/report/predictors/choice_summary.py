@@ -1,0 +1,137 @@
+"""The figures of a study's runs over their seeds: one run of one board, columns, the mean and the worst seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from experiments.report.quantities import UNKNOWN
+
+if TYPE_CHECKING:
+    from fedge.studies.mode_choice_study import ModeChoiceResult
+
+FigureRow = Mapping[str, str | int | float | None]
+"""A row of JSON."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PolicyRun:
+    """One run of one board: under which policy, deadline ratio and seed, and its rounds."""
+
+    policy: str
+    ratio: float
+    seed: int
+    result: ModeChoiceResult
+
+    @property
+    def row(self) -> dict[str, str | int | float | None]:
+        """The run's figures, as JSON has them; none from round 10 on where there is no such round."""
+        from fedge.studies.mode_choice_study import SETTLED_ROUND
+
+        settled = any(one.round >= SETTLED_ROUND for one in self.result.rounds)
+        return {
+            "policy": self.policy,
+            "ratio": self.ratio,
+            "seed": self.seed,
+            "regret_pct": self.result.regret_pct,
+            "regret_after10_pct": self.result.regret_after10_pct if settled else None,
+            "energy_saved_pct": self.result.energy_saved_pct,
+            "deadlines_missed": self.result.deadlines_missed,
+            "modes_explored": self.result.modes_explored,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceColumn:
+    """One figure of a table; ``worst`` picks the worst seed's, where that is worth showing."""
+
+    heading: str
+    field: str
+    digits: int = 2
+    worst: Callable[[Sequence[float]], float] | None = max
+    factor: float = 1.0
+    """From the field's unit to the heading's."""
+    is_whole_number: bool = False
+    """Whether one seed's figure is a whole number: then the worst is shown without digits."""
+    total_field: str = ""
+    """The field that says of how many, where that is worth showing; a dash where it is of none."""
+
+    def format_cell(self, rows: Sequence[FigureRow]) -> str:
+        """The mean, and the worst in brackets; a dash where no seed has the figure."""
+        values = [self.factor * float(value) for row in rows if (value := row.get(self.field)) is not None]
+        if not values:
+            return UNKNOWN
+        digits = 0 if self.total_field and len(values) == 1 else self.digits
+        mean = _format_figure(sum(values) / len(values), digits)
+        if self.total_field:
+            most = sum(float(row.get(self.total_field) or 0) for row in rows) / len(rows)
+            return f"{mean} of {_format_figure(most, 0)}" if most else UNKNOWN
+        if self.worst is None or len(values) == 1:
+            return mean
+        return f"{mean} ({_format_figure(self.worst(values), 0 if self.is_whole_number else self.digits)})"
+
+
+def _format_figure(value: float, digits: int) -> str:
+    """The figure; from 100 on with one digit at most, so that columns stay narrow."""
+    return f"{value:,.{min(digits, 1) if abs(value) >= 100.0 else digits}f}"
+
+
+MODE_CHOICE_COLUMNS = (
+    ChoiceColumn("regret\n%", "regret_pct"),
+    ChoiceColumn("from round\n10 on %", "regret_after10_pct"),
+    ChoiceColumn("saved of\nMAXN's %", "energy_saved_pct", 1, min),
+    ChoiceColumn("deadlines\nmissed", "deadlines_missed", 1, is_whole_number=True),
+    ChoiceColumn("modes\ntried", "modes_explored", 1, is_whole_number=True),
+)
+FLEET_COLUMNS = (
+    ChoiceColumn("round\ns", "round_s", 1, None),
+    ChoiceColumn("energy\nkJ", "energy_j", 2, None, 1e-3),
+    ChoiceColumn("gap to the\noracle %", "objective_gap_pct"),
+    ChoiceColumn("gap, from\nround 10 %", "objective_gap_pct_settled"),
+    ChoiceColumn("deadlines\nmissed", "deadlines_missed", 1, None, total_field="deadlines"),
+    ChoiceColumn("modes\ntried", "modes_explored_mean", 1, None),
+)
+SAVING_COLUMNS = (
+    ChoiceColumn("saved against\nMAXN %", "saving_pct", 1, min),
+    ChoiceColumn("oracle\nsaves %", "oracle_saving_pct", 1, None),
+    ChoiceColumn("share of the\noracle's %", "saving_share_pct", 1, min),
+    ChoiceColumn("share, from\nround 10 %", "saving_share_pct_settled", 1, min),
+)
+BASELINE_COLUMNS = (
+    ChoiceColumn("round\ns", "round_s", 1, None),
+    ChoiceColumn("energy\nkJ", "energy_j", 2, None, 1e-3),
+)
+BASELINE_NAMES = {
+    "oracle_": "oracle: the same plan from the truth",
+    "oracle_all_rows_": "oracle that may take implausible modes",
+    "maxn_": "MAXN",
+    "maxn_low_": "MAXN, waiting low",
+    "preset_": "each board's best preset within the limit",
+    "preset_but_maxn_": "each board's best preset but MAXN",
+}
+"""A baseline's prefix in the rows -> what it is called."""
+
+
+def select_baseline(rows: Sequence[FigureRow], prefix: str) -> list[FigureRow]:
+    """The round and energy of a baseline, under the plain names."""
+    return [{name: row[prefix + name] for name in ("round_s", "energy_j")} for row in rows]
+
+
+def describe_infeasible_limits(rows: Sequence[FigureRow]) -> list[str]:
+    """A sentence per policy whose limits not even the oracle can keep."""
+    told = []
+    for (policy,), group in group_rows(rows, "policy").items():
+        beyond, played = (sum(int(row.get(key) or 0) for row in group) for key in ("limits_out_of_reach", "rounds"))
+        if beyond:
+            rounds = f"{beyond} of {played} round{'s' * (played > 1)}"
+            told.append(f"{policy}: in {rounds} even the oracle cannot keep the limits; no gap and no share are told.")
+    return told
+
+
+def group_rows(rows: Sequence[FigureRow], *keys: str) -> dict[tuple[object, ...], list[FigureRow]]:
+    """The rows of all seeds together, in the order of the rows."""
+    found: dict[tuple[object, ...], list[FigureRow]] = {}
+    for row in rows:
+        found.setdefault(tuple(row[key] for key in keys), []).append(row)
+    return found

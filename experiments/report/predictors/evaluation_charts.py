@@ -1,0 +1,266 @@
+"""Charts of a study: error over modes profiled, predicted against measured, fronts laid over each other; pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from experiments.report.chart import LEGEND, Chart, ChartFrame, Trace, axis, log_ticks
+from experiments.report.palette import GREY, assign_colours, assign_symbols
+from experiments.report.predictors.evaluation_tables import list_known_values
+from fedge.pareto import front_mask
+from fedge.studies.prediction_cells import CellResult, PredictionRow, PredictionTarget
+from fedge.types import Floats, Predictions
+
+MAX_SCATTER_POINTS = 700
+"""Modes drawn per method in a scatter; all are counted in the figures."""
+METHOD_SHIFT_DECADES = 0.012
+"""Shift between methods at one number of modes, in decades, so that their bars do not hide each other."""
+
+
+def build_error_charts(key: str, rows: Sequence[PredictionRow]) -> tuple[Chart, Chart]:
+    """Mean error over the number of modes profiled, per method, bars from the best to the worst seed."""
+    return (
+        _error_chart(f"{key}-time", "Error of predicted time", "time_mape", rows),
+        _error_chart(f"{key}-power", "Error of predicted power", "power_mape", rows),
+    )
+
+
+def build_scatter_charts(key: str, target: PredictionTarget, outcomes: Sequence[CellResult]) -> tuple[Chart, Chart]:
+    """Predicted against measured values of modes that were not profiled, seed 0; a slider picks how many were."""
+    table = target.table
+    return (
+        _scatter_chart(f"{key}-predicted-time", "time per minibatch", "ms", 1e3 * table.step_s, target, outcomes),
+        _scatter_chart(f"{key}-predicted-power", "power", "W", table.power_w, target, outcomes),
+    )
+
+
+def build_fronts_chart(key: str, target: PredictionTarget, outcomes: Sequence[CellResult]) -> Chart:
+    """The measured front, every method's predicted one, and what the modes on the latter measure; seed 0."""
+    frames = []
+    for count in _list_counts(outcomes):
+        data = [_measured_front_trace(target)]
+        for outcome in _outcomes_with_predictions(outcomes, count):
+            data += _predicted_front_traces(target, outcome, _list_methods(outcomes))
+        frames.append(ChartFrame(f"{count} modes profiled", data, {}))
+    layout = {
+        "xaxis": axis(
+            "time per minibatch (ms)", type="log", **log_ticks(*_log_range((1e3 * target.table.step_s).tolist()))
+        ),
+        "yaxis": axis("power (W)", rangemode="normal"),
+        "legend": LEGEND,
+        "hovermode": "closest",
+    }
+    caption = (
+        "Line: the front of the measured table, implausible rows left out. Dashes: where a method predicts its front. "
+        "Marks: what the table measured of the modes on that predicted front; on the line they are as good as can be."
+    )
+    return Chart(f"{key}-fronts", "Fronts of time and power", caption, [], layout, 420, _apply_layout(frames, layout))
+
+
+def _error_chart(key: str, title: str, field: str, rows: Sequence[PredictionRow]) -> Chart:
+    methods = tuple(dict.fromkeys(row.method for row in rows))
+    counts = sorted({row.modes for row in rows})
+    colour, symbol = assign_colours(methods), assign_symbols(methods)
+    data: list[Trace] = []
+    for place, method in enumerate(methods):
+        shift = 10 ** (METHOD_SHIFT_DECADES * (place - (len(methods) - 1) / 2))
+        found = {n: list_known_values([r for r in rows if r.method == method and r.modes == n], field) for n in counts}
+        known = {n: values for n, values in found.items() if values}
+        means = [sum(values) / len(values) for values in known.values()]
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "lines+markers",
+                "name": escape(method),
+                "x": [shift * n for n in known],
+                "y": means,
+                "error_y": {
+                    "type": "data",
+                    "symmetric": False,
+                    "array": [max(values) - mean for values, mean in zip(known.values(), means, strict=True)],
+                    "arrayminus": [mean - min(values) for values, mean in zip(known.values(), means, strict=True)],
+                    "thickness": 1.2,
+                    "width": 3,
+                },
+                "line": {"color": colour[method], "width": 2},
+                "marker": {"symbol": symbol[method], "size": 8},
+                "hovertext": [_hover_text(method, n, values) for n, values in known.items()],
+                "hoverinfo": "text",
+            }
+        )
+    values = list_known_values(rows, field)
+    layout = {
+        "xaxis": axis(
+            "modes profiled", type="log", tickvals=counts, ticktext=[str(n) for n in counts], range=_log_range(counts)
+        ),
+        "yaxis": axis("MAPE (%), logarithmic", type="log", range=_log_range(values), **log_ticks(*_log_range(values))),
+        "legend": LEGEND,
+    }
+    caption = (
+        "Mean absolute error over the modes that were not profiled: mean of the seeds, bars from best to worst seed."
+    )
+    return Chart(f"{key}-error", title, caption, data, layout, 330)
+
+
+def _hover_text(method: str, count: int, values: Sequence[float]) -> str:
+    mean = sum(values) / len(values)
+    return f"<b>{escape(method)}</b>, {count} modes: {mean:.2f} %<br>{min(values):.2f} to {max(values):.2f} %"
+
+
+def _log_range(values: Sequence[float]) -> list[float]:
+    """A range of a logarithmic axis, a little wider than the values."""
+    positive = [value for value in values if value > 0]
+    if not positive:
+        return [0.0, 1.0]
+    return [math.log10(min(positive)) - 0.1, math.log10(max(positive)) + 0.1]
+
+
+def _scatter_chart(
+    key: str, title: str, unit: str, measured: Floats, target: PredictionTarget, outcomes: Sequence[CellResult]
+) -> Chart:
+    methods = _list_methods(outcomes)
+    reach = _log_range(measured.tolist())
+    ticks = log_ticks(*_log_range(measured.tolist()))
+    frames = []
+    for count in _list_counts(outcomes):
+        data: list[Trace] = [_diagonal_trace(reach)]
+        for outcome in _outcomes_with_predictions(outcomes, count):
+            assert outcome.predictions is not None
+            predicted = _select_quantity(outcome.predictions, unit)
+            data.append(_points_trace(outcome, methods, measured, predicted, unit, target.plausible))
+        frames.append(ChartFrame(f"{count} modes profiled", data, {}))
+    layout = {
+        "xaxis": axis(f"measured {title} ({unit})", type="log", range=reach, **ticks),
+        "yaxis": axis(f"predicted {title} ({unit})", type="log", range=reach, **ticks),
+        "legend": LEGEND,
+        "hovermode": "closest",
+    }
+    caption = (
+        "On the diagonal the prediction is right; above it, too high. Seed 0, modes that were not profiled"
+        f"{f', {MAX_SCATTER_POINTS} of them' if len(measured) > MAX_SCATTER_POINTS else ''}. Hollow: implausible "
+        f"rows of the table."
+    )
+    return Chart(key, f"Predicted and measured {title}", caption, [], layout, 420, _apply_layout(frames, layout))
+
+
+def _select_quantity(predictions: Predictions, unit: str) -> Floats:
+    return 1e3 * predictions.step_s if unit == "ms" else predictions.power_w
+
+
+def _points_trace(
+    outcome: CellResult,
+    methods: Sequence[str],
+    measured: Floats,
+    predicted: Floats,
+    unit: str,
+    plausible: NDArray[np.bool_],
+) -> Trace:
+    method = outcome.row.method
+    rows = _select_rows(len(measured), outcome.profiled)
+    colour, symbol = assign_colours(methods)[method], assign_symbols(methods)[method]
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": escape(method),
+        "x": measured[rows].tolist(),
+        "y": predicted[rows].tolist(),
+        "marker": {
+            "color": colour,
+            "symbol": [symbol if plausible[row] else f"{symbol}-open" for row in rows],
+            "size": 4.5,
+            "opacity": 0.55,
+        },
+        "hovertemplate": f"measured %{{x:.4g}} {unit}, predicted %{{y:.4g}} {unit}<extra>{escape(method)}</extra>",
+    }
+
+
+def _select_rows(count: int, profiled: Sequence[int]) -> list[int]:
+    """The rows to draw, the same ones for every method as far as they profiled others."""
+    seen = {*profiled}
+    order = np.random.default_rng(0).permutation(count)[: MAX_SCATTER_POINTS + len(seen)].tolist()
+    return [row for row in order if row not in seen][:MAX_SCATTER_POINTS]
+
+
+def _diagonal_trace(reach: Sequence[float]) -> Trace:
+    ends = [10.0**end for end in reach]
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "x": ends,
+        "y": ends,
+        "line": {"color": GREY, "width": 1, "dash": "dash"},
+        "showlegend": False,
+        "hoverinfo": "skip",
+    }
+
+
+def _measured_front_trace(target: PredictionTarget) -> Trace:
+    rows = np.flatnonzero(target.plausible)
+    step_s, power_w = target.table.step_s[rows], target.table.power_w[rows]
+    best = _front_rows(step_s, power_w)
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": "measured",
+        "x": (1e3 * step_s[best]).tolist(),
+        "y": power_w[best].tolist(),
+        "line": {"color": GREY, "width": 4},
+        "hovertemplate": "%{x:.4g} ms, %{y:.3g} W<extra>measured front</extra>",
+    }
+
+
+def _predicted_front_traces(target: PredictionTarget, outcome: CellResult, methods: Sequence[str]) -> list[Trace]:
+    assert outcome.predictions is not None
+    method, predictions = outcome.row.method, outcome.predictions
+    rows = np.flatnonzero(target.plausible)
+    best = rows[_front_rows(predictions.step_s[rows], predictions.power_w[rows])]
+    colour, symbol = assign_colours(methods)[method], assign_symbols(methods)[method]
+    shared = {"type": "scatter", "legendgroup": method}
+    return [
+        {
+            **shared,
+            "mode": "lines",
+            "name": f"{escape(method)}: predicted",
+            "x": (1e3 * predictions.step_s[best]).tolist(),
+            "y": predictions.power_w[best].tolist(),
+            "line": {"color": colour, "width": 1.5, "dash": "dash"},
+            "hovertemplate": f"%{{x:.4g}} ms, %{{y:.3g}} W<extra>{escape(method)} predicts</extra>",
+        },
+        {
+            **shared,
+            "mode": "markers",
+            "name": f"{escape(method)}: measured there",
+            "x": (1e3 * target.table.step_s[best]).tolist(),
+            "y": target.table.power_w[best].tolist(),
+            "marker": {"color": colour, "symbol": symbol, "size": 6, "opacity": 0.75},
+            "hovertemplate": f"%{{x:.4g}} ms, %{{y:.3g}} W<extra>measured, front of {escape(method)}</extra>",
+        },
+    ]
+
+
+def _front_rows(step_s: Floats, power_w: Floats) -> NDArray[np.intp]:
+    """The rows that none beats in time and power, from fastest to slowest."""
+    rows = np.flatnonzero(front_mask(step_s, power_w))
+    return rows[np.argsort(step_s[rows])]
+
+
+def _list_methods(outcomes: Sequence[CellResult]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(outcome.row.method for outcome in outcomes))
+
+
+def _list_counts(outcomes: Sequence[CellResult]) -> list[int]:
+    return sorted({outcome.cell.modes for outcome in outcomes if outcome.predictions is not None})
+
+
+def _outcomes_with_predictions(outcomes: Sequence[CellResult], count: int) -> list[CellResult]:
+    return [outcome for outcome in outcomes if outcome.cell.modes == count and outcome.predictions is not None]
+
+
+def _apply_layout(frames: Sequence[ChartFrame], layout: dict[str, Any]) -> tuple[ChartFrame, ...]:
+    return tuple(ChartFrame(frame.label, frame.data, layout) for frame in frames)

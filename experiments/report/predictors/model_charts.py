@@ -1,0 +1,242 @@
+"""The pictures of a front: time against power or energy with 90 % bars, and the knobs along it; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from experiments.report.chart import LEGEND, Chart, Trace, axis, line_mode, log_ticks
+from experiments.report.palette import ALARM, COLOURS, GREY, SYMBOLS
+from fedge.decisions.mode_objectives import compute_step_energy_j
+from fedge.knowledge.mode_points import ModeFront, ModePoint, PredictionInterval
+from fedge.knowledge.model_summary import ModelSummary
+from fedge.types import Measurement, Predictions
+
+MAX_BACKGROUND_MODES = 1500
+"""Candidates drawn behind the front; chosen by us, so that the page stays quick."""
+BARS = 20
+GROUPS = 40
+"""Points of the front with bars, and groups of its modes in the picture of the knobs; chosen by us."""
+TAIL_SHARE = 0.03
+"""The picture ends where all but this share of what the front saves is saved; chosen by us: the last watt may take a
+hundred times as long. Zooming out shows the rest."""
+LOG_AXIS_RATIO = 6.0
+"""From this ratio of slowest to fastest on, the axis of time is logarithmic; chosen by us."""
+INTERVAL_COLOUR = "rgba(0,114,178,0.35)"
+"""The 90 % bars: the front's own colour, faint."""
+KNOB_TITLES = (("cores", "cores"), ("cpu_mhz", "CPU clock"), ("gpu_mhz", "GPU clock"), ("mem_mhz", "memory clock"))
+
+
+@dataclass(frozen=True, slots=True)
+class _CostAxis:
+    """What is dear: its title and unit, and where a point and a measurement have it."""
+
+    title: str
+    unit: str
+    point_interval: Callable[[ModePoint], PredictionInterval]
+    measured_value: Callable[[Measurement], float]
+
+
+COST_AXES = {
+    "power": _CostAxis("power", "W", lambda point: point.power_w, lambda seen: seen.power_w),
+    "energy": _CostAxis("energy", "J", lambda point: point.energy_j, lambda seen: seen.step_s * seen.power_w),
+}
+
+
+def front_chart(front: ModeFront, facts: ModelSummary, predictions: Predictions) -> Chart:
+    """Time against what is dear: all modes faintly, the front with its bars, what was measured, MAXN and the knee."""
+    cost = COST_AXES[front.against]
+    points = front.points
+    near = _cut_tail(points, cost)
+    measured = "measured" if facts.about.origin.label == "measured" else "emulated"
+    data = [
+        _background_trace(front, predictions),
+        _front_trace(points, cost),
+        _interval_trace(_space_points(near, BARS), cost),
+        _measurement_trace(facts.measurements, cost, measured),
+        _marker_trace("knee", front.knee, cost, {"symbol": "diamond", "size": 13, "color": COLOURS[1]}),
+        _marker_trace("MAXN", front.maxn, cost, {"symbol": "star", "size": 15, "color": ALARM}),
+    ]
+    shown = [*near, front.knee, front.maxn]
+    low_ms, high_ms = _axis_range(shown, lambda point: point.step_s, 1e3)
+    low, high = _axis_range(shown, cost.point_interval, 1.0)
+    layout = {
+        "xaxis": _time_axis(low_ms, high_ms),
+        "yaxis": axis(f"{cost.title}{' per minibatch' * (cost.unit == 'J')} ({cost.unit})", range=[low, high]),
+        "legend": LEGEND,
+        "hovermode": "closest",
+    }
+    caption = (
+        f"Bars hold a value with 90 %, drawn at {BARS} points at most. Grey: other modes, {MAX_BACKGROUND_MODES:,} at "
+        f"most. Rings: the modes that the model learnt from, as {measured}. Zoom out for what is slower still."
+    )
+    return Chart("front", f"Time and {cost.title}", caption, data, layout, 480)
+
+
+def knobs_chart(front: ModeFront) -> Chart:
+    """Each knob along the front, as a share of the board's top."""
+    points = _cut_tail(front.points, COST_AXES[front.against])
+    groups = _group_points(points)
+    data = [_knob_trace(front, groups, i, name, title) for i, (name, title) in enumerate(KNOB_TITLES)]
+    layout = {
+        "xaxis": _time_axis(980.0 * points[0].step_s.value, 1020.0 * points[-1].step_s.value),
+        "yaxis": axis("share of the top (%)", range=[0, 104]),
+        "legend": LEGEND,
+        "hovermode": "closest",
+    }
+    caption = (
+        "Mean of neighbouring modes; where a knob hardly matters, neighbours differ in it, and their mean says little."
+    )
+    return Chart("knobs", "Knobs along the front", caption, data, layout, 330)
+
+
+def _time_axis(low_ms: float, high_ms: float) -> dict[str, Any]:
+    """Logarithmic where there is a long way to show."""
+    title = "time per minibatch (ms)"
+    if high_ms < LOG_AXIS_RATIO * low_ms:
+        return axis(title, range=[low_ms, high_ms])
+    low, high = np.log10([low_ms, high_ms]).tolist()
+    return axis(title, type="log", range=[low, high], **log_ticks(low, high))
+
+
+def _cut_tail(points: Sequence[ModePoint], cost: _CostAxis) -> list[ModePoint]:
+    """From the fastest to the first that costs hardly more than the cheapest."""
+    dearest, cheapest = cost.point_interval(points[0]).value, cost.point_interval(points[-1]).value
+    enough = cheapest + TAIL_SHARE * (dearest - cheapest)
+    last = next(i for i, point in enumerate(points) if cost.point_interval(point).value <= enough)
+    return list(points[: last + 1])
+
+
+def _space_points(points: Sequence[ModePoint], count: int) -> list[ModePoint]:
+    """At most ``count`` of the points, evenly over the logarithm of time, both ends among them."""
+    places = np.log([point.step_s.value for point in points])
+    rows = {int(np.abs(places - place).argmin()) for place in np.linspace(places[0], places[-1], count)}
+    return [points[row] for row in sorted(rows)]
+
+
+def _group_points(points: Sequence[ModePoint]) -> list[list[ModePoint]]:
+    """Neighbours put together, evenly over the logarithm of time."""
+    places = np.log([point.step_s.value for point in points])
+    edges = np.linspace(places[0], places[-1], GROUPS + 1)[1:-1]
+    which = np.digitize(places, edges)
+    return [[points[int(i)] for i in np.flatnonzero(which == group)] for group in np.unique(which)]
+
+
+def _background_trace(front: ModeFront, predictions: Predictions) -> Trace:
+    count = len(predictions.modes)
+    rows = np.sort(np.random.default_rng(0).permutation(count)[:MAX_BACKGROUND_MODES])
+    cost = predictions.power_w if front.against == "power" else compute_step_energy_j(predictions)
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": "other modes",
+        "x": (1e3 * predictions.step_s[rows]).tolist(),
+        "y": cost[rows].tolist(),
+        "marker": {"color": GREY, "size": 3, "opacity": 0.35},
+        "hoverinfo": "skip",
+    }
+
+
+def _front_trace(points: Sequence[ModePoint], cost: _CostAxis) -> Trace:
+    return {
+        "type": "scatter",
+        "mode": line_mode(len(points)),
+        "name": "front",
+        "x": [1e3 * point.step_s.value for point in points],
+        "y": [cost.point_interval(point).value for point in points],
+        "line": {"color": COLOURS[0], "width": 2},
+        "marker": {"size": 6},
+        "hovertext": [_hover_text(point) for point in points],
+        "hoverinfo": "text",
+    }
+
+
+def _interval_trace(points: Sequence[ModePoint], cost: _CostAxis) -> Trace:
+    times, costs = [point.step_s for point in points], [cost.point_interval(point) for point in points]
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": "90 %",
+        "x": [1e3 * time.value for time in times],
+        "y": [one.value for one in costs],
+        "error_x": _error_bar(times, 1e3),
+        "error_y": _error_bar(costs, 1.0),
+        "marker": {"size": 4, "color": COLOURS[0]},
+        "hoverinfo": "skip",
+    }
+
+
+def _error_bar(intervals: Sequence[PredictionInterval], factor: float) -> dict[str, Any]:
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": [factor * (one.high90 - one.value) for one in intervals],
+        "arrayminus": [factor * (one.value - one.low90) for one in intervals],
+        "color": INTERVAL_COLOUR,
+        "thickness": 1.5,
+        "width": 0,
+    }
+
+
+def _measurement_trace(measurements: Sequence[Measurement], cost: _CostAxis, word: str) -> Trace:
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": word,
+        "x": [1e3 * seen.step_s for seen in measurements],
+        "y": [cost.measured_value(seen) for seen in measurements],
+        "marker": {"symbol": "circle-open", "size": 9, "color": COLOURS[2], "line": {"width": 2}},
+        "hovertext": [
+            f"<b>{seen.mode}</b><br>{word}: {1e3 * seen.step_s:.4g} ms, {seen.power_w:.3g} W" for seen in measurements
+        ],
+        "hoverinfo": "text",
+    }
+
+
+def _marker_trace(name: str, point: ModePoint, cost: _CostAxis, marker: dict[str, Any]) -> Trace:
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": name,
+        "x": [1e3 * point.step_s.value],
+        "y": [cost.point_interval(point).value],
+        "marker": {**marker, "line": {"width": 1.5, "color": "white"}},
+        "hovertext": [f"{name}: {_hover_text(point)}"],
+        "hoverinfo": "text",
+    }
+
+
+def _hover_text(point: ModePoint) -> str:
+    quantities = (("ms", point.step_s, 1e3), ("W", point.power_w, 1.0), ("J", point.energy_j, 1.0))
+    lines = [
+        f"{factor * one.value:.4g} {unit} ({factor * one.low90:.3g} to {factor * one.high90:.3g})"
+        for unit, one, factor in quantities
+    ]
+    return "<br>".join([f"<b>{point.mode}</b>", *lines])
+
+
+def _axis_range(
+    points: Sequence[ModePoint], of: Callable[[ModePoint], PredictionInterval], factor: float
+) -> tuple[float, float]:
+    """A little more than the intervals of all points."""
+    low = min(factor * of(point).low90 for point in points)
+    high = max(factor * of(point).high90 for point in points)
+    return low / 1.06, high * 1.06
+
+
+def _knob_trace(front: ModeFront, groups: Sequence[Sequence[ModePoint]], i: int, name: str, title: str) -> Trace:
+    top = float(getattr(front.maxn.mode, name))
+    values = [float(np.mean([getattr(point.mode, name) for point in group])) for group in groups]
+    return {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "name": title,
+        "x": [1e3 * float(np.median([point.step_s.value for point in group])) for group in groups],
+        "y": [100.0 * value / top for value in values],
+        "line": {"color": COLOURS[i], "width": 2},
+        "marker": {"symbol": SYMBOLS[i], "size": 6},
+        "hovertemplate": f"{title}: %{{y:.0f}} % of {top:g}<extra></extra>",
+    }

@@ -1,0 +1,248 @@
+"""A learnt model on the terminal: what it knows, a choice beside MAXN, the front; from records to rich tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from experiments.report.quantities import duration, energy, number, percent
+from fedge.knowledge.mode_points import ModeFront, ModePoint, PredictionInterval
+from fedge.knowledge.model_file import ModelInfo
+from fedge.knowledge.model_summary import ModelSummary, ModelTerm, PhysicalBreakdown, PredictionSpread
+from fedge.types import PowerMode
+
+if TYPE_CHECKING:
+    from rich.box import Box
+    from rich.table import Table
+
+MAX_TABLE_ROWS = 20
+"""Rows of a table on the terminal; --json and --csv hold all."""
+KNOB_HEADINGS = ("cores", "CPU MHz", "GPU MHz", "mem. MHz")
+
+
+def describe_model(about: ModelInfo) -> str:
+    """Which board and workload, and by what they are predicted."""
+    return f"{about.device}, {about.workload}, batch size {about.batch_size}, predicted by {about.method}"
+
+
+def facts_table(facts: ModelSummary) -> Table:
+    """What a model was learnt from, what it knew beforehand and how sure it is: a word and a sentence per line."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column()
+    for word, sentence in describe_facts(facts):
+        table.add_row(word, Text(sentence))
+    return table
+
+
+def measured_table(facts: ModelSummary) -> Table:
+    """Measured beside predicted; of many measurements those that are farthest off."""
+    rows = sorted(range(len(facts.measurements)), key=lambda row: -_log_error(facts, row))
+    few = len(rows) <= MAX_TABLE_ROWS
+    word = "measured" if facts.about.origin.label == "measured" else "emulated"
+    table = _modes_table(word, "ms", "predicted", "", "W", "predicted", "")
+    for row in range(len(rows)) if few else rows[:MAX_TABLE_ROWS]:
+        seen, known = facts.measurements[row], facts.predicted[row]
+        pairs = ((1e3 * seen.step_s, 1e3 * known.step_s), (seen.power_w, known.power_w))
+        cells = [
+            cell for value, guess in pairs for cell in (number(value), number(guess), _format_change(guess / value, 1))
+        ]
+        table.add_row("/".join(format_knobs(seen.mode)), *cells)
+    if not few:
+        table.caption = f"The {MAX_TABLE_ROWS} of {len(rows)} that are farthest off; --json has all."
+    return table
+
+
+def meaning_table(meaning: PhysicalBreakdown) -> Table:
+    """Where time and power go at MAXN."""
+    from rich.table import Table
+
+    table = Table(
+        box=_table_box(), title="the physical model inside, at MAXN; parts of time overlap", title_justify="left"
+    )
+    for heading, numeric in (("time", False), ("ms", True), ("power", False), ("W", True)):
+        table.add_column(heading, justify="right" if numeric else "left")
+    for i in range(max(len(meaning.time_s), len(meaning.power_w))):
+        table.add_row(*_part_cells(meaning.time_s, i, 1e3), *_part_cells(meaning.power_w, i, 1.0))
+    return table
+
+
+def choice_table(word: str, chosen: ModePoint, maxn: ModePoint) -> Table:
+    """The chosen mode beside MAXN, knob by knob and quantity by quantity, and what differs."""
+    from rich.table import Table
+
+    table = Table(box=_table_box(), padding=(0, 2, 0, 0))
+    for heading in ("", word, "MAXN", "difference"):
+        table.add_column(heading, justify="right" if heading else "left")
+    for name, ours, top in zip(KNOB_HEADINGS, format_knobs(chosen.mode), format_knobs(maxn.mode), strict=True):
+        table.add_row(name, ours, top)
+    for unit, ours_90, top_90 in _pair_quantities(chosen, maxn):
+        factor = 1e3 if unit == "ms" else 1.0
+        more = _format_change(ours_90.value / top_90.value)
+        table.add_row(unit, format_interval(ours_90, factor), format_interval(top_90, factor), more)
+    return table
+
+
+def front_table(front: ModeFront, shown: Sequence[ModePoint]) -> Table:
+    """Modes of a front with their 90 % intervals, each with a word after it."""
+    table = _modes_table("", "ms", "W", "J", "")
+    table.columns[-1].justify = "left"
+    for point in shown:
+        figures = (format_interval(point.step_s, 1e3), format_interval(point.power_w), number(point.energy_j.value))
+        table.add_row("/".join(format_knobs(point.mode)), *figures, describe_point(point, front))
+    return table
+
+
+def thin_front(front: ModeFront, most: int = MAX_TABLE_ROWS) -> list[ModePoint]:
+    """About ``most`` points of a front: evenly over their ranks, both ends, knee and MAXN among them.
+
+    MAXN comes last where it does not lie on the front.
+    """
+    points = front.points
+    last = len(points) - 1
+    even = range(len(points)) if last < most else {round(i * last / (most - 1)) for i in range(most)}
+    shown = [point for i, point in enumerate(points) if i in even or point in (front.knee, front.maxn)]
+    return shown if front.maxn in shown else [*shown, front.maxn]
+
+
+def describe_point(point: ModePoint, front: ModeFront) -> str:
+    """What is special about a point of the front."""
+    words = {"MAXN": point == front.maxn, "knee": point == front.knee, "measured": point.measured}
+    return ", ".join(word for word, holds in words.items() if holds)
+
+
+def compare_with_maxn(point: ModePoint, maxn: ModePoint) -> str:
+    """Seconds, watts and joules relative to MAXN, e.g. ``+12 % ms, −38 % W, −30 % J``."""
+    return ", ".join(
+        f"{_format_change(ours.value / top.value)} {unit}" for unit, ours, top in _pair_quantities(point, maxn)
+    )
+
+
+def _pair_quantities(
+    point: ModePoint, other: ModePoint
+) -> tuple[tuple[str, PredictionInterval, PredictionInterval], ...]:
+    return (
+        ("ms", point.step_s, other.step_s),
+        ("W", point.power_w, other.power_w),
+        ("J", point.energy_j, other.energy_j),
+    )
+
+
+def nvpmodel_lines(values: Mapping[str, int]) -> Iterator[str]:
+    """The four knobs in the units of nvpmodel's files; ``values`` are those of ``knob_values``."""
+    yield f"CPU_ONLINE   cores 0 to {values['cpu_online'] - 1}: 1, all others: 0"
+    yield f"CPU MAX_FREQ {values['cpu_max_freq_khz']} (kHz, every cluster)"
+    yield f"GPU MAX_FREQ {values['gpu_max_freq_hz']} (Hz)"
+    yield f"EMC MAX_FREQ {values['emc_max_freq_hz']} (Hz)"
+
+
+def knob_values(mode: PowerMode) -> dict[str, int]:
+    """A mode as a board's files take it: kHz for the CPU, Hz for GPU and memory."""
+    return {
+        "cpu_online": mode.cores,
+        "cpu_max_freq_khz": round(1e3 * mode.cpu_mhz),
+        "gpu_max_freq_hz": round(1e6 * mode.gpu_mhz),
+        "emc_max_freq_hz": round(1e6 * mode.mem_mhz),
+    }
+
+
+def describe_facts(facts: ModelSummary) -> Iterator[tuple[str, str]]:
+    """What there is to say of a model, a word and a sentence each."""
+    about, origin = facts.about, facts.about.origin
+    which = f"all {origin.rows:,}" if facts.modes == origin.rows else f"{facts.modes:,} of {origin.rows:,}"
+    picked = f", picked by {origin.explorer}" if origin.explorer else ""
+    yield "learnt from", f"{which} modes of {origin.source} ({origin.label}){picked}"
+    if origin.sha256:
+        yield "", f"sha256 {origin.sha256[:12]}"
+    yield "profiling", f"{duration(origin.profiling_s)}, {energy(origin.profiling_j)}"
+    throttled = sum(seen.throttled for seen in facts.measurements)
+    if throttled:
+        yield "throttled", f"{throttled} of the measurements, which therefore count little"
+    yield "prior", _describe_prior(about) if facts.meaning else f"none that {about.method} uses"
+    for one in facts.references:
+        what = f"{one.workload} on {one.device}, batch size {one.batch_size}, {one.rows:,} modes"
+        yield "reference", f"{what}, {one.name} (measured), sha256 {one.sha256[:12]}"
+    if about.idle is not None:
+        yield "idle", f"{number(about.idle.value)} W at MAXN ({about.idle.label})"
+    yield "candidates", f"{facts.candidates:,}: {about.candidates}"
+    yield (
+        "spread",
+        f"time {_describe_spread(facts.time_spread)}, power {_describe_spread(facts.power_spread)} "
+        f"({facts.predictions_label})",
+    )
+    yield "error", _describe_error(about)
+
+
+def _describe_prior(about: ModelInfo) -> str:
+    seen = about.prior_tables
+    if not seen:
+        return "none"
+    timed = sum(name.endswith(" timed steps") for name in seen)
+    tables = len(seen) - timed
+    counted = f"{tables} table{'s' * (tables != 1)} of other workloads (calibrated)"
+    besides = f" and the timed steps of {timed} network{'s' * (timed != 1)}" if timed else ""
+    return f"from {counted}{besides}: {', '.join(seen)}"
+
+
+def _describe_spread(spread: PredictionSpread) -> str:
+    return f"±{percent(spread.median)} (95th percentile ±{percent(spread.p95)})"
+
+
+def _describe_error(about: ModelInfo) -> str:
+    held_out = about.held_out
+    if held_out is None:
+        return "not known: every mode was learnt from"
+    truth = "" if about.origin.label == "measured" else ", against the emulated board's own"
+    return (
+        f"time {percent(held_out.time_mape)}, power {percent(held_out.power_mape)}, mean over the {held_out.modes:,} "
+        f"modes not profiled{truth}; 90 % intervals hold {percent(held_out.time_coverage90, 0)} and "
+        f"{percent(held_out.power_coverage90, 0)} of them"
+    )
+
+
+def _log_error(facts: ModelSummary, row: int) -> float:
+    """How far a prediction lies off what it was learnt from, in log units."""
+    seen, known = facts.measurements[row], facts.predicted[row]
+    return max(abs(math.log(known.step_s / seen.step_s)), abs(math.log(known.power_w / seen.power_w)))
+
+
+def _part_cells(parts: Sequence[ModelTerm], i: int, factor: float) -> tuple[str, str]:
+    return (parts[i].name, number(factor * parts[i].value)) if i < len(parts) else ("", "")
+
+
+def _modes_table(title: str, *headings: str) -> Table:
+    """A table whose rows begin with a mode."""
+    from rich.table import Table
+
+    table = Table(
+        box=_table_box(), title=title or None, title_justify="left", caption_justify="left", padding=(0, 1, 0, 0)
+    )
+    for heading in ("cores/CPU/GPU/mem. MHz", *headings):
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
+
+
+def _table_box() -> Box:
+    from rich.box import SIMPLE_HEAD
+
+    return SIMPLE_HEAD
+
+
+def format_knobs(mode: PowerMode) -> tuple[str, ...]:
+    """The four knobs in the order of ``KNOB_HEADINGS``."""
+    return (str(mode.cores), *(f"{clock:g}" for clock in (mode.cpu_mhz, mode.gpu_mhz, mode.mem_mhz)))
+
+
+def format_interval(value: PredictionInterval, factor: float = 1.0) -> str:
+    """A value and what holds it with 90 %: ``134 (125–143)``."""
+    low, high = number(factor * value.low90), number(factor * value.high90)
+    return f"{number(factor * value.value)} ({low}–{high})"
+
+
+def _format_change(ratio: float, digits: int = 0) -> str:
+    percents = round(100 * (ratio - 1), digits) + 0.0  # no minus before a zero
+    return f"{percents:+.{digits}f} %".replace("-", "−")

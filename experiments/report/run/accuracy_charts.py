@@ -1,0 +1,87 @@
+"""Accuracy of one run: over its rounds, over the fleet's clock and over its energy; pure, from rows to plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+
+from experiments.report.chart import LEGEND, Chart, Trace, axis, line_mode
+from experiments.report.palette import COLOURS, GREY
+from experiments.report.quantities import UnitScale, energy_scale, time_scale
+from experiments.report.run.loaded_runs import LoadedRun
+
+
+def build_accuracy_charts(run: LoadedRun) -> tuple[Chart, Chart, Chart]:
+    """The same accuracies over rounds, over the fleet's clock and over energy, beside what MAXN would have needed."""
+    times, joules = time_scale([run.rounds[-1].end_s]), energy_scale([sum(row.energy_j for row in run.rounds)])
+    spent = list(accumulate(row.energy_j for row in run.rounds))
+    caption = "Each point is the aggregated model after a round, on test samples that no board trains on."
+    if _is_maxn_known(run):
+        caption = "Dashed: the same rounds, had every board run at MAXN. Left of the line is faster, right is slower."
+    over_energy = (
+        "Dashed: every board working and waiting at MAXN; dotted: working at MAXN, waiting in its lowest mode. Left of "
+        "a line means the same accuracy for less energy."
+    )
+    return (
+        _accuracy_chart(run, "rounds", "round", [row.round for row in run.rounds], {}),
+        _accuracy_chart(
+            run,
+            "time",
+            f"fleet's clock ({times.unit})",
+            [row.end_s / times.per for row in run.rounds],
+            {"at MAXN": _accumulate_maxn(run, [row.maxn_round_s for row in run.rounds], times)},
+            caption,
+        ),
+        _accuracy_chart(
+            run,
+            "energy",
+            f"energy of the fleet ({joules.unit})",
+            [value / joules.per for value in spent],
+            {
+                "at MAXN": _accumulate_maxn(run, [row.maxn_energy_j for row in run.rounds], joules),
+                "MAXN, waiting low": _accumulate_maxn(run, [row.maxn_parked_energy_j for row in run.rounds], joules),
+            },
+            over_energy if _is_maxn_known(run) else "",
+        ),
+    )
+
+
+def _is_maxn_known(run: LoadedRun) -> bool:
+    return len(run.compared_rounds) == len(run.rounds) and all(row.maxn_round_s is not None for row in run.rounds)
+
+
+def _accumulate_maxn(run: LoadedRun, per_round: Sequence[float | None], scale: UnitScale) -> list[float]:
+    if not _is_maxn_known(run):
+        return []
+    return [value / scale.per for value in accumulate(value for value in per_round if value is not None)]
+
+
+def _accuracy_chart(
+    run: LoadedRun, key: str, title: str, x: Sequence[float], others: Mapping[str, Sequence[float]], caption: str = ""
+) -> Chart:
+    y = [100 * row.accuracy for row in run.rounds]
+    hover = [f"round {r.round}: {100 * r.accuracy:.1f} %, loss {r.loss:.3g}" for r in run.rounds]
+    style = {"color": COLOURS[0], "width": 2}
+    data: list[Trace] = [
+        {
+            "type": "scatter",
+            "mode": line_mode(len(run.rounds)),
+            "name": "this run",
+            "x": list(x),
+            "y": y,
+            "line": style,
+            "hovertext": hover,
+        }
+    ]
+    for (name, other), dash in zip(others.items(), ("dash", "dot"), strict=False):
+        if other:
+            line = {"color": GREY, "width": 1.5, "dash": dash}
+            data.insert(-1, {"type": "scatter", "mode": "lines", "name": name, "x": list(other), "y": y, "line": line})
+    layout = {
+        "xaxis": axis(title, rangemode="tozero"),
+        "yaxis": axis("test accuracy (%)"),
+        "legend": LEGEND,
+        "showlegend": _is_maxn_known(run),
+    }
+    caption = caption or "Each point is the aggregated model after a round, on test samples that no board trains on."
+    return Chart(f"accuracy-{key}", f"Over {'rounds' if key == 'rounds' else key}", caption, data, layout, 280)

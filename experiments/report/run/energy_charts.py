@@ -1,0 +1,134 @@
+"""Energy of one run, board by board, beside what the oracle and MAXN (waiting high or low) would have spent; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from experiments.report.chart import LEGEND, Chart, Trace, axis
+from experiments.report.palette import GREY, SEND, WAIT, assign_colours
+from experiments.report.quantities import UnitScale, energy_scale
+from experiments.report.run.loaded_runs import LoadedRun
+from experiments.report.run.run_sample import MAX_BOARDS
+from fedge.telemetry.store_records import ClientRow
+
+ENERGY_CAPTION = (
+    "Compare the end of a bar with the marks: ┃ is the board working and waiting at MAXN, △ the board working at MAXN "
+    "and waiting in its lowest mode, both in rounds as long as the fleet needs at MAXN. ◇ is the least that a planner "
+    "who knows the truth would have spent in rounds of the length played, waiting in the lowest mode. From ┃ to △ is "
+    "saved by waiting low, without any prediction; from △ to the bar's end by choosing modes; what lies between the "
+    "bar's end and ◇, better predictions could save."
+)
+
+
+def client_energy_chart(run: LoadedRun) -> Chart:
+    """Energy per board (in large fleets, per kind the mean board), and what other modes would have cost."""
+    groups = _group_bars(run)
+    sums = {name: _sum_energy(rows, share) for name, (_, rows, share) in groups.items()}
+    scale = energy_scale([value for one in sums.values() for value in (one["total"], one["maxn"])])
+    names = list(groups)
+    data = [*_work_traces(run, groups, sums, scale)]
+    data.append(_energy_trace("radio", SEND, names, [sums[name]["radio"] for name in names], scale))
+    data.append(_energy_trace("idle and waiting", WAIT, names, [sums[name]["rest"] for name in names], scale))
+    data += _reference_traces(names, sums, scale) if run.compared_rounds else []
+    layout = {
+        "barmode": "stack",
+        "xaxis": axis(f"energy ({scale.unit})", rangemode="tozero"),
+        "yaxis": {"autorange": "reversed", "type": "category", "showgrid": False, "fixedrange": True},
+        "legend": LEGEND,
+        "hovermode": "closest",
+    }
+    part = f"{run.compared_note}: those in which every board did all of its work in time and its truth is known"
+    caption = (
+        f"Summed {part if run.compared_note else 'over all rounds'}. {ENERGY_CAPTION if run.compared_rounds else ''}"
+    )
+    if len(run.device_by_board) > MAX_BOARDS:
+        caption += f" With {len(run.device_by_board)} boards, each bar is the mean board of its kind."
+    return Chart("energy-clients", "Energy per board", caption, data, layout, 130 + 26 * max(3, len(names)))
+
+
+BarGroups = dict[str, tuple[str, list[ClientRow], float]]
+
+
+def _group_bars(run: LoadedRun) -> BarGroups:
+    """Bar's name -> kind, rows, and by how many boards their sums are divided."""
+    counted = {row.round for row in run.compared_rounds or run.rounds}
+    clients = [row for row in run.clients if row.round in counted]
+    if len(run.device_by_board) <= MAX_BOARDS:
+        return {
+            board: (kind, [r for r in clients if r.board == board], 1.0) for board, kind in run.device_by_board.items()
+        }
+    count = {device: sum(kind == device for kind in run.device_by_board.values()) for device in run.devices}
+    return {
+        d: (d, [row for row in clients if run.device_by_board[row.board] == d], float(count[d])) for d in run.devices
+    }
+
+
+def _sum_energy(rows: Sequence[ClientRow], share: float) -> dict[str, float | None]:
+    total, work, radio = (sum(getattr(row, name) for row in rows) / share for name in ("energy_j", "work_j", "radio_j"))
+    return {
+        "total": total,
+        "work": work,
+        "radio": radio,
+        "rest": total - work - radio,
+        **{name: _sum_known(rows, f"{name}_energy_j", share) for name in ("oracle", "maxn", "maxn_parked")},
+    }
+
+
+def _sum_known(rows: Sequence[ClientRow], column: str, share: float) -> float | None:
+    """The sum of what another way would have cost; None without the truth."""
+    known = [value for row in rows if (value := getattr(row, column)) is not None]
+    return sum(known) / share if known and len(known) == len(rows) else None
+
+
+def _work_traces(
+    run: LoadedRun, groups: BarGroups, sums: dict[str, dict[str, float | None]], scale: UnitScale
+) -> list[Trace]:
+    colour = assign_colours(run.devices)
+    by_kind = {device: [name for name, (kind, _, _) in groups.items() if kind == device] for device in run.devices}
+    return [
+        _energy_trace(f"work: {escape(device)}", colour[device], names, [sums[n]["work"] for n in names], scale)
+        for device, names in by_kind.items()
+        if names
+    ]
+
+
+def _energy_trace(
+    name: str, colour: str, names: Sequence[str], values: Sequence[float | None], scale: UnitScale
+) -> Trace:
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "name": name,
+        "y": [escape(one) for one in names],
+        "x": [scale.convert(value) for value in values],
+        "width": 0.7,
+        "marker": {"color": colour},
+        "hovertemplate": f"%{{y}}: %{{x:.3~g}} {scale.unit}<extra>{name}</extra>",
+    }
+
+
+def _reference_traces(names: Sequence[str], sums: dict[str, dict[str, float | None]], scale: UnitScale) -> list[Trace]:
+    marks: tuple[tuple[str, str, Trace], ...] = (
+        ("oracle", "oracle", {"symbol": "diamond", "size": 9, "color": "white"}),
+        ("maxn", "MAXN", {"symbol": "line-ns", "size": 14}),
+        ("maxn_parked", "MAXN, waiting low", {"symbol": "triangle-up", "size": 9, "color": "white"}),
+    )
+    traces = []
+    for key, name, marker in marks:
+        shown = [one for one in names if sums[one][key] is not None]
+        line: Trace = {"color": GREY, "width": 3} if key == "maxn" else {"color": "#30363d", "width": 1.5}
+        mark: Trace = {**marker, "line": line}
+        if shown:
+            traces.append(
+                {
+                    "type": "scatter",
+                    "mode": "markers",
+                    "name": name,
+                    "y": [escape(one) for one in shown],
+                    "x": [scale.convert(sums[one][key]) for one in shown],
+                    "marker": mark,
+                    "hovertemplate": f"%{{y}}: %{{x:.3~g}} {scale.unit}<extra>{name}</extra>",
+                }
+            )
+    return traces

@@ -1,0 +1,309 @@
+"""What a terminal shows while a run goes on: the round, the fleet's clock and energy, and every board's last mode."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.markup import escape
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from experiments.report.quantities import UNKNOWN, duration, energies, energy, mean, number, percent, ratio
+from fedge.experiment import Experiment, list_boards
+from fedge.telemetry.store_reader import compute_store_stamp, read_rows
+from fedge.telemetry.store_records import ClientRow, RoundRow
+
+STATUS_MARKS = {"late": " [red]late[/red]", "cancelled": " [yellow]cancelled[/yellow]"}
+MAX_ROWS = 20
+"""Boards listed one by one; a larger fleet is shown by kind."""
+MAX_LOWERED_NAMES = 3
+"""Boards that are told by name of those that lowered something; chosen by us."""
+
+
+class LiveView:
+    """A table in a terminal; where the output is a file or a pipe, one plain line per round instead.
+
+    ``refresh`` may be called as often as one likes: the tables are read again only after they changed.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        experiment: Experiment,
+        console: Console | None = None,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._folder, self._experiment = folder, experiment
+        self._console = console or Console()
+        self._now_s = now_s
+        self._started_s = now_s()
+        self._live: Live | None = None
+        self._stamp: tuple[tuple[str, int, int], ...] = ()
+        self._rounds: list[RoundRow] = []
+        self._clients: list[ClientRow] = []
+        self._told = 0
+
+    def __enter__(self) -> Self:
+        self._read()
+        self._told = self._rounds[-1].round if self._rounds else 0
+        if self._console.is_terminal:
+            self._live = Live(self._render(), console=self._console, auto_refresh=False)
+            self._live.start(refresh=True)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.refresh()
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def refresh(self) -> None:
+        """Show what the run folder holds now."""
+        changed = self._read()
+        if self._live is not None:
+            self._live.update(self._render(), refresh=True)
+        elif changed:
+            self._print_new_rounds()
+
+    def _read(self) -> bool:
+        """Read the tables if there is a new round; the round's row is written after those of its clients."""
+        seen = compute_store_stamp(self._folder, RoundRow)
+        if seen == self._stamp:
+            return False
+        self._stamp = seen
+        self._rounds = read_rows(self._folder, RoundRow)
+        self._clients = _read_round_clients(self._folder, self._rounds[-1].round) if self._rounds else []
+        return True
+
+    def _render(self) -> RenderableType:
+        return render_fleet(self._experiment, self._rounds, self._clients, self._now_s() - self._started_s)
+
+    def _print_new_rounds(self) -> None:
+        spent_j = 0.0
+        for row in self._rounds:
+            spent_j += row.energy_j
+            if row.round > self._told:
+                self._console.print(
+                    _format_round(row, self._experiment.rounds, spent_j), soft_wrap=True, highlight=False
+                )
+                self._told = row.round
+
+
+def _read_round_clients(folder: Path, number_: int) -> list[ClientRow]:
+    """One round's rows only: a long run of a large fleet has many."""
+    return [row for row in read_rows(folder, ClientRow, since_round=number_) if row.round == number_]
+
+
+def _format_round(row: RoundRow, rounds: int, spent_j: float) -> Text:
+    """One round in one line, for logs."""
+    deadline = "" if row.deadline_s is None else f" of {duration(row.deadline_s)}"
+    trouble = "".join(f"  {count} {word}" for count, word in _count_losses(row))
+    return Text(
+        f"round {row.round}/{rounds}  accuracy {percent(row.accuracy)}  took {duration(row.round_s)}{deadline}"
+        f"  energy {energy(row.energy_j)} (sum {energy(spent_j)})  clock {duration(row.end_s)}"
+        f"  straggler {row.straggler or UNKNOWN}{trouble}"
+    )
+
+
+def _count_losses(row: RoundRow) -> tuple[tuple[int, str], ...]:
+    """How many boards were late, failed or cancelled, where there were any."""
+    counts = ((row.late, "late"), (row.failed, "failed"), (row.cancelled, "cancelled"))
+    return tuple((count, word) for count, word in counts if count)
+
+
+def render_fleet(
+    experiment: Experiment, rounds: Sequence[RoundRow], clients: Sequence[ClientRow], elapsed_s: float
+) -> RenderableType:
+    """The fleet's line and the boards' table, as of the last round."""
+    played = rounds[-1].round if rounds else 0
+    head = Table.grid(padding=(0, 2))
+    title = Text.assemble(
+        (experiment.name, "bold"),
+        f"  {experiment.policy.name}  ",
+        (f"{int(elapsed_s) // 60}:{int(elapsed_s) % 60:02d}", "dim"),
+    )
+    head.add_row(title, Text(f"round {played}/{experiment.rounds}"), ProgressBar(experiment.rounds, played, width=24))
+    if not rounds:
+        return Group(head, Text("the first round is being played", style="dim"))
+    return Group(head, _format_fleet(rounds), _board_table(experiment, clients))
+
+
+def _format_fleet(rounds: Sequence[RoundRow]) -> RenderableType:
+    last = rounds[-1]
+    deadline = "no deadline" if last.deadline_s is None else f"deadline {duration(last.deadline_s)}"
+    facts = (
+        ("accuracy", percent(last.accuracy)),
+        ("fleet's clock", duration(last.end_s)),
+        ("last round", f"{duration(last.round_s)} ({deadline})"),
+        ("energy", f"{energy(sum(row.energy_j for row in rounds))}"),
+        ("straggler", last.straggler or UNKNOWN),
+    )
+    line = Text("  ").join(Text.assemble((f"{name} ", "dim"), value) for name, value in facts)
+    if last.available is not None and last.available > last.selected:
+        line.append(f"  {last.selected} of {last.available} boards", style="dim")
+    for count, word in _count_losses(last):
+        line.append(f"  {count} {word}", style="yellow" if word == "cancelled" else "bold red")
+    return line
+
+
+def _board_table(experiment: Experiment, clients: Sequence[ClientRow]) -> Table:
+    kinds = {board.name: board.entry.device for board in list_boards(experiment)}
+    if len(clients) > MAX_ROWS:
+        return _kind_table(kinds, clients)
+    place = {board: i for i, board in enumerate(kinds)}
+    table = _make_table("board", "kind", "cores/CPU/GPU/mem. MHz", "work", "power", "time error", "power error")
+    for row in sorted(clients, key=lambda row: place.get(row.board, len(place))):
+        kind = escape(row.device or kinds.get(row.board, ""))
+        if row.status == "failed" or row.cores is None:
+            colour = "yellow" if row.status == "cancelled" else "red"
+            table.add_row(escape(row.board), kind, f"[{colour}]{row.status}: {escape(row.error or '')}[/{colour}]")
+            continue
+        name = escape(row.board) + STATUS_MARKS.get(row.status, "")
+        table.add_row(name, kind, _format_mode(row), *_format_figures([row]))
+    return table
+
+
+def _kind_table(kinds: dict[str, str], clients: Sequence[ClientRow]) -> Table:
+    """Means per kind, for fleets with more boards than fit a screen."""
+    table = _make_table("kind", "boards", "mean work", "mean power", "time error", "power error")
+    for kind in dict.fromkeys(kinds.values()):
+        rows = [row for row in clients if (row.device or kinds.get(row.board)) == kind]
+        if rows:
+            lost = sum(row.status in {"late", "failed"} for row in rows)
+            count = f"{len(rows)}" + (f" [red]({lost} late or failed)[/red]" if lost else "")
+            stopped = sum(row.status == "cancelled" for row in rows)
+            count += f" [yellow]({stopped} cancelled)[/yellow]" if stopped else ""
+            table.add_row(
+                escape(kind),
+                count,
+                *_format_figures([row for row in rows if row.status != "failed" and row.cores is not None]),
+            )
+    return table
+
+
+def _make_table(*heads: str) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    for head in heads:
+        words = head in {"board", "kind"}
+        table.add_column(head, justify="left" if words else "right", no_wrap=head != "cores/CPU/GPU/mem. MHz")
+    return table
+
+
+def _format_mode(row: ClientRow) -> str:
+    if row.cores is None:
+        return UNKNOWN
+    return f"{row.cores}/{row.cpu_mhz or 0:.0f}/{row.gpu_mhz or 0:.0f}/{row.mem_mhz or 0:.0f}"
+
+
+def _format_figures(rows: Sequence[ClientRow]) -> tuple[str, str, str, str]:
+    """Mean work time and power, and the mean errors of their predictions."""
+    return (
+        duration(mean(row.work_s for row in rows)),
+        number(mean(row.power_w for row in rows), 3, "W"),
+        percent(mean(_relative_error(row.predicted_step_s, row.step_s) for row in rows)),
+        percent(mean(_relative_error(row.predicted_power_w, row.power_w) for row in rows)),
+    )
+
+
+def _relative_error(predicted: float | None, measured: float | None) -> float | None:
+    return abs(predicted - measured) / measured if predicted is not None and measured else None
+
+
+def summary_table(summary: dict[str, Any]) -> RenderableType:
+    """A finished run's headline figures, as in its report."""
+    length = summary.get("round_vs_maxn")
+    against_maxn = "" if length is None else f", {length:.2f} × MAXN's"
+    facts = {
+        "accuracy": percent(summary.get("final_accuracy")),
+        "energy": _format_energy(summary),
+        "saving vs MAXN": _format_saving(summary, "maxn"),
+        "saving vs MAXN, waiting low": _format_saving(summary, "maxn_parked"),
+        "mean round": duration(summary.get("mean_round_s")) + against_maxn,
+        "makespan": f"{duration(summary.get('makespan_s'))} on the fleet's clock",
+        "played in": duration(summary.get("wall_s")),
+        **_optional_facts(summary),
+        "report": summary.get("report"),
+    }
+    table = Table.grid(padding=(0, 2))
+    rounds = summary.get("rounds", 0)
+    played = f"{rounds} round{'s' * (rounds != 1)}"
+    table.title = Text(f"{summary.get('name', '')}: {summary.get('policy', '')}, {played}", style="bold")
+    table.title_justify = "left"
+    for name, value in facts.items():
+        if value is not None:
+            table.add_row(Text(name, style="dim"), Text(str(value)))
+    return table
+
+
+def _format_energy(summary: dict[str, Any]) -> str:
+    """The joules of the boards that were asked, and of those that were not, in one unit."""
+    spent_j, resting_j = summary.get("energy_j"), summary.get("resting_energy_j")
+    if spent_j is None or not resting_j:
+        return energy(spent_j)
+    asked, resting = energies(spent_j, resting_j)
+    return f"{asked}, and {resting} of boards at rest"
+
+
+def _format_budget(summary: dict[str, Any]) -> str | None:
+    """How much of the budget was spent; what boards at rest drew is not counted."""
+    budget_j, resting_j = summary.get("budget_j"), summary.get("resting_energy_j")
+    if not budget_j:
+        return None
+    budget, resting = energies(budget_j, resting_j or 0.0)
+    besides = f"; boards at rest, not counted, drew {resting}" if resting_j else ""
+    return f"{percent(summary.get('budget_spent'))} of {budget} spent{besides}"
+
+
+def _optional_facts(summary: dict[str, Any]) -> dict[str, str]:
+    """What only some runs have: boards lost, stale results, an energy budget."""
+    lost = [str(summary.get(key) or 0) for key in ("late", "failed", "cancelled")]
+    staleness = summary.get("mean_staleness")
+    facts = {
+        "late, failed, cancelled": ", ".join(lost) if set(lost) != {"0"} else None,
+        "mean staleness": f"{number(staleness, 3)} models" if staleness else None,
+        "energy budget": _format_budget(summary),
+        "served": _format_service(summary),
+        "lowered for memory": _format_lowered(summary),
+        "ended": summary.get("ended"),
+    }
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+def _format_service(summary: dict[str, Any]) -> str | None:
+    """What standing inference services did while their boards worked."""
+    requests = summary.get("requests")
+    if requests is None:
+        return None
+    held, unanswered = percent(summary.get("latency_held"), 0), summary.get("dropped_requests") or 0
+    dropped = f", {unanswered:,} dropped" if unanswered else ""
+    late = f"{requests:,} requests, {summary.get('late_requests') or 0:,} late{dropped}"
+    return f"{late}; 99th percentile within its budget in {held} of the boards' rounds"
+
+
+def _format_lowered(summary: dict[str, Any]) -> str | None:
+    """Which boards trained smaller minibatches or narrower networks, the first few by name."""
+    lowered, failures = summary.get("lowered"), summary.get("out_of_memory")
+    if not lowered:
+        return f"nothing; ran out of memory {failures} times" if failures else None
+    told = "; ".join(f"{board} {one['why']}" for board, one in list(lowered.items())[:MAX_LOWERED_NAMES])
+    more = f"; and {len(lowered) - MAX_LOWERED_NAMES} more" if len(lowered) > MAX_LOWERED_NAMES else ""
+    return told + more
+
+
+def _format_saving(summary: dict[str, Any], baseline: str) -> str:
+    """The saving, how much that is of what a planner knowing the truth would save, and over how many rounds."""
+    saving, best = summary.get(f"saving_vs_{baseline}"), summary.get(f"oracle_saving_vs_{baseline}")
+    if saving is None:
+        return UNKNOWN
+    rounds, compared = summary.get("rounds"), summary.get("compared_rounds")
+    over = f", over {compared} of {rounds} rounds" if compared and compared != rounds else ""
+    return f"{percent(saving)}, {percent(ratio(saving, best), 0)} of the oracle's saving{over}"

@@ -1,0 +1,128 @@
+"""The power modes that one run's boards chose, knob by knob, as heatmaps; pure, from rows to plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from experiments.report.chart import Chart, Trace, axis
+from experiments.report.palette import SHARE_COLOURS
+from experiments.report.run.loaded_runs import LoadedRun
+from experiments.report.run.run_sample import sample_run
+from fedge.devices import catalogue
+from fedge.errors import FedgeError
+from fedge.telemetry.store_records import ClientRow
+
+KNOB_TITLES = (
+    ("cores", "CPU cores", ""),
+    ("cpu_mhz", "CPU clock", " MHz"),
+    ("gpu_mhz", "GPU clock", " MHz"),
+    ("mem_mhz", "Memory clock", " MHz"),
+)
+MAX_LABELLED_ROUNDS = 12
+"""Rounds up to which a heatmap's cells hold their number."""
+
+
+def build_mode_charts(run: LoadedRun) -> tuple[Chart, ...]:
+    """Per knob a heatmap, boards by rounds, as a share of the board's maximum; and what was done in a second mode.
+
+    Of a board that worked several times in the making of one model, the last time is drawn.
+    """
+    view = sample_run(run)
+    rows = {(row.board, row.round): row for row in view.select_rows(run)}
+    numbers = [row.round for row in view.rounds]
+    charts = []
+    mixed = {(board, number): _describe_mix(row) for (board, number), row in rows.items()}
+    for knob, title, unit in KNOB_TITLES:
+        top = _knob_maxima(run, knob)
+        cells = [[_knob_value(rows.get((board, number)), knob) for number in numbers] for board in view.boards]
+        trace = _heatmap_trace(
+            run, view.boards, numbers, cells, [top[run.device_by_board[board]] for board in view.boards], unit
+        )
+        trace["hovertext"] = [
+            [text + mixed.get((board, number), "") for number, text in zip(numbers, line, strict=True)]
+            for board, line in zip(view.boards, trace["hovertext"], strict=True)
+        ]
+        charts.append(_heatmap_chart(f"modes-{knob}", title, trace, len(view.boards)))
+    if any(mixed.values()):
+        shares = [[_mix_percent(rows.get((board, number))) for number in numbers] for board in view.boards]
+        trace = _heatmap_trace(run, view.boards, numbers, shares, [100.0] * len(view.boards), " %")
+        caption = "The share of a round's minibatches, in percent, that was done first in a second, slower mode."
+        charts.append(_heatmap_chart("modes-mix", "Second mode", trace, len(view.boards), caption))
+    return tuple(charts)
+
+
+def _heatmap_chart(key: str, title: str, trace: Trace, boards: int, caption: str = "") -> Chart:
+    layout = {
+        "xaxis": axis("round", type="category", showgrid=False, nticks=12),
+        "yaxis": {"autorange": "reversed", "type": "category", "showgrid": False, "fixedrange": True, "dtick": 1},
+        "margin": {"t": 8},
+    }
+    return Chart(key, title, caption, [trace], layout, 66 + 24 * max(3, boards))
+
+
+def _describe_mix(row: ClientRow) -> str:
+    if row.mix_mode is None:
+        return ""
+    return f"<br>{row.mix_steps} of {row.steps} minibatches first in {escape(row.mix_mode)}"
+
+
+def _mix_percent(row: ClientRow | None) -> float | None:
+    """Percent of the minibatches in the second mode; None for a board that did not work."""
+    return None if row is None or row.cores is None or not row.steps else 100.0 * (row.mix_steps or 0) / row.steps
+
+
+def _knob_value(row: ClientRow | None, knob: str) -> float | None:
+    return None if row is None else getattr(row, knob)
+
+
+def _knob_maxima(run: LoadedRun, knob: str) -> dict[str, float]:
+    """The knob's maximum per kind: from the catalogue, else the largest value seen."""
+    tops = {}
+    for device in run.devices:
+        seen = [value for row in run.clients if row.device == device and (value := _knob_value(row, knob)) is not None]
+        try:
+            maxn = catalogue.find(device).maxn
+        except FedgeError:
+            tops[device] = max(seen, default=1.0)
+        else:
+            tops[device] = float(getattr(maxn, knob))
+    return tops
+
+
+def _heatmap_trace(
+    run: LoadedRun,
+    boards: Sequence[str],
+    numbers: Sequence[int],
+    cells: Sequence[Sequence[float | None]],
+    tops: Sequence[float],
+    unit: str,
+) -> Trace:
+    shares = [[None if v is None else v / top for v in line] for line, top in zip(cells, tops, strict=True)]
+    hover = [
+        [
+            f"{escape(board)} ({escape(run.device_by_board[board])}), round {number}: "
+            + ("not known" if v is None else f"{v:g}{unit} of {top:g}{unit}, {100 * v / top:.0f} %")
+            for number, v in zip(numbers, line, strict=True)
+        ]
+        for board, line, top in zip(boards, cells, tops, strict=True)
+    ]
+    trace: Trace = {
+        "type": "heatmap",
+        "x": [str(number) for number in numbers],
+        "y": [escape(board) for board in boards],
+        "z": shares,
+        "zmin": 0,
+        "zmax": 1,
+        "colorscale": [list(stop) for stop in SHARE_COLOURS],
+        "showscale": False,
+        "xgap": 1,
+        "ygap": 1,
+        "hovertext": hover,
+        "hoverinfo": "text",
+    }
+    if len(numbers) <= MAX_LABELLED_ROUNDS:
+        trace["text"] = [["" if v is None else f"{v:.0f}" for v in line] for line in cells]
+        trace["texttemplate"] = "%{text}"
+        trace["textfont"] = {"size": 10}
+    return trace

@@ -1,0 +1,176 @@
+"""Power over time, of the fleet by kind and of every board: the store's samples, averaged over cells of equal length.
+
+A cell's power is the joules of all samples in it over its length, so the area under a line is the samples' energy,
+however much was averaged. Symbols: ``cell_s`` the length of a cell, ``cells`` how many there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from experiments.report.chart import LEGEND, Chart, ChartFrame, Section, Trace, axis
+from experiments.report.palette import COLOURS, assign_colours
+from experiments.report.quantities import UnitScale, duration, energy, number, time_scale
+from experiments.report.run.loaded_runs import LoadedRun
+
+MOST_CELLS, FEWEST_CELLS = 600, 20
+"""As many as a wide screen tells apart; as few as still show a run. Chosen by us."""
+MAX_NUMBERS = 150_000
+"""Cells of all boards together: at most 1.5 MB of the page. Chosen by us."""
+NO_SAMPLES_NOTE = (
+    "<p>This run has no samples, so there is no power over time to draw: an older version wrote it, or no board "
+    "told any.</p>"
+)
+BINNED_POWER_SQL = """
+with stretches as (
+  select board, at_s - {begin_s} as a, at_s + span_s - {begin_s} as b, power_w
+  from samples where round <= {last} and span_s > 0
+), pieces as (
+  select board, a, b, power_w, unnest(range(
+    greatest(0, least({cells} - 1, cast(floor(a / {cell_s}) as bigint))),
+    least({cells}, cast(ceil(b / {cell_s}) as bigint)))) as cell from stretches
+)
+select board, cell, sum(power_w * greatest(0, least(b, (cell + 1) * {cell_s}) - greatest(a, cell * {cell_s}))) as joules
+from pieces group by board, cell
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class PowerCurves:
+    """Watts per board and cell; None where a board told nothing in the cell."""
+
+    begin_s: float
+    cell_s: float
+    boards: Mapping[str, Sequence[float | None]]
+
+    def energy_j(self, board: str) -> float:
+        """The area under the board's line."""
+        return self.cell_s * sum(power or 0.0 for power in self.boards[board])
+
+
+def count_cells(boards: int) -> int:
+    """How many cells a line has, so that the page stays small."""
+    return max(FEWEST_CELLS, min(MOST_CELLS, MAX_NUMBERS // max(1, boards)))
+
+
+def read_power_curves(run: LoadedRun) -> PowerCurves | None:
+    """What the samples of the finished rounds tell; None without any."""
+    from fedge.telemetry import open_run
+
+    last = run.rounds[-1].round
+    with open_run(run.folder) as opened:
+        ends = "select min(at_s) as begin_s, max(at_s + span_s) as end_s, count(distinct board) as boards from samples"
+        found = opened.query(f"{ends} where round <= {last} and span_s > 0").to_pylist()[0]
+        if not found["boards"] or not found["end_s"] > found["begin_s"]:
+            return None
+        cells = count_cells(found["boards"])
+        cell_s = (found["end_s"] - found["begin_s"]) / cells
+        told = {"begin_s": repr(found["begin_s"]), "cell_s": repr(cell_s), "cells": cells, "last": last}
+        binned = opened.query(BINNED_POWER_SQL.format(**told)).to_pydict()
+    return PowerCurves(found["begin_s"], cell_s, _build_curves(run, binned, cells, cell_s))
+
+
+def _build_curves(
+    run: LoadedRun, binned: Mapping[str, list[Any]], cells: int, cell_s: float
+) -> dict[str, list[float | None]]:
+    """The boards in the order of the fleet."""
+    lines: dict[str, list[float | None]] = {}
+    for board, cell, joules in zip(binned["board"], binned["cell"], binned["joules"], strict=True):
+        if joules is not None:
+            lines.setdefault(board, [None] * cells)[cell] = joules / cell_s
+    order = {board: i for i, board in enumerate(run.device_by_board)}
+    return {board: lines[board] for board in sorted(lines, key=lambda name: (order.get(name, len(order)), name))}
+
+
+def build_power_section(run: LoadedRun) -> Section:
+    """The fleet's power by kind, and one board's, chosen from a menu; a sentence for a run without samples."""
+    found = read_power_curves(run)
+    if found is None:
+        return Section("Power", "What the boards drew over time.", (), NO_SAMPLES_NOTE)
+    drawn_j = sum(found.energy_j(board) for board in found.boards)
+    booked_j = sum(row.energy_j for row in run.clients)
+    lead = (
+        f"What the boards drew over time. The area under the lines is {energy(drawn_j)}; the rounds' books have "
+        f"{energy(booked_j)}. Every point is the mean of {duration(found.cell_s)}."
+    )
+    return Section("Power", lead, (_fleet_chart(run, found), _board_chart(run, found)))
+
+
+def power_by_kind(run: LoadedRun, found: PowerCurves) -> dict[str, list[float]]:
+    """Watts of all boards of a kind, cell by cell."""
+    cells = len(next(iter(found.boards.values())))
+    sums: dict[str, list[float]] = {}
+    for board, line in found.boards.items():
+        total = sums.setdefault(run.device_by_board.get(board, "another kind"), [0.0] * cells)
+        for i, power in enumerate(line):
+            total[i] += power or 0.0
+    return sums
+
+
+def _fleet_chart(run: LoadedRun, found: PowerCurves) -> Chart:
+    scale = _time_scale(found)
+    sums = power_by_kind(run, found)
+    colour = assign_colours(list(sums))
+    data = [
+        {
+            **_curve_trace(found, line, scale),
+            "name": escape(device),
+            "stackgroup": "fleet",
+            "line": {"shape": "hv", "width": 0.5, "color": colour[device]},
+            "hovertemplate": f"{escape(device)}: %{{y:.1f}} W<extra></extra>",
+        }
+        for device, line in sums.items()
+    ]
+    caption = "All boards of a kind, stacked: the upper edge is what the whole fleet drew."
+    return Chart("power-fleet", "The fleet", caption, data, _power_layout(scale, True), 300)
+
+
+def _board_chart(run: LoadedRun, found: PowerCurves) -> Chart:
+    scale = _time_scale(found)
+    colour = assign_colours(run.devices)
+    layout = _power_layout(scale, False)
+    frames = tuple(
+        ChartFrame(
+            board,
+            [
+                {
+                    **_curve_trace(found, line, scale),
+                    "line": {
+                        "shape": "hv",
+                        "width": 1.5,
+                        "color": colour.get(run.device_by_board.get(board, ""), COLOURS[0]),
+                    },
+                    "hovertemplate": "%{y:.2f} W<extra></extra>",
+                }
+            ],
+            layout,
+            f"{energy(found.energy_j(board))}, highest point {number(max(p for p in line if p is not None), 3, 'W')}",
+        )
+        for board, line in found.boards.items()
+    )
+    caption = "Gaps are stretches of which the board told nothing."
+    return Chart("power-board", "One board", caption, [], {}, 300, frames, menu="board")
+
+
+def _time_scale(found: PowerCurves) -> UnitScale:
+    cells = len(next(iter(found.boards.values())))
+    return time_scale([found.begin_s + cells * found.cell_s])
+
+
+def _curve_trace(found: PowerCurves, line: Sequence[float | None], scale: UnitScale) -> Trace:
+    """A step per cell; the last one is drawn to its end."""
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "x0": found.begin_s / scale.per,
+        "dx": found.cell_s / scale.per,
+        "y": [*line, line[-1]],
+    }
+
+
+def _power_layout(scale: UnitScale, several: bool) -> dict[str, Any]:
+    layout = {"xaxis": axis(f"fleet's clock ({scale.unit})"), "yaxis": axis("power (W)", rangemode="tozero")}
+    return {**layout, "legend": LEGEND, "showlegend": True, "hovermode": "x unified"} if several else layout

@@ -1,0 +1,65 @@
+"""What of a large run is drawn: some boards, the latest rounds, and a sentence that says so."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain, zip_longest
+from typing import TypeVar
+
+from experiments.report.run.loaded_runs import LoadedRun
+from fedge.telemetry.store_records import ClientRow, RoundRow
+
+MAX_BOARDS = 40
+MAX_CELLS = 1_600
+"""Board-rounds drawn in a timeline: four bars each, which a browser still draws at once."""
+MAX_POINTS = 3_000
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class RunSample:
+    """The boards (in the order of the fleet) and rounds that are drawn, and how that was chosen, if it had to be."""
+
+    boards: tuple[str, ...]
+    rounds: tuple[RoundRow, ...]
+    note: str
+
+    def select_rows(self, run: LoadedRun) -> tuple[ClientRow, ...]:
+        boards, numbers = set(self.boards), {row.round for row in self.rounds}
+        return tuple(row for row in run.clients if row.board in boards and row.round in numbers)
+
+
+def sample_run(run: LoadedRun) -> RunSample:
+    """As much of the run as stays readable."""
+    boards = _sample_boards(run)
+    rounds = run.rounds[-max(1, MAX_CELLS // len(boards)) :]
+    parts = []
+    if len(boards) < len(run.device_by_board):
+        parts.append(
+            f"{len(boards)} of {len(run.device_by_board)} boards (the most frequent stragglers, then some of every "
+            f"kind)"
+        )
+    if len(rounds) < len(run.rounds):
+        parts.append(f"the last {len(rounds)} of {len(run.rounds)} rounds")
+    return RunSample(
+        boards, rounds, f"Drawn here: {' and '.join(parts)}; the tables in Parquet hold all." if parts else ""
+    )
+
+
+def _sample_boards(run: LoadedRun) -> tuple[str, ...]:
+    if len(run.device_by_board) <= MAX_BOARDS:
+        return tuple(run.device_by_board)
+    late = Counter(row.straggler for row in run.rounds if row.straggler in run.device_by_board)
+    stragglers = [board for board, _ in late.most_common(MAX_BOARDS // 4)]
+    by_kind = [[board for board, kind in run.device_by_board.items() if kind == device] for device in run.devices]
+    turns = (board for board in chain.from_iterable(zip_longest(*by_kind)) if board is not None)
+    chosen = set(list(dict.fromkeys(chain(stragglers, turns)))[:MAX_BOARDS])
+    return tuple(board for board in run.device_by_board if board in chosen)
+
+
+def thin_rows(rows: Sequence[T], limit: int = MAX_POINTS) -> tuple[Sequence[T], str]:
+    """Every n-th row, and a sentence about it when rows were left out."""
+    step = -(-len(rows) // limit) if rows else 1
+    return rows[::step], "" if step <= 1 else f"One in {step} of {len(rows):,} points is drawn."

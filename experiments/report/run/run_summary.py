@@ -1,0 +1,225 @@
+"""What boards lowered to fit into their memory, as a run's summary and its YAML tell it; pure but for one file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedge.experiment import Experiment
+from fedge.telemetry import run_folder
+from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow
+
+MEMORY_NOTE_HEADER = "# What boards lowered to fit into their memory, as far as this run was played:"
+
+
+def collect_lowered(clients: Sequence[ClientRow]) -> dict[str, Any]:
+    """Per board that lowered anything or ran out of memory, as of its last such row; nothing where none did."""
+    told = {row.board: _lowered_to_dict(row) for row in clients if row.lowered}
+    failures = sum(row.out_of_memory or 0 for row in clients)
+    failed = [row for row in clients if _ran_out_of_memory(row)]
+    if not told and not failures and not failed:
+        return {}
+    return {
+        "lowered": told,
+        "out_of_memory": failures + len(failed),
+        "out_of_memory_lost_s": sum(row.lost_s or 0.0 for row in clients),
+    }
+
+
+def _ran_out_of_memory(row: ClientRow) -> bool:
+    return row.status == "failed" and "out of memory" in (row.error or "")
+
+
+def _lowered_to_dict(row: ClientRow) -> dict[str, Any]:
+    return {
+        "round": row.round,
+        "batch_size": row.batch_size,
+        "width": row.width,
+        "predicted_mb": row.predicted_memory_mb,
+        "limit_mb": row.memory_limit_mb,
+        "peak_mb": row.memory_mb,
+        "why": row.lowered,
+    }
+
+
+def write_memory_notes(folder: Path, summary: Mapping[str, Any]) -> None:
+    """Write what was lowered as comments at the end of the run's YAML, in place of what stood there before."""
+    path = folder / run_folder.RUN_YAML
+    text = path.read_text(encoding="utf-8")
+    plain = text.partition(MEMORY_NOTE_HEADER)[0]
+    lowered: Mapping[str, Any] = summary.get("lowered") or {}
+    lines = [f"#   {board}, round {told['round']}: {told['why']}" for board, told in sorted(lowered.items())]
+    new = plain + "".join(f"{line}\n" for line in ([MEMORY_NOTE_HEADER, *lines] if lines else []))
+    if new != text:
+        run_folder.write_text(path, new)
+
+
+BUDGET_EVENT = "budget"
+"""The event of a run that its energy budget ended; it has the number of the round that was not played."""
+
+
+def find_budget_end(rounds: Sequence[RoundRow], events: Sequence[EventRow]) -> str | None:
+    """How the energy budget ended the run after ``rounds``; None when it did not."""
+    played = max((row.round for row in rounds), default=0)
+    return next((event.message for event in events if event.kind == BUDGET_EVENT and event.round == played + 1), None)
+
+
+def select_comparable(rounds: Sequence[RoundRow]) -> tuple[RoundRow, ...]:
+    """The rounds that can be held against MAXN: every board did all of its work by the end, and its truth is known."""
+    return tuple(row for row in rounds if row.maxn_energy_j is not None and not row.late)
+
+
+def summarise_run(
+    experiment: Experiment,
+    rounds: Sequence[RoundRow],
+    clients: Sequence[ClientRow],
+    wall_s: float,
+    events: Sequence[EventRow] = (),
+) -> dict[str, Any]:
+    """The summary of a run; seconds on the fleet's clock except ``wall_s``, None where a figure is not known."""
+    figures = {
+        "name": experiment.name,
+        "policy": experiment.policy.name,
+        "backend": experiment.backend,
+        "seed": experiment.seed,
+        "rounds": len(rounds),
+        "ended": find_budget_end(rounds, events),
+        "clients": len({row.board for row in clients}),
+        "final_accuracy": rounds[-1].accuracy if rounds else None,
+        "final_loss": rounds[-1].loss if rounds else None,
+        "makespan_s": rounds[-1].end_s if rounds else 0.0,
+        "mean_round_s": sum(row.round_s for row in rounds) / max(1, len(rounds)),
+    }
+    return {
+        **figures,
+        **_energy_figures(experiment, rounds),
+        **_prediction_errors(clients),
+        **_outcome_counts(experiment, rounds, clients),
+        **_service_figures(clients),
+        **collect_lowered(clients),
+        "wall_s": wall_s,
+    }
+
+
+def _energy_figures(experiment: Experiment, rounds: Sequence[RoundRow]) -> dict[str, Any]:
+    """What was spent, and what the same rounds would have taken otherwise."""
+    compared = select_comparable(rounds)
+    energy_j = sum(row.energy_j for row in rounds)
+    return {
+        "energy_j": energy_j,
+        "train_energy_j": sum(row.train_energy_j for row in rounds),
+        "oracle_energy_j": _sum_known([row.oracle_energy_j for row in rounds]),
+        "maxn_energy_j": _sum_known([row.maxn_energy_j for row in rounds]),
+        "maxn_parked_energy_j": _sum_known([row.maxn_parked_energy_j for row in rounds]),
+        "maxn_mean_round_s": _mean_known([row.maxn_round_s for row in compared]),
+        "round_vs_maxn": _round_vs_maxn(compared),
+        "resting_energy_j": sum(row.resting_energy_j or 0.0 for row in rounds),
+        "budget_j": experiment.policy.budget_j,
+        "budget_spent": None if experiment.policy.budget_j is None else energy_j / experiment.policy.budget_j,
+        "compared_rounds": len(compared),
+        "saving_vs_maxn": _saving(compared, "energy_j", "maxn_energy_j"),
+        "saving_vs_maxn_parked": _saving(compared, "energy_j", "maxn_parked_energy_j"),
+        "oracle_saving_vs_maxn": _saving(compared, "oracle_energy_j", "maxn_energy_j"),
+        "oracle_saving_vs_maxn_parked": _saving(compared, "oracle_energy_j", "maxn_parked_energy_j"),
+    }
+
+
+def _prediction_errors(clients: Sequence[ClientRow]) -> dict[str, float | None]:
+    """How far predictions were off, before anything was measured and at the end."""
+    return {
+        "prior_time_mape": _mean_known([row.prior_time_ape for row in clients if row.prior_time_ape is not None]),
+        "prior_power_mape": _mean_known([row.prior_power_ape for row in clients if row.prior_power_ape is not None]),
+        "last_time_mape": _last_round_mape(clients, "time_ape"),
+        "last_power_mape": _last_round_mape(clients, "power_ape"),
+        "last_time_ape": _last_round_error(clients, "step_s"),
+        "last_power_ape": _last_round_error(clients, "power_w"),
+    }
+
+
+def _outcome_counts(experiment: Experiment, rounds: Sequence[RoundRow], clients: Sequence[ClientRow]) -> dict[str, Any]:
+    """What became of the boards' rounds."""
+    return {
+        "asked": len(clients),
+        "asynchronous": is_asynchronous(rounds, clients),
+        "late": sum(row.late for row in rounds),
+        "failed": sum(row.failed for row in rounds),
+        "cancelled": sum(row.cancelled for row in rounds),
+        "stale": sum(row.stale for row in rounds),
+        "late_lost": _count_lost_late(experiment, rounds),
+        "mean_staleness": _mean_known([row.staleness for row in clients if row.staleness is not None]),
+        "infeasible": sum(row.feasible is False for row in clients),
+    }
+
+
+def _service_figures(clients: Sequence[ClientRow]) -> dict[str, Any]:
+    """What standing inference services did while their boards worked; nothing where no board has one."""
+    rows = [row for row in clients if row.requests is not None]
+    if not rows:
+        return {}
+    requests, late = sum(row.requests or 0 for row in rows), sum(row.late_requests or 0 for row in rows)
+    within = [row.latency_p99_s <= row.latency_budget_s for row in rows if row.latency_p99_s and row.latency_budget_s]
+    return {
+        "requests": requests,
+        "late_requests": late,
+        "dropped_requests": sum(row.dropped_requests or 0 for row in rows),
+        "serving_rounds": len(rows),
+        "latency_held": sum(within) / len(within) if within else None,
+        "service_share": _mean_known([row.service_share for row in rows]),
+        "train_steps_per_s": _mean_known([row.train_steps_per_s for row in rows]),
+    }
+
+
+def _count_lost_late(experiment: Experiment, rounds: Sequence[RoundRow]) -> int:
+    """Late replies that joined no round: under way when the run ended, or of a board that went away."""
+    late, joined = sum(row.late for row in rounds), sum(row.stale for row in rounds)
+    return max(0, late - joined) if experiment.late.action == "discount" else 0
+
+
+def is_asynchronous(rounds: Sequence[RoundRow], clients: Sequence[ClientRow]) -> bool:
+    """Whether boards began their tasks at times of their own, not at the round's start."""
+    starts = {row.round: row.start_s for row in rounds}
+    return any(row.status == "done" and row.start_s != starts.get(row.round, row.start_s) for row in clients)
+
+
+def _round_vs_maxn(compared: Sequence[RoundRow]) -> float | None:
+    """The length of the rounds in which all did their whole work, as a multiple of what MAXN would have taken."""
+    maxn_s = _sum_known([row.maxn_round_s for row in compared])
+    return None if not maxn_s else sum(row.round_s for row in compared) / maxn_s
+
+
+def _saving(rounds: Sequence[RoundRow], spent: str, baseline: str) -> float | None:
+    """The share of the baseline's joules that was not spent, over rounds in which every board's truth is known."""
+    if not rounds:
+        return None
+    spent_j, baseline_j = (_sum_known([getattr(row, name) for row in rounds]) for name in (spent, baseline))
+    return None if spent_j is None or not baseline_j else 1.0 - spent_j / baseline_j
+
+
+def _sum_known(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if values and len(known) == len(values) else None
+
+
+def _mean_known(values: Sequence[float | None]) -> float | None:
+    total = _sum_known(values)
+    return None if total is None else total / len(values)
+
+
+def _last_round_mape(clients: Sequence[ClientRow], column: str) -> float | None:
+    """The boards' mean error over all modes in the last round, of those whose truth is known."""
+    last = max((row.round for row in clients), default=0)
+    return _mean_known([value for row in clients if row.round == last and (value := getattr(row, column)) is not None])
+
+
+def _last_round_error(clients: Sequence[ClientRow], quantity: str) -> float | None:
+    """Mean |predicted - measured| / measured over the boards of the last round."""
+    last = max((row.round for row in clients), default=0)
+    errors = [
+        abs(predicted - measured) / measured
+        for row in clients
+        if row.round == last
+        and (measured := getattr(row, quantity)) is not None
+        and (predicted := getattr(row, f"predicted_{quantity}")) is not None
+    ]
+    return _mean_known(errors)

@@ -1,0 +1,31 @@
+"""A table of figures for a terminal: no figure is ever cut, a terminal too narrow for a row wraps it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+MAX_WIDTH = 500
+"""Characters that a row may have. Chosen by us."""
+
+
+def make_text_table(title: str) -> Table:
+    """An empty table with a title."""
+    from rich import box
+    from rich.table import Table
+
+    return Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
+
+
+def fit_to_content(table: Table) -> Table:
+    """The same table, as wide as its figures want; to be printed with ``crop=False``."""
+    from rich.console import Console
+    from rich.measure import Measurement
+
+    console = Console(width=MAX_WIDTH)
+    title, table.title = table.title, None  # which may wrap
+    table.width = Measurement.get(console, console.options, table).maximum
+    table.title = title
+    return table

@@ -1,0 +1,1 @@
+"""The experiment's YAML: schema and checks."""

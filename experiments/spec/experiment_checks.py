@@ -1,0 +1,467 @@
+"""Checks an experiment before anything is written: every name known, every limit possible on these boards."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import math
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from experiments.spec.experiment_loader import format_value
+from experiments.spec.loader_checks import check_loader, loader_label
+from experiments.spec.memory_checks import check_memory, memory_label
+from experiments.spec.serving_checks import check_serving, serving_label
+from fedge import registry, workloads
+from fedge.client.emulated import load_experiment_task
+from fedge.client.step_accounting import count_steps
+from fedge.costs.cost_profile import CostProfile
+from fedge.costs.workload_sizes import load_workload_sizes
+from fedge.decisions.policies import load_policy
+from fedge.decisions.selection import SELECTORS, load_selector
+from fedge.decisions.selection.selector_options import check_options
+from fedge.devices import catalogue
+from fedge.devices.availability import read_availability_trace
+from fedge.devices.board_kinds import (
+    TABLE_PREFIX,
+    BoardKind,
+    build_kind,
+    build_knowledge,
+    load_reference,
+    load_references,
+)
+from fedge.errors import BadInput, FedgeError, UnknownName
+from fedge.experiment import (
+    AvailabilitySpec,
+    Experiment,
+    FleetBoard,
+    FleetEntry,
+    StrategySpec,
+    WorkloadSpec,
+    list_boards,
+)
+from fedge.modes import stack_modes
+from fedge.predictors import PREDICTORS, load_predictor
+from fedge.protocols import LearningTask
+from fedge.seeds import make_generator
+from fedge.types import DeviceSpec, Modes, ProfileTable, TrainOptions
+from fedge.workloads.partitions import split_samples
+
+POLICY_OPTIONS: dict[str, tuple[str, ...]] = {
+    "maxn": (),
+    "preset": (),
+    "fastest-within-power": ("power_w", "confidence"),
+    "least-energy-within-deadline": ("deadline_s", "confidence"),
+    "balanced": ("time_weight", "max_slowdown", "confidence", "deadline_s"),
+    "least-energy": ("deadline_s", "max_slowdown", "confidence"),
+    "fastest": ("round_energy_j", "fleet_power_w", "confidence"),
+    "energy-budget": ("budget_j", "time_weight", "max_slowdown", "confidence"),
+}
+"""Which numbers each of fedge's policies takes."""
+REQUIRED_POLICY_OPTIONS: dict[str, dict[str, str]] = {
+    "fastest-within-power": {"power_w": "20"},
+    "least-energy-within-deadline": {"deadline_s": "90"},
+    "fastest": {"fleet_power_w": "100", "round_energy_j": "5000"},
+    "energy-budget": {"budget_j": "100000"},
+}
+"""Of which numbers a policy needs at least one, each with an example of it."""
+STRATEGY_SELECTION_OPTIONS = (
+    "fraction_train",
+    "fraction_evaluate",
+    "min_train_nodes",
+    "min_evaluate_nodes",
+    "min_available_nodes",
+)
+"""Options of Flower's strategies that choose the clients of a round, which is the coordinator's part."""
+KNOB_TOLERANCE = 0.02
+"""A table's clock may differ so much from the catalogue's and still be the same step (rounding)."""
+FLEET_BACKEND = "fleet"
+"""The backend of real boards."""
+NEAR_KNOB, FEW = 0.05, 0.1
+"""A board's release may have stepped a few clocks otherwise: up to this share of a knob's values may be this far off.
+Chosen by us; a table of another board is further off, or in more values, in one of its knobs."""
+
+
+def check_experiment(experiment: Experiment) -> None:
+    """Raise ``BadInput`` for the first thing that could not work, naming its field; loads the data."""
+    import_plugins(experiment)
+    if experiment.backend == FLEET_BACKEND:
+        _check_real_boards(experiment)
+    _check_fleet(experiment)
+    check_loader(experiment)
+    check_serving(experiment)
+    workloads.check_task(experiment.workload.task)
+    _check_predictor(experiment)
+    _check_strategy(experiment.strategy, "strategy")
+    _check_policy(experiment)
+    _check_selection(experiment)
+    _check_availability(experiment)
+    _check_limits(experiment, _check_data(experiment))
+    check_memory(experiment)
+
+
+def _check_real_boards(experiment: Experiment) -> None:
+    """Raise ``BadInput`` for what only emulated boards can have, and for a task that no board's worker can load."""
+    for i, entry in enumerate(experiment.fleet):
+        made_up = {"truth": entry.truth != "model", "availability": entry.availability, "battery": entry.battery}
+        for field in (field for field, given in made_up.items() if given):
+            right = "nothing: the fleet backend's boards are real, this is for emulated ones (backend sim or local)"
+            raise BadInput(f"fleet[{i}].{field}", format_value(getattr(entry, field)), right)
+    from experiments.fleet import superlink_check
+
+    superlink_check.check_superlink(experiment.superlink)
+    task = experiment.workload.task
+    if ":" in task:
+        right = "one of fedge's tasks or a task file (.py): a board's worker cannot load a module of yours"
+        raise BadInput("workload.task", repr(task), right)
+
+
+def import_plugins(experiment: Experiment) -> None:
+    """Make the user's own modules importable, and see that they can be imported."""
+    for i, plugin in enumerate(experiment.plugins):
+        path, where = Path(plugin), f"plugins[{i}]"
+        if not path.is_file() or path.suffix != ".py":
+            raise BadInput(where, plugin, "the path of an existing Python file")
+        found = importlib.util.find_spec(path.stem)
+        if found is None:
+            sys.path.append(str(path.parent))
+            importlib.invalidate_caches()
+        elif not found.origin or Path(found.origin).resolve() != path.resolve():
+            raise BadInput(where, plugin, f"a file of another name: there is a module {path.stem!r} already")
+        _import_plugin(path.stem, where, plugin)
+
+
+def _import_plugin(module: str, where: str, plugin: str) -> None:
+    try:
+        importlib.import_module(module)
+    except Exception as error:
+        raise BadInput(where, plugin, f"a Python file that can be imported ({_format_error(error)})") from error
+
+
+def _format_error(error: Exception) -> str:
+    """What went wrong in the user's own code, as one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def _check_callable(where: str, name: str, table: Mapping[str, str]) -> None:
+    found = registry.load_named(where, name, table)
+    if not callable(found):
+        raise BadInput(where, repr(name), f"a function or a class, not a {type(found).__name__}")
+
+
+def _check_predictor(experiment: Experiment) -> None:
+    """A board has to foresee its first round, when nothing is measured yet; some predictors cannot."""
+    name = experiment.predictor
+    _check_callable("predictor", name, PREDICTORS)
+    board, workload = list_boards(experiment)[0], experiment.workload
+    kind = build_kind(board, workload)
+    knowledge = build_knowledge(kind, load_references(board, workload), None)
+    try:
+        load_predictor(name, knowledge).fit([]).predict(stack_modes([kind.average.modes[0]]))
+    except Exception as error:
+        reason = str(error) if isinstance(error, FedgeError) else _format_error(error)
+        raise BadInput("predictor", repr(name), f"one that predicts before any measurement ({reason})") from error
+
+
+def _check_strategy(strategy: StrategySpec, where: str) -> None:
+    """What can be said without Flower; ``experiments.backends.strategy_check`` says the rest."""
+    if ":" in strategy.name:
+        _check_callable(f"{where}.name", strategy.name, {})
+    for option, value in strategy.options.items():
+        if option in STRATEGY_SELECTION_OPTIONS:
+            right = "no such option: `selection` says who takes part in a round"
+            raise BadInput(f"{where}.options.{option}", format_value(value), right)
+    if strategy.wraps is not None:
+        _check_strategy(strategy.wraps, f"{where}.wraps")
+
+
+def _check_fleet(experiment: Experiment) -> None:
+    known = tuple(load_workload_sizes())
+    for i, entry in enumerate(experiment.fleet):
+        _check_device(entry.device, f"fleet[{i}].device")
+        if entry.truth != "model" and not (entry.truth.startswith(TABLE_PREFIX) and entry.truth != TABLE_PREFIX):
+            raise BadInput(f"fleet[{i}].truth", repr(entry.truth), "`model`, or `table:PATH` of a measured table")
+        if entry.cost is not None and entry.cost not in known:
+            raise UnknownName(f"fleet[{i}].cost", entry.cost, known)
+    if experiment.workload.cost not in known and experiment.workload.network is None:
+        raise UnknownName("workload.cost", experiment.workload.cost, known)
+    names: set[str] = set()
+    for board in list_boards(experiment):
+        if board.name in names:
+            right = "boards of a name of their own: give the fleet entries a `name`"
+            raise BadInput("fleet", f"two boards called {board.name!r}", right)
+        names.add(board.name)
+    firsts = {board.entry: board for board in reversed(list_boards(experiment))}
+    for i, entry in enumerate(experiment.fleet):
+        _check_tables(firsts[entry], f"fleet[{i}]", experiment.workload)
+
+
+def _check_device(device: str, where: str) -> None:
+    """A board of the catalogue, or the user's own file, in which case the message names the field besides it."""
+    try:
+        catalogue.find(device, where=where)
+    except BadInput as error:
+        if error.where == where:
+            raise
+        raise BadInput(f"{where}: {error.where}", error.got, error.right) from error
+
+
+def _check_tables(board: FleetBoard, where: str, workload: WorkloadSpec) -> None:
+    """A measured table has to be readable, in its units and of this board; messages name the field besides the file."""
+    truth = board.entry.truth
+    if not truth.startswith(TABLE_PREFIX):
+        kind = build_kind(board, workload)
+    else:
+        table = truth.removeprefix(TABLE_PREFIX)
+        _check_workload(table, board.entry, workload.cost, f"{where}.truth")
+        with _prefix_errors(f"{where}.truth"):
+            kind = build_kind(board, workload)
+            _check_knobs(table, kind.average.modes, kind.spec)
+    for place, path in enumerate(board.entry.references):
+        with _prefix_errors(f"{where}.references[{place}]"):
+            _check_knobs(path, load_reference(path, board, workload).modes, kind.spec)
+
+
+def _check_workload(table: str, entry: FleetEntry, cost: str, where: str) -> None:
+    named, priced = Path(table).stem, entry.cost or cost
+    if named in load_workload_sizes() and named != priced:
+        key = "workload.cost" if entry.cost is None else where.replace("[", ".").replace("].truth", ".cost")
+        right = f"a table of {priced}, or --set {key}={named}: the priors leave out the workload that is named"
+        raise BadInput(where, f"a table of {named}", right)
+
+
+@contextmanager
+def _prefix_errors(where: str) -> Iterator[None]:
+    """Put the field before the file in a ``BadInput`` raised inside."""
+    try:
+        yield
+    except BadInput as error:
+        raise BadInput(f"{where}: {error.where}", error.got, error.right) from error
+
+
+def _check_knobs(table: str, modes: Modes, spec: DeviceSpec) -> None:
+    """Raise ``BadInput`` for a table with values that the board does not have: it is another board's."""
+    own = {"cores": spec.cores, "cpu_khz": spec.cpu_mhz, "gpu_hz": spec.gpu_mhz, "mem_hz": spec.mem_mhz}
+    for knob, (column, known) in enumerate(own.items()):
+        values = sorted(set(modes.knobs[:, knob].tolist()))
+        off = {value: min(abs(value / k - 1.0) for k in known) for value in values}
+        strange = [value for value in values if off[value] > KNOB_TOLERANCE]
+        few = len(strange) <= FEW * len(values)
+        for value in strange:
+            if off[value] > NEAR_KNOB or not few:
+                right = f"what {spec.name} has, from {min(known):g} to {max(known):g}; is it this board's table?"
+                raise BadInput(f"{table}: {column}", f"{value:g}{'' if column == 'cores' else ' MHz'}", right)
+
+
+def _try_step(experiment: Experiment, task: LearningTask) -> None:
+    """Train one minibatch, so that a mistake in the user's file shows once, before a run, and not on every board."""
+    work = experiment.workload
+    few = np.arange(min(work.batch_size, len(task.labels)), dtype=np.int64)
+    options = TrainOptions(1, work.batch_size, work.learning_rate, work.momentum)
+    task.start(task.initial_arrays(experiment.seed), few, experiment.seed, options).advance(1)
+
+
+def _check_data(experiment: Experiment) -> tuple[int, ...]:
+    """Load the data set, which this process then keeps, and see that it is enough for the fleet.
+
+    Gives every board's number of samples.
+    """
+    name = experiment.workload.task
+    try:
+        task = load_experiment_task(experiment)
+        labels = task.labels
+        if name.endswith(workloads.TASK_FILE_SUFFIX):
+            _try_step(experiment, task)
+    except FedgeError:
+        raise
+    except Exception as error:  # the user's own task
+        raise BadInput("workload.task", repr(name), f"a working task ({_format_error(error)})") from error
+    shares = split_samples(
+        experiment.data, labels, len(list_boards(experiment)), make_generator(experiment.seed, "partition")
+    )
+    return tuple(len(share) for share in shares)
+
+
+def _check_policy(experiment: Experiment) -> None:
+    policy = experiment.policy
+    if policy.name.rstrip(":") == "preset":
+        raise BadInput("policy.name", repr(policy.name), "preset:NAME, a preset of the boards, e.g. preset:MAXN")
+    if not callable(load_policy(policy.name, "policy.name")):
+        raise BadInput("policy.name", repr(policy.name), "a function or a class")
+    base = policy.name.partition(":")[0]
+    if base in POLICY_OPTIONS:
+        for option in policy.limits:
+            if option not in POLICY_OPTIONS[base]:
+                right = f"{base} takes {', '.join(POLICY_OPTIONS[base]) or 'no options'}"
+                raise BadInput(f"policy.{option}", f"{policy.limits[option]:g}", right)
+    needed = REQUIRED_POLICY_OPTIONS.get(base, {})
+    if needed and not set(needed) & set(policy.limits):
+        first, *others = needed
+        right = f"{base} needs it{''.join(f' or {o}' for o in others)}, "
+        raise BadInput(f"policy.{first}", "nothing", f"{right}for example --set policy.{first}={needed[first]}")
+    if base == "preset":
+        _check_presets(experiment, policy.name.partition(":")[2])
+    for field, limit_w in (("power_w", policy.power_w), ("fleet_power_w", policy.fleet_power_w)):
+        if limit_w is not None:
+            _check_reachable(f"policy.{field}", limit_w, "W", dict(_min_power_by_entry_w(experiment)))
+
+
+def _check_selection(experiment: Experiment) -> None:
+    """The selector is known, takes these options, and finds as many boards as it is to choose."""
+    selection, fleet = experiment.selection, len(list_boards(experiment))
+    if not callable(load_selector(selection.name, "selection.name")):
+        raise BadInput("selection.name", repr(selection.name), "a function or a class")
+    check_options(selection.name, selection.options)
+    if selection.count is None:
+        if selection.over_commit > 1.0:
+            right = "1, or a selection.count: without one every board is asked"
+            raise BadInput("selection.over_commit", f"{selection.over_commit:g}", right)
+        return
+    if selection.count > fleet:
+        raise BadInput("selection.count", str(selection.count), f"at most {fleet}, the boards of the fleet")
+    if selection.name == "all" and selection.count < fleet:
+        others = ", ".join(name for name in SELECTORS if name != "all")
+        right = f"none, because `all` takes every board, or a selection.name that chooses: {others}"
+        raise BadInput("selection.count", str(selection.count), right)
+
+
+def _check_availability(experiment: Experiment) -> None:
+    """That every board is there and has enough in its battery some time, as far as entries and traces can tell."""
+    for i, entry in enumerate(experiment.fleet):
+        spec, battery = entry.availability, entry.battery
+        if spec is not None:
+            names = [board.name for board in list_boards(experiment) if board.entry == entry]
+            _check_presence(spec, names, f"fleet[{i}].availability")
+        if battery is not None and battery.charging_w == 0 and battery.charge < battery.floor:
+            right = f"at least its floor of {battery.floor:g}, or a charging_w: it would never take part"
+            raise BadInput(f"fleet[{i}].battery.charge", f"{battery.charge:g}", right)
+
+
+def _check_presence(spec: AvailabilitySpec, names: Sequence[str], where: str) -> None:
+    """Either a trace that tells of every board, or how long boards are on and off."""
+    if spec.trace is None:
+        if spec.on_s is None or spec.off_s is None:
+            missing = "on_s" if spec.on_s is None else "off_s"
+            raise BadInput(f"{where}.{missing}", "nothing", "both on_s and off_s, or a trace")
+        return
+    if spec.on_s is not None or spec.off_s is not None:
+        raise BadInput(f"{where}.trace", repr(spec.trace), "a trace, or on_s and off_s, not both")
+    with _prefix_errors(f"{where}.trace"):
+        told = read_availability_trace(Path(spec.trace))
+        absent = [name for name in names if name not in told]
+        if absent:
+            raise BadInput(spec.trace, f"no line of {absent[0]}", "a line for every board of the entry")
+
+
+def _check_presets(experiment: Experiment, preset: str) -> None:
+    for board in list_boards(experiment):
+        presets = build_kind(board, experiment.workload).spec.presets
+        if preset not in presets:
+            raise UnknownName(f"policy.name: preset of {board.entry.device}", preset, tuple(presets))
+
+
+def _check_limits(experiment: Experiment, samples: Sequence[int]) -> None:
+    """A round's joules and seconds against what the work alone takes: the link, waiting and warm-up come besides it.
+
+    ``samples`` are the boards' own. Where partial work counts, one minibatch is enough to keep a deadline.
+    """
+    policy = experiment.policy
+    if policy.round_energy_j is None and policy.deadline_s is None:
+        return
+    least_j: dict[str, float] = {}
+    least_s: dict[str, float] = {}
+    for board, count in zip(list_boards(experiment), samples, strict=True):
+        name, surface = board.name.rpartition("-")[0], build_kind(board, experiment.workload).average
+        steps = count_steps(count, experiment.workload.batch_size, experiment.workload.local_epochs)
+        timed = 1 if experiment.late.action == "partial" else steps
+        least_j[name] = min(least_j.get(name, math.inf), steps * float((surface.power_w * surface.step_s).min()))
+        least_s[name] = min(least_s.get(name, math.inf), timed * float(surface.step_s.min()))
+    if policy.round_energy_j is not None:
+        _check_reachable("policy.round_energy_j", policy.round_energy_j, "J", least_j)
+    if policy.deadline_s is not None:
+        _check_reachable("policy.deadline_s", policy.deadline_s, "s", least_s)
+
+
+def _check_reachable(where: str, limit: float, unit: str, least: Mapping[str, float]) -> None:
+    """A limit that no board can keep is wrong, even alone; one that some cannot keep is met as nearly as they can.
+
+    ``least`` is what the boards of each fleet entry need at least, as the average of their kind.
+    """
+    if limit < min(least.values()):
+        figures = ", ".join(f"{name} {needed:.2f} {unit}" for name, needed in least.items())
+        raise BadInput(where, f"{limit:g} {unit}", f"at least one board able to keep it; they need {figures}")
+
+
+def _min_power_by_entry_w(experiment: Experiment) -> Iterator[tuple[str, float]]:
+    for name, board in _first_boards(experiment).items():
+        yield name, float(build_kind(board, experiment.workload).average.power_w.min())
+
+
+def _first_boards(experiment: Experiment) -> dict[str, FleetBoard]:
+    """The first board of every fleet entry, by what the entry's boards are called."""
+    return {board.name.rpartition("-")[0]: board for board in reversed(list_boards(experiment))}
+
+
+def boards_over_power_limit(experiment: Experiment) -> tuple[FleetBoard, ...]:
+    """The boards that cannot keep the policy's power limit even in their lowest mode, for a warning."""
+    limit_w = experiment.policy.power_w
+    if limit_w is None:
+        return ()
+    least = dict(_min_power_by_entry_w(experiment))
+    return tuple(board for board in list_boards(experiment) if least[board.name.rpartition("-")[0]] > limit_w)
+
+
+MEASURED_ON_BOARD = {"label": "measured", "source": "the board itself"}
+RECORDED_FOLDER = {"label": "estimated", "source": "a recorded folder, no board"}
+"""Where the figures of a real board come from."""
+
+
+def build_labels(experiment: Experiment, recorded: Collection[str] = ()) -> dict[str, dict[str, Any]]:
+    """Per fleet entry, by what its boards are called: how its truth and its predictor's prior came about.
+
+    ``recorded`` are the real boards that stood for one: their files are a folder, so nothing was measured.
+    """
+    told = {
+        name: _build_label(board, build_kind(board, experiment.workload), load_references(board, experiment.workload))
+        | memory_label(experiment, board, build_kind(board, experiment.workload).spec)
+        for name, board in reversed(_first_boards(experiment).items())
+    }
+    if experiment.backend != FLEET_BACKEND:
+        return told
+    folders = {name.rpartition("-")[0] for name in recorded}
+    return {
+        name: label | {"truth": RECORDED_FOLDER if name in folders else MEASURED_ON_BOARD}
+        for name, label in told.items()
+    }
+
+
+def _build_label(board: FleetBoard, kind: BoardKind, references: Sequence[ProfileTable]) -> dict[str, Any]:
+    every = {prior.label for prior in kind.priors}
+    prior = "calibrated" if every == {"calibrated"} else "estimated"
+    known = (_describe_priors(kind.priors), *(_describe_reference(table) for table in references))
+    return {
+        "device": kind.spec.name,
+        "count": board.entry.count,
+        "truth": {"label": kind.truth_label, "source": kind.truth_source},
+        "prior": {"label": prior, "source": "; ".join(known)},
+        **serving_label(board, kind.spec),
+        **loader_label(board),
+    }
+
+
+def _describe_reference(table: ProfileTable) -> str:
+    return f"reference table {Path(table.path).name} ({len(table.modes)} rows, measured)"
+
+
+def _describe_priors(priors: Sequence[CostProfile]) -> str:
+    """What the predictor believes beforehand, e.g. ``yolov8n-coco and 4 other workloads, carried by ...``."""
+    layers = [prior.source.partition(",")[0] for prior in priors if prior.source.startswith("layers of ")]
+    carried = [prior for prior in priors if not prior.source.startswith("layers of ")]
+    names = tuple(dict.fromkeys(prior.source.partition(" on ")[0] for prior in carried))
+    others = f" and {len(names) - 1} other workloads" if len(names) > 1 else ""
+    return "; ".join([*layers, f"{names[0]}{others}, carried by data-sheet ratios"])

@@ -1,0 +1,291 @@
+"""Reads an experiment: YAML plus overrides to the resolved record, with one clear message for whatever is wrong."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from experiments.spec.network_layers import add_network_layers
+from fedge.errors import BadInput
+from fedge.experiment import Experiment, FleetEntry
+
+NAME_ONLY_KEYS = ("policy", "strategy", "selection")
+"""Keys that take a bare name instead of a mapping with ``name``."""
+NAME_ONLY_FIELDS = {**dict.fromkeys(NAME_ONLY_KEYS, "name"), "network": "model"}
+"""Keys anywhere that may hold a bare name, and what that name is in the mapping that it stands for."""
+NAME_ONLY_LISTS = {"fleet": "device", "exporters": "name"}
+"""Keys of lists whose entries may be a bare name, and what that name is in the mapping that it stands for."""
+NETWORK_FIELDS = {"workload.network", "workload.network.model", "workload.network.input"}
+"""Overrides of these make what was counted of an experiment's network void."""
+MAX_VALUE_LENGTH = 60
+"""Characters of a wrong value that a message repeats."""
+_EXPECTED_BY_ERROR = {
+    "int_parsing": "a whole number",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "finite_number": "a finite number",
+    "float_parsing": "a number",
+    "float_type": "a number",
+    "greater_than": "a number above {gt:g}",
+    "greater_than_equal": "at least {ge:g}",
+    "less_than": "a number below {lt:g}",
+    "less_than_equal": "at most {le:g}",
+    "literal_error": "{expected}",
+    "string_type": "text, in quotes where YAML would read something else",
+    "string_pattern_mismatch": "letters, digits, '.', '_' and '-', beginning with a letter or digit",
+    "bool_parsing": "true or false",
+    "bool_type": "true or false",
+    "tuple_type": "a list",
+    "too_short": "a list with at least one entry",
+    "dict_type": "a mapping",
+    "invalid_key": "keys that are text",
+}
+"""What would be right, by pydantic's name of what is wrong."""
+
+
+def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
+    """The experiment of a YAML file with ``key=value`` overrides; raises ``BadInput`` naming file and field."""
+    raw = read_yaml(path)
+    for override in overrides:
+        _drop_stale_layers(raw, override)
+        apply_override(raw, override)
+    return add_network_layers(resolve_experiment(raw, path), str(path))
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise BadInput(str(path), "a file that cannot be read", f"a readable YAML file ({reason})") from error
+    try:
+        raw = yaml.load(text, Loader=_UniqueKeyLoader)  # noqa: S506 -- a SafeLoader
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{path}: line {mark.line + 1}" if mark else str(path)
+        raise BadInput(where, "text that is not YAML", str(getattr(error, "problem", error))) from error
+    if not isinstance(raw, dict):
+        raise BadInput(str(path), type(raw).__name__, "a mapping of keys such as fleet, policy, rounds")
+    return raw
+
+
+def _drop_stale_layers(raw: Mapping[str, Any], override: str) -> None:
+    """What a run's YAML tells of its network's layers, and its name, do not hold for another network or input."""
+    workload, field = raw.get("workload"), override.partition("=")[0].strip()
+    network = workload.get("network") if isinstance(workload, dict) else None
+    if not isinstance(workload, dict) or not isinstance(network, dict) or field not in NETWORK_FIELDS:
+        return
+    network.pop("layers", None)
+    if workload.get("cost") == Path(str(network.get("model"))).stem:
+        del workload["cost"]
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """YAML's safe loader, which takes the last of two equal keys without a word; this one refuses them."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key.value!r} stands here twice", key.start_mark
+                )
+            seen.add(str(key.value))
+        return super().construct_mapping(node, deep)
+
+
+def apply_override(raw: dict[str, Any], override: str) -> None:
+    """Put ``a.b=value`` into the nested mapping; the value is read as YAML, numbers index lists."""
+    key, sign, text = override.partition("=")
+    if not sign or not key.strip():
+        raise BadInput("--set", repr(override), "key=value, for example --set policy=maxn or --set fleet.0.count=4")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise BadInput(f"--set {key}", repr(text), "a YAML value") from error
+    node: Any = raw
+    *parents, last = key.strip().split(".")
+    for depth, name in enumerate(parents):
+        node = _descend(node, name, f"--set {'.'.join(parents[: depth + 1])}")
+    _assign(node, last, value, f"--set {key}")
+
+
+def _descend(node: Any, name: str, where: str) -> Any:
+    if isinstance(node, list):
+        place = _parse_index(node, name, where)
+        key = where.removeprefix("--set ").partition(".")[0]
+        if isinstance(node[place], str) and key in NAME_ONLY_LISTS:
+            node[place] = {NAME_ONLY_LISTS[key]: node[place]}
+        return node[place]
+    if not isinstance(node, dict):
+        raise BadInput(where, type(node).__name__, "a mapping or a list to go into")
+    if isinstance(node.get(name), str) and name in NAME_ONLY_FIELDS:
+        node[name] = {NAME_ONLY_FIELDS[name]: node[name]}
+    if node.get(name) is None:
+        node[name] = {}
+    return node[name]
+
+
+def _assign(node: Any, name: str, value: Any, where: str) -> None:
+    if isinstance(node, list):
+        node[_parse_index(node, name, where)] = value
+    elif isinstance(node, dict):
+        node[name] = value
+    else:
+        raise BadInput(where, type(node).__name__, "a mapping or a list to go into")
+
+
+def _parse_index(node: list[Any], name: str, where: str) -> int:
+    if not name.isdigit() or int(name) >= len(node):
+        raise BadInput(where, repr(name), f"a place from 0 to {len(node) - 1}")
+    return int(name)
+
+
+def resolve_experiment(raw: Mapping[str, Any], path: Path) -> Experiment:
+    """The validated record; relative paths in it are taken from the YAML file's folder."""
+    filled = dict(raw)
+    for key in NAME_ONLY_KEYS:
+        if isinstance(filled.get(key), str):
+            filled[key] = {"name": filled[key]}
+    for key, name in NAME_ONLY_LISTS.items():
+        entries = filled.get(key)
+        if isinstance(entries, list):
+            filled[key] = [{name: entry} if isinstance(entry, str) else entry for entry in entries]
+    filled |= _fill_network(filled)
+    try:
+        experiment = Experiment.model_validate(filled)
+    except ValidationError as error:
+        raise _to_bad_input(path, filled, error) from error
+    _check_no_booleans(path, filled, experiment.model_dump(), ())
+    return _make_paths_absolute(experiment, path.resolve().parent)
+
+
+def _fill_network(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """The workload with its network in full, and named after it; nothing for a workload without one."""
+    workload = raw.get("workload")
+    network = workload.get("network") if isinstance(workload, Mapping) else None
+    if isinstance(network, str):
+        network = {"model": network}
+    if not isinstance(network, Mapping) or not isinstance(network.get("model"), str):
+        return {}
+    return {"workload": {"cost": Path(network["model"]).stem, **dict(workload or {}), "network": network}}
+
+
+def _to_bad_input(path: Path, raw: Mapping[str, Any], error: ValidationError) -> BadInput:
+    """The first thing wrong, in the user's words instead of pydantic's."""
+    first = error.errors()[0]
+    location = _trim_location(first["loc"], raw)
+    where = f"{path}: {_format_location(location) or 'the file'}"
+    if first["type"] == "extra_forbidden":
+        return BadInput(where, "an unknown key", f"known here: {', '.join(_find_record(location[:-1]).model_fields)}")
+    if first["type"] == "missing":
+        return BadInput(where, "nothing", "this key is needed")
+    got = format_value(first["input"])
+    if len(location) < len(first["loc"]) and first["type"] != "invalid_key":
+        return BadInput(where, got, "a number, text, true or false")
+    if first["type"] in {"model_type", "model_attributes_type"}:
+        bare = "a name, or " if location[-1] in NAME_ONLY_FIELDS or isinstance(location[-1], int) else ""
+        return BadInput(where, got, f"{bare}a mapping with some of {', '.join(_find_record(location).model_fields)}")
+    plain = first["msg"][:1].lower() + first["msg"][1:]
+    return BadInput(where, got, _EXPECTED_BY_ERROR.get(first["type"], plain).format(**first.get("ctx", {})))
+
+
+def format_value(value: object) -> str:
+    """A value as the user wrote it, cut where it is long."""
+    if value is None:
+        return "nothing"
+    text = str(value).lower() if isinstance(value, bool) else repr(value)
+    return text if len(text) <= MAX_VALUE_LENGTH else text[: MAX_VALUE_LENGTH - 3] + "..."
+
+
+def _trim_location(location: Sequence[int | str], raw: Any) -> tuple[int | str, ...]:
+    """The part of pydantic's location that is in the file: it ends with the names of types that were tried."""
+    node, known = raw, []
+    for part in location:
+        if isinstance(node, list) and isinstance(part, int):
+            node = node[part]
+        elif isinstance(node, Mapping):
+            node = node.get(part)
+        else:
+            break
+        known.append(part)
+    return tuple(known)
+
+
+def _check_no_booleans(path: Path, raw: Any, resolved: Any, location: tuple[int | str, ...]) -> None:
+    """``true`` is no number, though Python counts it as 1."""
+    if isinstance(raw, bool) and not isinstance(resolved, bool):
+        raise BadInput(f"{path}: {_format_location(location)}", format_value(raw), "a number")
+    if isinstance(raw, Mapping) and isinstance(resolved, Mapping):
+        for key, value in raw.items():
+            _check_no_booleans(path, value, resolved[key], (*location, key))
+    elif isinstance(raw, list) and isinstance(resolved, tuple):
+        for i, value in enumerate(raw):
+            _check_no_booleans(path, value, resolved[i], (*location, i))
+
+
+def _format_location(location: Sequence[int | str]) -> str:
+    text = ""
+    for part in location:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}"
+    return text.lstrip(".")
+
+
+def _find_record(location: Sequence[int | str]) -> type[BaseModel]:
+    """The record whose keys stand at a place of the file."""
+    record: type[BaseModel] = Experiment
+    for part in location:
+        if isinstance(part, str):
+            record = _extract_record(record.model_fields[part].annotation) or record
+    return record
+
+
+def _extract_record(hint: Any) -> type[BaseModel] | None:
+    if inspect.isclass(hint) and issubclass(hint, BaseModel):
+        return hint
+    return next((found for part in typing.get_args(hint) if (found := _extract_record(part))), None)
+
+
+def _make_paths_absolute(experiment: Experiment, folder: Path) -> Experiment:
+    def absolute(text: str) -> str:
+        return str((folder / Path(text).expanduser()).resolve())
+
+    fleet = tuple(_make_entry_paths_absolute(entry, absolute) for entry in experiment.fleet)
+    data = experiment.data
+    if data.dir is not None:
+        data = data.model_copy(update={"dir": absolute(data.dir)})
+    plugins = tuple(absolute(plugin) for plugin in experiment.plugins)
+    work = experiment.workload
+    if work.task.endswith(".py"):
+        work = work.model_copy(update={"task": absolute(work.task)})
+    network = work.network
+    if network is not None and network.model.endswith((".onnx", ".json")):
+        work = work.model_copy(update={"network": network.model_copy(update={"model": absolute(network.model)})})
+    superlink = experiment.superlink
+    if superlink.root_certificates is not None:
+        superlink = superlink.model_copy(update={"root_certificates": absolute(superlink.root_certificates)})
+    changed = {"fleet": fleet, "data": data, "plugins": plugins, "workload": work, "superlink": superlink}
+    return experiment.model_copy(update=changed)
+
+
+def _make_entry_paths_absolute(entry: FleetEntry, absolute: Callable[[str], str]) -> FleetEntry:
+    """Of its tables, its trace and a board's own data sheet, which names its boards unless they have a name."""
+    changes: dict[str, Any] = {}
+    table = entry.truth.removeprefix("table:")
+    if table not in {"", entry.truth}:
+        changes["truth"] = f"table:{absolute(table)}"
+    if entry.references:
+        changes["references"] = tuple(absolute(path) for path in entry.references)
+    availability = entry.availability
+    if availability is not None and availability.trace is not None:
+        changes["availability"] = availability.model_copy(update={"trace": absolute(availability.trace)})
+    if entry.device.endswith((".yaml", ".yml")):
+        changes |= {"device": absolute(entry.device), "name": entry.name or Path(entry.device).stem}
+    return entry.model_copy(update=changes)

@@ -1,0 +1,45 @@
+"""Checks a fleet's loaders before a run: emulated boards alone have one, its storage is known, nothing counts twice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from experiments.spec.experiment_loader import format_value
+from fedge.costs.input_pipeline.emulated_pipeline import find_storage
+from fedge.devices.board_kinds import TABLE_PREFIX
+from fedge.errors import BadInput
+from fedge.experiment import Experiment, FleetBoard, LoaderSpec
+
+
+def check_loader(experiment: Experiment) -> None:
+    """Raise ``BadInput`` for the first entry whose ``loader`` its boards cannot have."""
+    for i, entry in enumerate(experiment.fleet):
+        if entry.loader is None:
+            continue
+        where = f"fleet[{i}].loader"
+        if why := _refusal_reason(experiment, entry.truth, entry.serving is not None):
+            raise BadInput(where, format_value(entry.loader), why)
+        if entry.loader.storage is not None:
+            find_storage(entry.loader.storage, f"{where}.storage")
+
+
+def _refusal_reason(experiment: Experiment, truth: str, serves: bool) -> str:
+    """Why no loader can be put beside what the boards are; empty where one can."""
+    if experiment.backend == "fleet":
+        return "nothing: the fleet backend's boards are real, and their minibatches hold their stalls already"
+    if truth.startswith(TABLE_PREFIX):
+        return "nothing beside a measured table: its minibatches hold the stalls they were measured with"
+    return "nothing beside `serving`: how requests and loaders share the cores is not modelled" if serves else ""
+
+
+def loader_label(board: FleetBoard) -> dict[str, Any]:
+    """Where the cost of a board's loading comes from, beside its truth and prior; nothing where it has no loader."""
+    spec = board.entry.loader
+    return {} if spec is None else {"loader": {"label": "estimated", "source": _describe_loader(spec)}}
+
+
+def _describe_loader(spec: LoaderSpec) -> str:
+    workers = "no worker" if spec.workers == 0 else f"{spec.workers} worker{'s' if spec.workers > 1 else ''}"
+    cached = f"{spec.cached:.0%} in the page cache"
+    stored = spec.storage or "the boards' own storage"
+    return f"pipeline model: {workers}, {stored}, images of {spec.image_mpixel:g} megapixel, {cached}"

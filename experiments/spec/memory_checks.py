@@ -1,0 +1,71 @@
+"""Checks what an experiment says of memory: something has to fit, and what is to be lowered has to be possible."""
+
+from __future__ import annotations
+
+from experiments.spec.experiment_loader import format_value
+from fedge.client.emulated import load_experiment_task
+from fedge.client.emulated_memory import build_board_scaling, explain_narrowing_failure
+from fedge.client.memory_scaling import AVERAGING_STRATEGIES, ScalingContext, can_narrow_clients
+from fedge.devices.board_kinds import build_kind
+from fedge.errors import BadInput
+from fedge.experiment import Experiment, FleetBoard
+from fedge.types import DeviceSpec
+
+MEMORY_FIELD = "workload.memory"
+
+
+def check_memory(experiment: Experiment) -> None:
+    """Raise ``BadInput`` for batch sizes and widths that cannot be, and for a board in which nothing fits."""
+    work = experiment.workload
+    if work.memory.min_batch > work.batch_size:
+        right = f"at most {work.batch_size}, workload.batch_size"
+        raise BadInput(f"{MEMORY_FIELD}.min_batch", str(work.memory.min_batch), right)
+    _check_widths(experiment)
+    if experiment.backend == "fleet" or not work.memory.guard:
+        return
+    for i, entry in enumerate(experiment.fleet):
+        if entry.memory_mb is not None:
+            board = FleetBoard(name=entry.name or entry.device, index=0, entry=entry)
+            means = build_board_scaling(
+                experiment, board, build_kind(board, work).spec, lambda: load_experiment_task(experiment)
+            )
+            if means is not None:
+                _check_memory_fits(means, f"fleet[{i}].memory_mb")
+
+
+def _check_widths(experiment: Experiment) -> None:
+    """Widths that the user asks for have to be possible; those by default are left out where they are not."""
+    work, widths = experiment.workload, experiment.workload.memory.widths
+    if widths is None or min(widths) == 1.0:
+        return
+    strategy = experiment.strategy.name
+    if not can_narrow_clients(work, strategy):
+        right = (
+            f"[1], because {strategy} compares or clips whole updates, which a narrow network's is not; or a strategy "
+            f"that averages: {', '.join(AVERAGING_STRATEGIES)}"
+        )
+        raise BadInput(f"{MEMORY_FIELD}.widths", format_value(list(widths)), right)
+    why = explain_narrowing_failure(load_experiment_task(experiment), widths)
+    if why:
+        right = f"[1], because the network of {work.task} cannot be narrowed ({why})"
+        raise BadInput(f"{MEMORY_FIELD}.widths", format_value(list(widths)), right)
+
+
+def _check_memory_fits(means: ScalingContext, where: str) -> None:
+    needs = {scale: means.estimate_need(scale).memory_mb * (1.0 + means.spec.margin) for scale in means.list_scales()}
+    smallest = min(needs, key=needs.__getitem__)
+    if needs[smallest] > means.limit_mb:
+        right = (
+            f"at least {needs[smallest]:.0f}: so much {means.network.name} is predicted to need on {means.device.name} "
+            f"at {smallest}, the smallest that {MEMORY_FIELD} allows, with {means.spec.margin:.0%} to spare"
+        )
+        raise BadInput(where, f"{means.limit_mb:g}", right)
+
+
+def memory_label(experiment: Experiment, board: FleetBoard, device: DeviceSpec) -> dict[str, dict[str, str]]:
+    """Where the prediction of a board's memory comes from; nothing where nobody knows what a step needs."""
+    means = build_board_scaling(experiment, board, device, lambda: load_experiment_task(experiment))
+    if means is None:
+        return {}
+    need = means.estimate_need(means.asked)
+    return {"memory": {"label": need.label, "source": need.source}}

@@ -1,0 +1,1 @@
+"""Analyses of a network or a board: roofline, placement, topology, board selection."""

@@ -1,0 +1,1 @@
+"""Placement of network instances on a board's accelerators."""

@@ -1,0 +1,325 @@
+"""A board's few parameters fitted to measured placements, so that it predicts those that were not measured.
+
+Fitted, as logarithms beside what the board says already: the speed of every accelerator in every precision that was
+measured, its launches, its spill batch, the bandwidth, and the overlap where two kinds of cores of one GPU were
+measured together. Cores of the same make are one. What no row touches stays as it was, no better known than before.
+Bad rows weigh little (Student-t). Watts, where there are any: idle, and every accelerator's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fedge.analysis.placement.accelerators import Accelerator, Placement, PlacementBoard
+from fedge.analysis.placement.batch_demand import NO_DEMAND, InstanceDemand, compute_split_demand
+from fedge.analysis.placement.dla_support import split_network
+from fedge.analysis.placement.placement_contention import build_contention_columns, stack_demands
+from fedge.analysis.placement.placement_measurements import PlacementMeasurement
+from fedge.analysis.placement.placement_outcome import check_placement, evaluate_at_full_load
+from fedge.costs.layers.network_cost import NetworkCost
+from fedge.errors import BadInput
+from fedge.physics.robust_fit import Curve, GaussianPrior, fit_curve
+from fedge.types import Floats, Label
+
+ParameterKey = tuple[str, ...]
+"""("speed", kind, precision), ("launch", kind), ("spill", kind), ("hindrance", engine), ("bandwidth",), ("overlap",);
+("watts", kind), ("idle",)."""
+PRIOR_SD = {
+    "speed": 1.5,
+    "launch": 1.0,
+    "spill": 0.7,
+    "bandwidth": 0.5,
+    "overlap": 0.5,
+    "hindrance": 0.7,
+    "watts": 0.7,
+    "idle": 0.3,
+}
+"""Log units; chosen by us: how far a parameter may be off before anything is measured."""
+NOISE_SD = 0.03
+"""Log units, of images per second and of watts from run to run: the least that is believed. Chosen by us."""
+ANNEALING_SD = (0.5, 0.15)
+"""Noise of the fits before: from far off, a fit that trusts its rows would take half of them for bad ones."""
+MAD_TO_SD = 1.4826
+"""From the median absolute deviation to the standard deviation of a normal law."""
+DOUBTFUL_WEIGHT = 0.4
+"""A row that weighs less than this, of at most 1.25, is said to be doubtful. Chosen by us."""
+FEWEST_ROWS, MOST_REFITS = 3, 30
+_SLOPE_STEP = 1e-4
+
+
+@dataclass(frozen=True, slots=True)
+class FittedBoard:
+    """The board as it was measured. Errors are mean absolute ones in percent; None where nothing could be judged."""
+
+    board: PlacementBoard
+    rows: int
+    error: float
+    left_out_error: float | None
+    """Each row predicted from a fit to all others."""
+    power_error: float | None
+    measured: frozenset[tuple[str, str]]
+    """Accelerators and precisions that rows touched."""
+    doubtful: tuple[int, ...]
+    """Rows, from 1, that lie so far off that they hardly count."""
+
+    def label_placement(self, placement: Placement) -> Label:
+        """Calibrated where everything in use was measured."""
+        used = {(accelerator_kind(one.accelerator), one.precision) for one in placement.instances}
+        return "calibrated" if used <= self.measured else "estimated"
+
+
+def accelerator_kind(name: str) -> str:
+    """What accelerators of the same make are called: ``dla`` for ``dla-1``."""
+    return re.sub(r"-\d+$", "", name)
+
+
+def fit_board(board: PlacementBoard, network: NetworkCost, rows: Sequence[PlacementMeasurement]) -> FittedBoard:
+    """The board's parameters after these rows. Raises ``BadInput`` for fewer than three, or what it does not have."""
+    if len(rows) < FEWEST_ROWS:
+        raise BadInput("--measurements", f"{len(rows)} rows", f"{FEWEST_ROWS} or more")
+    for i, row in enumerate(rows, 1):
+        check_placement(board, network, row.placement, f"--measurements: row {i}")
+    table = _PlacementTable(network, tuple(rows))
+    keys = tuple(find_parameter_keys(board, rows))
+    found = _anneal_fit(_build_images_curve(board, table, keys), table.log_images, keys)
+    best = apply_parameters(board, keys, found.parameters)
+    watts, power_error = _fit_watts(best, table)
+    measured = frozenset(
+        (accelerator_kind(one.accelerator), one.precision) for row in rows for one in row.placement.instances
+    )
+    return FittedBoard(
+        board=replace(
+            _offer_measured_precisions(watts, measured),
+            label="calibrated",
+            source=f"fitted to {len(rows)} measured rows",
+        ),
+        rows=len(rows),
+        error=_mape(np.expm1(found.residuals)),
+        left_out_error=_compute_left_out_error(board, table, keys, found),
+        power_error=power_error,
+        measured=measured,
+        doubtful=tuple(int(i) + 1 for i in np.flatnonzero(found.weights < DOUBTFUL_WEIGHT)),
+    )
+
+
+def predict_images_per_s(board: PlacementBoard, network: NetworkCost, placements: Sequence[Placement]) -> Floats:
+    """Images per second of placements, (n,)."""
+    return _PlacementTable(network, tuple(PlacementMeasurement(one, 1.0) for one in placements)).images_per_s(board)
+
+
+def apply_parameters(board: PlacementBoard, keys: Sequence[ParameterKey], values: Floats) -> PlacementBoard:
+    """The board with parameters moved by ``values``, log units."""
+    moved = dict(zip(keys, np.exp(values).tolist(), strict=True))
+    return replace(
+        board,
+        accelerators=tuple(_scale_accelerator(place, moved) for place in board.accelerators),
+        bandwidth=board.bandwidth * moved.get(("bandwidth",), 1.0),
+        overlap=min(1.0, board.overlap * moved.get(("overlap",), 1.0)),
+        idle_w=board.idle_w * moved.get(("idle",), 1.0),
+    )
+
+
+def _scale_accelerator(place: Accelerator, moved: dict[ParameterKey, float]) -> Accelerator:
+    kind = accelerator_kind(place.name)
+    launch, watts = moved.get(("launch", kind), 1.0), moved.get(("watts", kind), 1.0)
+    speeds = tuple(
+        replace(
+            speed,
+            flop_per_s=speed.flop_per_s * moved.get(("speed", kind, speed.precision), 1.0),
+            launch_s=speed.launch_s * launch,
+            batch_s=speed.batch_s * launch,
+        )
+        for speed in place.speeds
+    )
+    return replace(
+        place,
+        hindrance=min(1.0, place.hindrance * moved.get(("hindrance", place.engine), 1.0)),
+        speeds=speeds,
+        spill_batch=place.spill_batch * moved.get(("spill", kind), 1.0),
+        full_w=place.full_w * watts,
+        waiting_w=place.waiting_w * watts,
+    )
+
+
+def _offer_measured_precisions(board: PlacementBoard, measured: frozenset[tuple[str, str]]) -> PlacementBoard:
+    """What was measured may be planned with."""
+    places = tuple(
+        replace(
+            place,
+            speeds=tuple(
+                replace(speed, offered=speed.offered or (accelerator_kind(place.name), speed.precision) in measured)
+                for speed in place.speeds
+            ),
+        )
+        for place in board.accelerators
+    )
+    return replace(board, accelerators=places)
+
+
+def find_parameter_keys(board: PlacementBoard, rows: Sequence[PlacementMeasurement]) -> Iterator[ParameterKey]:
+    """The parameters that these rows say something about."""
+    used = {(one.accelerator, one.precision) for row in rows for one in row.placement.instances}
+    yield from dict.fromkeys(("speed", accelerator_kind(name), precision) for name, precision in sorted(used))
+    kinds = dict.fromkeys(accelerator_kind(name) for name, _ in sorted(used))
+    yield from (("launch", kind) for kind in kinds)
+    spilling = {accelerator_kind(place.name) for place in board.accelerators if np.isfinite(place.spill_batch)}
+    yield from (("spill", kind) for kind in kinds if kind in spilling)
+    yield from dict.fromkeys(
+        ("hindrance", place.engine)
+        for place in board.accelerators
+        if place.hindrance < 1
+        and any(len(_list_engine_instances(board, row.placement, place.engine)) > 1 for row in rows)
+    )
+    yield ("bandwidth",)
+    if any(_uses_two_kinds(board, row.placement) for row in rows):
+        yield ("overlap",)
+
+
+def _list_engine_instances(board: PlacementBoard, placement: Placement, engine: str) -> list[str]:
+    """The accelerators of a placement's instances on one engine, one for each instance."""
+    return [one.accelerator for one in placement.instances if board.accelerator(one.accelerator).engine == engine]
+
+
+def _uses_two_kinds(board: PlacementBoard, placement: Placement) -> bool:
+    """Whether two accelerators of one engine are in use."""
+    engines = {place.engine for place in board.accelerators}
+    return any(len(set(_list_engine_instances(board, placement, engine))) > 1 for engine in engines)
+
+
+class _PlacementTable:
+    """Rows as arrays of places in the board: built once, asked for many boards with other parameters."""
+
+    def __init__(self, network: NetworkCost, rows: tuple[PlacementMeasurement, ...]) -> None:
+        self.rows = rows
+        self.log_images = np.log([row.images_per_s for row in rows])
+        self._network = network
+        widest: dict[str, int] = {}
+        for row in rows:
+            names = [one.accelerator for one in row.placement.instances]
+            for name in set(names):
+                widest[name] = max(widest.get(name, 0), names.count(name))
+        self.names = [name for name in sorted(widest) for _ in range(widest[name])]
+
+    def select_rows(self, which: Sequence[int]) -> _PlacementTable:
+        """Some of the rows."""
+        return _PlacementTable(self._network, tuple(self.rows[i] for i in which))
+
+    def images_per_s(self, board: PlacementBoard) -> Floats:
+        """What a board predicts, (n,)."""
+        return evaluate_at_full_load(
+            build_contention_columns(board, self.names), stack_demands(self._demands(board))
+        ).images_per_s
+
+    def dynamic_w(self, board: PlacementBoard) -> Floats:
+        """Watts above idle that a board predicts, (n,)."""
+        return evaluate_at_full_load(
+            build_contention_columns(board, self.names), stack_demands(self._demands(board))
+        ).dynamic_w
+
+    def _demands(self, board: PlacementBoard) -> list[list[tuple[int, InstanceDemand]]]:
+        parts = {name: split_network(self._network, board.accelerator(name).supported) for name in set(self.names)}
+        table = []
+        for row in self.rows:
+            left = list(row.placement.instances)
+            cells: list[tuple[int, InstanceDemand]] = []
+            for name in self.names:
+                one = next((one for one in left if one.accelerator == name), None)
+                if one is None:
+                    cells.append((0, NO_DEMAND))
+                    continue
+                left.remove(one)
+                place = board.accelerator(name)
+                cells.append(
+                    (1, compute_split_demand(board, parts[name], place, place.speed(one.precision), one.batch_size))
+                )
+            table.append(cells)
+        return table
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _FitResult:
+    parameters: Floats
+    residuals: Floats
+    weights: Floats
+    noise_sd: float
+
+
+def _anneal_fit(curve: Curve, data: Floats, keys: Sequence[ParameterKey]) -> _FitResult:
+    """A fit to more and more trusted rows, at last with the noise that they show, but no less than ``NOISE_SD``."""
+    start = np.zeros(len(keys))
+    for noise_sd in ANNEALING_SD:
+        found = _fit_once(curve, data, keys, start, noise_sd)
+        start = found.parameters
+    return _fit_once(curve, data, keys, start, _estimate_noise_sd(found.residuals))
+
+
+def _estimate_noise_sd(residuals: Floats) -> float:
+    return max(NOISE_SD, MAD_TO_SD * float(np.median(np.abs(residuals))))
+
+
+def _build_images_curve(board: PlacementBoard, table: _PlacementTable, keys: Sequence[ParameterKey]) -> Curve:
+    """Log images per second of the table's rows over the parameters."""
+    return lambda values: _differentiate(
+        lambda at: np.log(table.images_per_s(apply_parameters(board, keys, at))), values
+    )
+
+
+def _fit_once(curve: Curve, data: Floats, keys: Sequence[ParameterKey], start: Floats, noise_sd: float) -> _FitResult:
+    prior = GaussianPrior(np.zeros(len(keys)), np.diag([PRIOR_SD[key[0]] ** -2.0 for key in keys]))
+    found = fit_curve(curve, data, noise_sd, prior, start)
+    return _FitResult(found.parameters, found.residuals, found.weights, noise_sd)
+
+
+def _differentiate(function: Callable[[Floats], Floats], values: Floats) -> tuple[Floats, Floats]:
+    """A function's values and its slopes by differences, (n,) and (k, n)."""
+    here = function(values)
+    slopes = [(function(values + _SLOPE_STEP * axis) - here) / _SLOPE_STEP for axis in np.eye(len(values))]
+    return here, np.array(slopes)
+
+
+def _compute_left_out_error(
+    board: PlacementBoard, table: _PlacementTable, keys: Sequence[ParameterKey], full: _FitResult
+) -> float | None:
+    """The error on rows that a fit did not see: every row once, in at most ``MOST_REFITS`` parts."""
+    count = len(table.rows)
+    if count <= FEWEST_ROWS:
+        return None
+    parts = min(count, MOST_REFITS)
+    off = []
+    for part in range(parts):
+        inside = [i for i in range(count) if i % parts != part]
+        left = [i for i in range(count) if i % parts == part]
+        some = table.select_rows(inside)
+        curve = _build_images_curve(board, some, keys)
+        found = _fit_once(curve, some.log_images, keys, full.parameters, full.noise_sd)
+        judged = table.select_rows(left)
+        off += (
+            judged.images_per_s(apply_parameters(board, keys, found.parameters)) / np.exp(judged.log_images) - 1.0
+        ).tolist()
+    return _mape(np.array(off))
+
+
+def _fit_watts(board: PlacementBoard, table: _PlacementTable) -> tuple[PlacementBoard, float | None]:
+    """Idle and every accelerator's watts; the board as it is where nobody read any."""
+    known = [i for i, row in enumerate(table.rows) if row.watts is not None]
+    if len(known) < FEWEST_ROWS:
+        return board, None
+    some = table.select_rows(known)
+    data = np.log([row.watts or 1.0 for row in some.rows])
+    kinds = dict.fromkeys(accelerator_kind(one.accelerator) for row in some.rows for one in row.placement.instances)
+    keys: tuple[ParameterKey, ...] = (("idle",), *(("watts", kind) for kind in kinds))
+
+    def log_watts(at: Floats) -> Floats:
+        moved = apply_parameters(board, keys, at)
+        return np.log(moved.idle_w + some.dynamic_w(moved))
+
+    found = _anneal_fit(lambda at: _differentiate(log_watts, at), data, keys)
+    return apply_parameters(board, keys, found.parameters), _mape(np.expm1(found.residuals))
+
+
+def _mape(relative: Floats) -> float:
+    return 100.0 * float(np.mean(np.abs(relative)))

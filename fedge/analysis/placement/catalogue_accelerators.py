@@ -1,0 +1,172 @@
+"""From a board of the catalogue to its accelerators: counts out of its text, peaks and shares from ``boards.yaml``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from importlib import resources
+from typing import Any
+
+import yaml
+
+from fedge.analysis.placement.accelerators import Accelerator, GpuFallback, PlacementBoard, PrecisionSpeed
+from fedge.analysis.placement.dla_support import DLA_GENERATIONS
+from fedge.analysis.placement.throughput_anchor import AnchorSolution, ThroughputAnchor, solve_anchor
+from fedge.errors import BadInput
+from fedge.types import DeviceSpec, LabelledValue
+
+GPU, CUDA, TENSOR = "gpu", "cuda-cores", "tensor-cores"
+FP32, TF32, MIXED, FP16, INT8 = "fp32", "tf32", "mixed", "fp16", "int8"
+MAX_POWER_FIGURE = "maximum watts"
+"""What the catalogue's figure is called here."""
+UNIT_SUFFIXES = {"us": "us", "ms": "ms", "mb": "MB", "gflop": "GFLOP", "gflops": "GFLOP/s", "gbps": "GB/s"}
+"""Ends of the file's names, and how the units are written."""
+AMPERE_FLOP_PER_CLOCK = 256
+"""Tensor cores above it know TF32."""
+SOURCE = "PyTorch, and TensorRT on DLA, after arXiv 2503.09546 (fedge/analysis/placement/catalogue_accelerators.yaml)"
+
+
+def build_placement_board(spec: DeviceSpec) -> PlacementBoard:
+    """The accelerators of a board at MAXN, estimated. Raises ``BadInput`` for a board of the user's own."""
+    stack, boards = _load_figures()
+    if spec.name not in boards:
+        right = f"one of {', '.join(boards)}: nothing is known of another board's accelerators"
+        raise BadInput("--device", repr(spec.name), right)
+    own = boards[spec.name]
+    solved = _solve_cuda_anchor()
+    speed = solved.flop_per_s / (1e9 * _anchor_value("peak_gflops"))
+    fp32 = PrecisionSpeed(FP32, speed * 1e9 * spec.gpu_gflops.value, 1.0, 1e-6 * stack["cuda_launch_us"].value)
+    tensor, tensor_figures = _build_tensor_cores(spec, own, fp32, solved)
+    dlas, dla_figures = _build_dlas(spec, own)
+    gpu_w = stack["cuda_watts_share"].value * (spec.max_w.value - spec.idle_w.value)
+    cuda = Accelerator(CUDA, GPU, (fp32,), 1.0, solved.spill_batch, 1.0, gpu_w, stack["waiting_share"].value * gpu_w)
+    half = PrecisionSpeed(FP16, fp32.flop_per_s, 0.5, fp32.launch_s)
+    return PlacementBoard(
+        name=spec.name,
+        accelerators=(cuda, *tensor, *dlas),
+        bandwidth=1e9 * spec.mem_gbps.value * stack["usable_bandwidth"].value,
+        corner=stack["corner"].value,
+        overlap=stack["overlap"].value,
+        idle_w=spec.idle_w.value,
+        memory_j=1e-12 * stack["memory_pj_per_byte"].value,
+        fallback=GpuFallback(GPU, half, 1e-6 * stack["switch_us"].value, gpu_w),
+        label="estimated",
+        source=SOURCE,
+        figures=(*_common_figures(spec), *tensor_figures, *dla_figures),
+    )
+
+
+def _count_units(spec: DeviceSpec, what: str) -> int:
+    """How many of something the catalogue's text of accelerators names."""
+    found = [re.match(rf"(\d+) {what}", text) for text in spec.accelerators]
+    return next((int(one.group(1)) for one in found if one), 0)
+
+
+def _build_tensor_cores(
+    spec: DeviceSpec, own: Mapping[str, Any], fp32: PrecisionSpeed, solved: AnchorSolution
+) -> tuple[tuple[Accelerator, ...], tuple[tuple[str, LabelledValue], ...]]:
+    """Tensor cores in mixed precision; TF32 is known to them, but no figure of it: not offered until measured."""
+    cores = _count_units(spec, "tensor cores")
+    if not cores:
+        return (), ()
+    stack, per_clock = _load_figures()[0], own["tensor_flop_per_clock"]
+    peak = cores * per_clock.value * 1e6 * max(spec.gpu_mhz)
+    mixed = PrecisionSpeed(
+        MIXED,
+        stack["mixed_of_peak"].value * peak,
+        stack["mixed_bytes_scale"].value,
+        1e-6 * stack["mixed_launch_us"].value,
+    )
+    tf32 = PrecisionSpeed(TF32, fp32.flop_per_s, 1.0, fp32.launch_s, offered=False)
+    speeds = (mixed, tf32) if per_clock.value > AMPERE_FLOP_PER_CLOCK else (mixed,)
+    watts = stack["tensor_watts_share"].value * (spec.max_w.value - spec.idle_w.value)
+    waiting_w = stack["waiting_share"].value * watts
+    place = Accelerator(TENSOR, GPU, speeds, 1.0, solved.spill_batch, 1.0, watts, waiting_w)
+    return (place,), (("tensor core's FLOP per clock", per_clock),)
+
+
+def _build_dlas(
+    spec: DeviceSpec, own: Mapping[str, Any]
+) -> tuple[tuple[Accelerator, ...], tuple[tuple[str, LabelledValue], ...]]:
+    """One accelerator per DLA core. The paper does not say in which of the two precisions it ran: both are alike."""
+    count = _count_units(spec, "DLA")
+    if not count:
+        return (), ()
+    stack, dla = _load_figures()[0], own["dla"]
+    reached = stack["dla_of_peak"].value * 1e12 * dla["tops"].value
+    batch_s = 1e-3 * stack["dla_batch_ms"].value
+    speeds = (PrecisionSpeed(FP16, reached, 0.5, 0.0, batch_s), PrecisionSpeed(INT8, reached, 0.25, 0.0, batch_s))
+    places = tuple(
+        Accelerator(
+            name=f"dla-{i}",
+            engine=f"dla-{i}",
+            speeds=speeds,
+            bandwidth_share=stack["dla_bandwidth_share"].value,
+            spill_batch=stack["dla_spill_batch"].value,
+            full_w=dla["watts"].value,
+            waiting_w=stack["waiting_share"].value * dla["watts"].value,
+            supported=DLA_GENERATIONS[dla["generation"]],
+        )
+        for i in range(count)
+    )
+    return places, (("dense INT8 TOPS of a DLA core", dla["tops"]), ("watts of a DLA core", dla["watts"]))
+
+
+def _common_figures(spec: DeviceSpec) -> tuple[tuple[str, LabelledValue], ...]:
+    """The catalogue's figures and the stack's, for showing."""
+    catalogue = (
+        ("CUDA cores' fp32 peak, GFLOP/s", spec.gpu_gflops),
+        ("memory bandwidth, GB/s", spec.mem_gbps),
+        ("idle watts", spec.idle_w),
+        (MAX_POWER_FIGURE, spec.max_w),
+    )
+    stack = _load_figures()[0]
+    return (*catalogue, *((_format_figure_name(name), figure) for name, figure in stack.items()))
+
+
+def _format_figure_name(name: str) -> str:
+    """A name of the file in words, its unit after a comma: ``cuda launch, us``."""
+    words = name.split("_")
+    unit = UNIT_SUFFIXES.get(words[-1])
+    return " ".join(words) if unit is None else f"{' '.join(words[:-1])}, {unit}"
+
+
+def _anchor_value(name: str) -> float:
+    return float(_load_figures()[0][f"anchor {name}"].value)
+
+
+@lru_cache(maxsize=1)
+def _solve_cuda_anchor() -> AnchorSolution:
+    """CUDA cores' speed and spill batch on the board of the anchor."""
+    stack = _load_figures()[0]
+    return solve_anchor(
+        ThroughputAnchor(
+            images_per_s=_anchor_value("images_per_s"),
+            batch_size=_anchor_value("batch_size"),
+            flop=1e9 * _anchor_value("gflop"),
+            weight_bytes=1e6 * _anchor_value("weights_mb"),
+            activation_bytes=1e6 * _anchor_value("activations_mb"),
+            fixed_s=1e-6 * stack["cuda_launch_us"].value * _anchor_value("launches"),
+            bandwidth=1e9 * _anchor_value("memory_gbps") * stack["usable_bandwidth"].value,
+            corner=stack["corner"].value,
+        )
+    )
+
+
+@lru_cache(maxsize=1)
+def _load_figures() -> tuple[dict[str, LabelledValue], dict[str, dict[str, Any]]]:
+    """The stack's figures, the anchor's with ``anchor`` before their names, and every board's."""
+    text = (resources.files("fedge.analysis.placement") / "boards.yaml").read_text(encoding="utf-8")
+    raw = yaml.safe_load(text)
+    stack = dict(raw["stack"])
+    anchor = {f"anchor {name}": figure for name, figure in stack.pop("anchor").items()}
+    boards = {name: {key: _parse_figure(value) for key, value in own.items()} for name, own in raw["boards"].items()}
+    return {name: LabelledValue(**figure) for name, figure in (anchor | stack).items()}, boards
+
+
+def _parse_figure(value: dict[str, Any]) -> Any:
+    """A figure, or a record that holds figures and plain numbers."""
+    if "value" in value:
+        return LabelledValue(**value)
+    return {key: _parse_figure(inner) if isinstance(inner, dict) else inner for key, inner in value.items()}

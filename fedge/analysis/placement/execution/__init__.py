@@ -1,0 +1,1 @@
+"""Execution of a placement on this machine."""

@@ -1,0 +1,173 @@
+"""A job: a function that runs one batch to its end. One builder per library; they run inside an instance's process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fedge.analysis.placement.accelerators import Instance
+from fedge.analysis.placement.catalogue_accelerators import INT8, MIXED, TF32
+from fedge.analysis.placement.execution.host_runtimes import CPU_PROVIDER, ORT, TENSORRT_PROVIDER, TORCH, TORCH_CPU, TRT
+from fedge.analysis.placement.execution.model_source import ModelSource
+from fedge.costs.layers.network_cost import Shape
+from fedge.costs.layers.network_source import build_module
+from fedge.errors import BadInput, RunFailed
+
+BatchJob = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceTask:
+    """What a process is to run."""
+
+    instance: Instance
+    library: str
+    source: ModelSource
+    threads: int = 1
+
+
+def build_job(task: InstanceTask) -> BatchJob:
+    """The job of a task, with everything loaded."""
+    return {TORCH: build_torch_job, ORT: build_onnxruntime_job, TRT: build_tensorrt_job}[task.library](task)
+
+
+def build_torch_job(task: InstanceTask) -> BatchJob:
+    """PyTorch on the processor, or on a CUDA stream of its own: fp32, TF32, or automatic mixed precision (fp16)."""
+    import torch
+
+    if task.source.model.endswith(".onnx"):
+        raise BadInput(task.instance.accelerator, task.source.model, "a torch module; files run on ort-cpu or a DLA")
+    torch.set_num_threads(task.threads)
+    module, _ = build_module(task.source.model, task.source.shape)
+    on_gpu = task.instance.accelerator != TORCH_CPU
+    device = torch.device("cuda" if on_gpu else "cpu")
+    # Without this torch would send convolutions of fp32 to the tensor cores.
+    torch.backends.cuda.matmul.allow_tf32 = task.instance.precision == TF32
+    torch.backends.cudnn.allow_tf32 = task.instance.precision == TF32
+    torch.backends.cudnn.benchmark = on_gpu
+    ready = module.eval().to(device)
+    images = torch.rand((task.instance.batch_size, *task.source.shape), device=device)
+    mixed = task.instance.precision == MIXED
+    stream = torch.cuda.Stream() if on_gpu else None  # type: ignore[no-untyped-call]
+
+    def run() -> None:
+        with torch.inference_mode(), torch.autocast(device.type, dtype=torch.float16, enabled=mixed):
+            if stream is None:
+                ready(images)
+                return
+            with torch.cuda.stream(stream):
+                ready(images)
+        stream.synchronize()
+
+    return run
+
+
+def build_onnxruntime_job(task: InstanceTask) -> BatchJob:
+    """ONNX Runtime: its processor provider, or its TensorRT provider with a DLA core."""
+    import numpy as np
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = task.threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    size = task.instance.batch_size
+    path = task.source.files[size]
+    for name in _list_free_dimensions(path):
+        options.add_free_dimension_override_by_name(name, size)
+    session = onnxruntime.InferenceSession(path, options, providers=select_providers(task.instance))
+    wanted = select_providers(task.instance)[0][0]
+    if wanted not in session.get_providers():
+        raise RunFailed(f"{task.instance}: ONNX Runtime did not take {wanted}; it runs {session.get_providers()}")
+    given = session.get_inputs()[0]
+    rng = np.random.default_rng(0)
+    fed = {given.name: rng.random(_resolve_batch_shape(given.shape, size, task.source.shape), dtype=np.float32)}
+    return lambda: session.run(None, fed) and None
+
+
+def select_providers(instance: Instance) -> list[tuple[str, Mapping[str, str]]]:
+    """ONNX Runtime's providers for an instance, with their options, the wanted one first."""
+    if not instance.accelerator.startswith("dla-"):
+        return [(CPU_PROVIDER, {})]
+    options = {
+        "trt_dla_enable": "1",
+        "trt_dla_core": instance.accelerator.removeprefix("dla-"),
+        "trt_fp16_enable": "1",
+        "trt_int8_enable": "1" if instance.precision == INT8 else "0",
+    }
+    return [(TENSORRT_PROVIDER, options), ("CUDAExecutionProvider", {}), (CPU_PROVIDER, {})]
+
+
+def _list_free_dimensions(path: str) -> list[str]:
+    """The name of a batch that may have any size, if the file's input has one."""
+    import onnx
+
+    graph = onnx.load(path, load_external_data=False).graph
+    weights = {one.name for one in graph.initializer}
+    given = next(one for one in graph.input if one.name not in weights)
+    first = given.type.tensor_type.shape.dim[0]
+    return [first.dim_param] if first.dim_param else []
+
+
+def _resolve_batch_shape(given: list[Any], batch_size: int, sample: Shape) -> Shape:
+    """The batch's shape. Raises ``BadInput`` for a file of another batch size."""
+    if given and isinstance(given[0], int) and given[0] != batch_size:
+        raise BadInput("--batches", f"{batch_size}", f"{given[0]}, the only batch size of this ONNX file")
+    return (batch_size, *sample)
+
+
+def build_tensorrt_job(task: InstanceTask) -> BatchJob:
+    """TensorRT itself on a DLA core, with what it cannot run on the GPU; buffers and stream are torch's.
+
+    Random INT8 ranges stand in for a calibration: right for speed, not for results.
+    """
+    import tensorrt
+    import torch
+
+    engine = _build_engine(task)
+    context = engine.create_execution_context()
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    buffers = []
+    for i in range(engine.num_io_tensors):
+        name = engine.get_tensor_name(i)
+        kind = {tensorrt.float32: torch.float32, tensorrt.float16: torch.float16}.get(
+            engine.get_tensor_dtype(name), torch.int32
+        )
+        buffers.append(torch.zeros(tuple(engine.get_tensor_shape(name)), dtype=kind, device="cuda"))
+        context.set_tensor_address(name, buffers[-1].data_ptr())
+
+    def run() -> None:
+        context.execute_async_v3(stream.cuda_stream)
+        stream.synchronize()
+
+    return run
+
+
+def _build_engine(task: InstanceTask) -> Any:
+    import tensorrt
+
+    logger = tensorrt.Logger(tensorrt.Logger.ERROR)
+    builder = tensorrt.Builder(logger)
+    # Releases from 10 on know no other kind of network, and later ones not the flag.
+    explicit = getattr(tensorrt.NetworkDefinitionCreationFlag, "EXPLICIT_BATCH", None)
+    network = builder.create_network(0 if explicit is None else 1 << int(explicit))
+    parser = tensorrt.OnnxParser(network, logger)
+    if not parser.parse_from_file(task.source.files[task.instance.batch_size]):
+        raise RunFailed(f"{task.instance}: TensorRT cannot read the network: {parser.get_error(0)}")
+    config = builder.create_builder_config()
+    config.default_device_type = tensorrt.DeviceType.DLA
+    config.DLA_core = int(task.instance.accelerator.removeprefix("dla-"))
+    config.set_flag(tensorrt.BuilderFlag.GPU_FALLBACK)
+    config.set_flag(tensorrt.BuilderFlag.FP16)
+    if task.instance.precision == INT8:
+        config.set_flag(tensorrt.BuilderFlag.INT8)
+        for i in range(network.num_inputs):
+            network.get_input(i).set_dynamic_range(-1.0, 1.0)
+        for i in range(network.num_layers):
+            for j in range(network.get_layer(i).num_outputs):
+                network.get_layer(i).get_output(j).set_dynamic_range(-1.0, 1.0)
+    built = builder.build_serialized_network(network, config)
+    if built is None:
+        raise RunFailed(f"{task.instance}: TensorRT could not build an engine")
+    return tensorrt.Runtime(logger).deserialize_cuda_engine(built)

@@ -1,0 +1,162 @@
+"""Instances run side by side, a process each: all get ready, start and stop at one moment, and say what they did."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import statistics
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING
+
+from fedge.analysis.placement.execution.inference_jobs import BatchJob, InstanceTask, build_job
+from fedge.errors import BadInput, FedgeError, RunFailed
+
+if TYPE_CHECKING:
+    from multiprocessing.context import SpawnProcess
+
+READY_LIMIT_S = 600.0
+"""TensorRT may take minutes to build an engine."""
+WARM_UP_BATCHES = 3
+"""Batches before anything counts, of every instance; chosen by us."""
+MAX_LATENCIES = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceRun:
+    """What one instance did: batches finished, seconds from the start to the last one's end, median and worst batch."""
+
+    batches: int
+    seconds: float
+    median_s: float
+    p95_s: float
+
+    @property
+    def batches_per_s(self) -> float:
+        return self.batches / self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceFailure:
+    """Why an instance could not run; ``user`` when it is the user's to mend."""
+
+    text: str
+    user: bool
+
+
+JobBuilder = Callable[[InstanceTask], BatchJob]
+
+
+def run_instances(tasks: Sequence[InstanceTask], seconds: float, build: JobBuilder = build_job) -> list[InstanceRun]:
+    """Run all at once for ``seconds``; none is left behind. Raises ``RunFailed``, or ``BadInput``, when one cannot."""
+    context = multiprocessing.get_context("spawn")
+    pipes = [context.Pipe() for _ in tasks]
+    processes = [
+        context.Process(target=run_instance_process, args=(task, seconds, build, there), daemon=True)
+        for task, (_, there) in zip(tasks, pipes, strict=True)
+    ]
+    try:
+        with _single_thread():
+            for process, (_, there) in zip(processes, pipes, strict=True):
+                process.start()
+                there.close()
+        for task, process, (here, _) in zip(tasks, processes, pipes, strict=True):
+            _receive_message(here, process, task, READY_LIMIT_S)
+        for here, _ in pipes:
+            here.send("go")
+        limit_s = READY_LIMIT_S + 2 * seconds
+        heard = [
+            _receive_message(here, p, task, limit_s) for task, p, (here, _) in zip(tasks, processes, pipes, strict=True)
+        ]
+        return [ran for ran in heard if isinstance(ran, InstanceRun)]
+    finally:
+        for process in processes:
+            if process.is_alive():
+                process.join(timeout=2.0)
+            if process.is_alive():
+                process.terminate()
+                process.join(timeout=2.0)
+
+
+def run_instance_process(task: InstanceTask, seconds: float, build: JobBuilder, pipe: Connection) -> None:
+    """The process of one instance: says ``ready``, waits for ``go``, runs, sends what it did."""
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ending instances is left to the process that started them
+    try:
+        job = build(task)
+        for _ in range(WARM_UP_BATCHES):
+            job()
+        pipe.send("ready")
+        pipe.recv()
+        pipe.send(time_batches(job, seconds, time.perf_counter))
+    except EOFError:
+        return
+    except FedgeError as error:
+        pipe.send(InstanceFailure(str(error), isinstance(error, BadInput)))
+    except Exception as error:  # noqa: BLE001 - whatever a library raises is told to the process that waits
+        pipe.send(
+            InstanceFailure(
+                f"{task.instance}: {type(error).__name__}: {' '.join(str(error).split())[:300]}", user=False
+            )
+        )
+
+
+def time_batches(job: BatchJob, seconds: float, clock: Callable[[], float]) -> InstanceRun:
+    """Batches one after the other until ``seconds`` are over; the one that runs then is finished and counted."""
+    begin = before = clock()
+    took: list[float] = []
+    while before - begin < seconds and len(took) < MAX_LATENCIES:
+        job()
+        now = clock()
+        took.append(now - before)
+        before = now
+    ordered = sorted(took)
+    return InstanceRun(
+        len(took), before - begin, statistics.median(ordered), ordered[min(len(took) - 1, int(0.95 * len(took)))]
+    )
+
+
+def _receive_message(here: Connection, process: SpawnProcess, task: InstanceTask, limit_s: float) -> InstanceRun | str:
+    """What a process says next. Raises ``RunFailed`` when it says nothing in time, or ended."""
+    try:
+        if not here.poll(limit_s):
+            raise RunFailed(f"{task.instance} said nothing for {limit_s:.0f} s")
+        heard = here.recv()
+    except EOFError as error:
+        process.join(timeout=5.0)
+        raise RunFailed(f"{task.instance}: its process ended with code {process.exitcode} (out of memory?)") from error
+    if isinstance(heard, InstanceFailure):
+        if heard.user:
+            raise BadInput("placement", heard.text, "what the message asks for")
+        raise RunFailed(heard.text)
+    assert isinstance(heard, InstanceRun | str)
+    return heard
+
+
+class _single_thread:  # noqa: N801 - used as a statement
+    """Processes that begin inside have one thread for their sums, whatever the machine has."""
+
+    _names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+    def __enter__(self) -> None:
+        self._before = {name: os.environ.get(name) for name in self._names}
+        os.environ.update(dict.fromkeys(self._names, "1"))
+
+    def __exit__(self, *_: object) -> None:
+        for name, value in self._before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _exit_with_parent() -> None:
+    """A parent that dies takes its instances along."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

@@ -1,0 +1,203 @@
+"""Instances beside each other: how much each is held up by the others, as a fixed point; many placements at once.
+
+Arrays are (n placements, g columns); a column is a place in the board, with ``count`` instances alike.
+
+    K  how much an engine's share stretches an instance's time on it; S the same for memory
+    T  = K fixed + ((K compute)^n + (S memory)^n)^(1/n) + F fallback
+    u  = K fixed / T, v = K compute / T     shares of its time in which it holds, and computes on, its engine
+    m  = S memory / T, w = F fallback / T   ... in which it moves bytes, and runs on the GPU what fell back
+    K  = 1 + h (sum over the others on the engine of u + o v, and of w from elsewhere)
+    S  = 1 + sum over the others of m times their share of the bandwidth
+    F  = 1 + sum over the others on the GPU of u + v, and of w
+
+o is 1 between instances of one accelerator, and the board's overlap between two kinds of cores of one GPU; h is 1 but
+on a processor of several cores. Whoever holds an engine or moves bytes shares it evenly with those that do so at that
+moment: processor sharing, by mean numbers. So what is drawn never exceeds an engine (o = h = 1), nor the bandwidth: a
+sum of shares over their stretches is convex in every share taken singly, so largest where all are 0 or 1: there 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedge.analysis.placement.accelerators import PlacementBoard
+from fedge.analysis.placement.batch_demand import InstanceDemand
+from fedge.types import Floats
+
+STEPS, TOLERANCE, DAMPING = 400, 1e-10, 0.35
+"""The fixed point is taken as found when no stretch changes by more than the tolerance, relative. Chosen by us."""
+CHECK_EVERY = 8
+"""Steps between two looks at what stands still: looking takes as long as a third of a step. Chosen by us."""
+DEMAND_FIELDS = ("batch_size", "fixed_s", "compute_s", "memory_s", "fallback_s", "joules", "bandwidth_share")
+"""Of a ``InstanceDemand``, in the order of ``DemandArrays`` after its count."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ContentionColumns:
+    """Which accelerator each column stands for, as matrices of who holds up whom."""
+
+    same_engine: Floats
+    """(g, g): 1 where two columns share an engine."""
+    compute: Floats
+    """(g, g): how much a column's computing holds up another on its engine: 1, the overlap, or 0."""
+    on_fallback: Floats
+    """(g,): 1 for columns on the engine to which operators fall back."""
+    hindrance: Floats
+    """(g,): h."""
+    corner: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DemandArrays:
+    """Of every placement and column: how many instances, and what a batch of one asks for; all (n, g)."""
+
+    count: Floats
+    batch: Floats
+    fixed_s: Floats
+    compute_s: Floats
+    memory_s: Floats
+    fallback_s: Floats
+    joules: Floats
+    share: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StretchFactors:
+    """K, S and F of this file's head, (n, g)."""
+
+    engine: Floats
+    memory: Floats
+    fallback: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TimeShares:
+    """u, v, m times the share of the bandwidth, and w, (n, g)."""
+
+    held: Floats
+    computing: Floats
+    moving: Floats
+    fallen: Floats
+
+
+Arrays = TypeVar("Arrays", DemandArrays, StretchFactors)
+
+
+def build_contention_columns(board: PlacementBoard, names: Sequence[str]) -> ContentionColumns:
+    """The matrices for columns that stand for the accelerators ``names``, which may repeat."""
+    places = [board.accelerator(name) for name in names]
+    engine: NDArray[np.bool_] = np.array([[a.engine == b.engine for b in places] for a in places])
+    same: NDArray[np.bool_] = np.array([[a.name == b.name for b in places] for a in places])
+    fallback = board.fallback.engine if board.fallback is not None else None
+    return ContentionColumns(
+        same_engine=engine.astype(np.float64),
+        compute=np.where(same, 1.0, np.where(engine, board.overlap, 0.0)),
+        on_fallback=np.array([float(a.engine == fallback) for a in places]),
+        hindrance=np.array([a.hindrance for a in places]),
+        corner=board.corner,
+    )
+
+
+def stack_demands(rows: Sequence[Sequence[tuple[int, InstanceDemand]]]) -> DemandArrays:
+    """Arrays from counts and demands, (n placements) x (g columns)."""
+    count = np.array([[n for n, _ in row] for row in rows], dtype=np.float64)
+    arrays = [
+        np.array([[getattr(one, name) for _, one in row] for row in rows], dtype=np.float64) for name in DEMAND_FIELDS
+    ]
+    return DemandArrays(count, *arrays)
+
+
+def solve_batch_seconds(columns: ContentionColumns, demands: DemandArrays) -> Floats:
+    """Seconds of a batch (n, g) at the fixed point of this file's head, found from nobody in anybody's way, damped.
+
+    Placements that stand still are set aside, so that the slowest ones hold up no others; nor do they change them.
+    """
+    settled = np.empty_like(demands.count)
+    left = np.arange(len(settled))
+    one = np.ones_like(settled)
+    here = StretchFactors(one, one, one)
+    for step in range(1, STEPS + 1):
+        before = here
+        here = _damp(before, compute_stretch_factors(columns, demands, compute_time_shares(columns, demands, before)))
+        if step % CHECK_EVERY and step < STEPS:
+            continue
+        still = (_relative_changes(before, here) < TOLERANCE) | (step == STEPS)
+        settled[left[still]] = compute_batch_seconds(
+            columns, _select_placements(demands, still), _select_placements(here, still)
+        )
+        left, demands, here = left[~still], _select_placements(demands, ~still), _select_placements(here, ~still)
+        if not len(left):
+            break
+    return settled
+
+
+def compute_batch_seconds(columns: ContentionColumns, d: DemandArrays, by: StretchFactors) -> Floats:
+    """T."""
+    roof = _rounded_roofline_s(by.engine * d.compute_s, by.memory * d.memory_s, columns.corner)
+    result: Floats = by.engine * d.fixed_s + roof + by.fallback * d.fallback_s
+    return result
+
+
+def _rounded_roofline_s(compute_s: Floats, memory_s: Floats, corner: float) -> Floats:
+    """(compute^n + memory^n)^(1/n); of the shipped corner without powers, which take most of a search's time."""
+    if corner == 3.0:
+        root: Floats = np.cbrt(compute_s * compute_s * compute_s + memory_s * memory_s * memory_s)
+        return root
+    power: Floats = (compute_s**corner + memory_s**corner) ** (1.0 / corner)
+    return power
+
+
+def compute_time_shares(columns: ContentionColumns, d: DemandArrays, by: StretchFactors) -> TimeShares:
+    """Which shares of its time an instance spends where."""
+    batch_s = compute_batch_seconds(columns, d, by)
+    return TimeShares(
+        by.engine * d.fixed_s / batch_s,
+        by.engine * d.compute_s / batch_s,
+        d.share * by.memory * d.memory_s / batch_s,
+        by.fallback * d.fallback_s / batch_s,
+    )
+
+
+def compute_stretch_factors(columns: ContentionColumns, d: DemandArrays, by: TimeShares) -> StretchFactors:
+    """How much every instance is held up by the others. Its own part is taken out of the sums."""
+    everyone = np.ones((d.count.shape[1], 1))  # products add short rows up in a fifth of the time of sums
+    fallen_all = (d.count * by.fallen) @ everyone
+    own = by.held + by.computing
+    on_engine = (d.count * by.held) @ columns.same_engine + (d.count * by.computing) @ columns.compute - own
+    elsewhere = columns.on_fallback * (fallen_all - by.fallen)
+    gpu = (d.count * own) @ columns.on_fallback[:, None] - own * columns.on_fallback
+    # Columns without an instance would have their own part taken out of nothing.
+    used = d.count > 0
+    return StretchFactors(
+        engine=1.0 + np.where(used, columns.hindrance * (on_engine + elsewhere), 0.0),
+        memory=1.0 + np.where(used, (d.count * by.moving) @ everyone - by.moving, 0.0),
+        fallback=1.0 + np.where(used, gpu + fallen_all - by.fallen, 0.0),
+    )
+
+
+def _damp(old: StretchFactors, new: StretchFactors) -> StretchFactors:
+    return StretchFactors(*(_damp_array(a, b) for a, b in _pair_fields(old, new)))
+
+
+def _damp_array(old: Floats, new: Floats) -> Floats:
+    return old + (1.0 - DAMPING) * (new - old)
+
+
+def _relative_changes(a: StretchFactors, b: StretchFactors) -> Floats:
+    """The largest relative change of every placement, (n,)."""
+    changes = [np.abs(new / old - 1.0).max(axis=1, initial=0.0) for old, new in _pair_fields(a, b)]
+    return np.max(changes, axis=0)  # type: ignore[no-any-return]
+
+
+def _pair_fields(a: StretchFactors, b: StretchFactors) -> tuple[tuple[Floats, Floats], ...]:
+    return (a.engine, b.engine), (a.memory, b.memory), (a.fallback, b.fallback)
+
+
+def _select_placements(arrays: Arrays, which: NDArray[np.bool_]) -> Arrays:
+    """Some of the placements."""
+    return type(arrays)(*(getattr(arrays, name)[which] for name in arrays.__slots__))

@@ -1,0 +1,121 @@
+"""What comes of a placement: images per second, latency, watts, joules per image; also for many placements at once.
+
+X   images per second when every instance always has a full batch: sum of b / T
+R   the rate that is asked for, spread over the instances by what each can do; without one, R = X
+latency  with a rate: the slowest instance's b / R_i + T, the wait of a batch's first image and the batch itself,
+         which is T (1 + X / R); without one: the slowest T. T is that of full load, so at a lower rate it is a
+         little too long.
+watts    idle + (R / X) sum of joules / T
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedge.analysis.placement.accelerators import Instance, Placement, PlacementBoard
+from fedge.analysis.placement.batch_demand import compute_demand
+from fedge.analysis.placement.dla_support import can_run
+from fedge.analysis.placement.placement_contention import (
+    ContentionColumns,
+    DemandArrays,
+    build_contention_columns,
+    solve_batch_seconds,
+    stack_demands,
+)
+from fedge.costs.layers.network_cost import NetworkCost
+from fedge.errors import BadInput
+from fedge.types import Floats
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceOutcome:
+    """One instance among the others: its share, and by how much the others stretch its batch."""
+
+    instance: Instance
+    images_per_s: float
+    batch_s: float
+    alone_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementOutcome:
+    """What this file's head defines; ``rate_hz`` is what it was computed for."""
+
+    placement: Placement
+    images_per_s: float
+    latency_s: float
+    power_w: float
+    joules_per_image: float
+    rate_hz: float | None
+    instances: tuple[InstanceOutcome, ...]
+
+    @property
+    def keeps_up(self) -> bool:
+        """Whether it can do the rate at all."""
+        return self.rate_hz is None or self.images_per_s >= self.rate_hz
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OutcomeArrays:
+    """n placements at full load: images per second, the slowest batch, watts above idle (n,); all batches (n, g)."""
+
+    images_per_s: Floats
+    slowest_s: Floats
+    dynamic_w: Floats
+    batch_s: Floats
+
+
+def evaluate_placement(
+    board: PlacementBoard, network: NetworkCost, placement: Placement, rate_hz: float | None = None
+) -> PlacementOutcome:
+    """What comes of ``placement``; raises ``BadInput`` for instances that the board cannot have."""
+    if not placement.instances:
+        raise BadInput("placement", "no instance", "one at least")
+    check_placement(board, network, placement)
+    columns = build_contention_columns(board, [one.accelerator for one in placement.instances])
+    wanted = [compute_demand(board, network, one) for one in placement.instances]
+    found = evaluate_at_full_load(columns, stack_demands([[(1, one) for one in wanted]]))
+    images, slowest_s = float(found.images_per_s[0]), float(found.slowest_s[0])
+    load = 1.0 if rate_hz is None else rate_hz / images
+    power_w = board.idle_w + load * float(found.dynamic_w[0])
+    return PlacementOutcome(
+        placement=placement,
+        images_per_s=images,
+        latency_s=slowest_s if rate_hz is None else slowest_s * (1.0 + images / rate_hz),
+        power_w=power_w,
+        joules_per_image=power_w / (images if rate_hz is None else rate_hz),
+        rate_hz=rate_hz,
+        instances=tuple(
+            InstanceOutcome(one, one.batch_size / batch_s, batch_s, its.uncontended_s(board.corner))
+            for one, its, batch_s in zip(placement.instances, wanted, found.batch_s[0].tolist(), strict=True)
+        ),
+    )
+
+
+def evaluate_at_full_load(columns: ContentionColumns, demands: DemandArrays) -> OutcomeArrays:
+    """What comes of n placements at full load."""
+    batch_s = solve_batch_seconds(columns, demands)
+    return OutcomeArrays(
+        images_per_s=(demands.count * demands.batch / batch_s).sum(axis=1),
+        slowest_s=np.where(demands.count > 0, batch_s, 0.0).max(axis=1),
+        dynamic_w=(demands.count * demands.joules / batch_s).sum(axis=1),
+        batch_s=batch_s,
+    )
+
+
+def check_placement(
+    board: PlacementBoard, network: NetworkCost, placement: Placement, where: str = "placement"
+) -> None:
+    """Raise ``BadInput`` for what the board does not have, a batch below one, or a DLA that would run nothing."""
+    for one in placement.instances:
+        if one.accelerator not in board.accelerator_names:
+            raise BadInput(where, repr(one.accelerator), f"on {board.name}: {', '.join(board.accelerator_names)}")
+        known = tuple(speed.precision for speed in board.accelerator(one.accelerator).speeds)
+        if one.precision not in known:
+            raise BadInput(where, f"{one.precision} on {one.accelerator}", f"{' or '.join(known)} there")
+        if not can_run(board.accelerator(one.accelerator), network):
+            raise BadInput(where, f"{network.name} on {one.accelerator}", "a network of which it runs something")
+        if one.batch_size < 1:
+            raise BadInput(where, f"a batch of {one.batch_size}", "1 or more")

@@ -1,0 +1,110 @@
+"""Everything that may be placed: per accelerator nothing, or so many instances of one batch size and precision.
+
+Instances of one accelerator are alike (chosen by us): it serves them in turn, so that a mixture lies between its parts.
+Two DLA of the same make are interchangeable: of two placements that differ by swapping them one is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedge.analysis.placement.accelerators import Accelerator, Instance, Placement, PlacementBoard
+from fedge.analysis.placement.batch_demand import NO_DEMAND, InstanceDemand, compute_split_demand
+from fedge.analysis.placement.dla_support import split_network
+from fedge.analysis.placement.placement_contention import DEMAND_FIELDS, DemandArrays
+from fedge.costs.layers.network_cost import NetworkCost
+from fedge.types import Floats
+
+OptionRows = NDArray[np.intp]
+"""(n, g): per placement and accelerator, which of its options."""
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceOption:
+    """``count`` instances alike on one accelerator; 0 for none, where the demand means nothing."""
+
+    count: int
+    batch_size: int
+    precision: str
+    demand: InstanceDemand
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlacementSpace:
+    """Per accelerator its options, and the same as arrays (fields, options)."""
+
+    board: PlacementBoard
+    options: tuple[tuple[InstanceOption, ...], ...]
+    columns: tuple[Floats, ...]
+
+    @property
+    def size(self) -> int:
+        """Placements in all, before interchangeable ones are left out."""
+        return int(np.prod([len(some) for some in self.options], dtype=np.float64))
+
+    def select_demands(self, rows: OptionRows) -> DemandArrays:
+        """What the placements ask for."""
+        stacked = [self.columns[g][:, rows[:, g]] for g in range(len(self.columns))]
+        return DemandArrays(
+            *(np.stack([column[i] for column in stacked], axis=1) for i in range(1 + len(DEMAND_FIELDS)))
+        )
+
+    def build_placement(self, row: Sequence[int]) -> Placement:
+        """One of them."""
+        chosen = [
+            (place, self.options[g][i]) for g, (place, i) in enumerate(zip(self.board.accelerators, row, strict=True))
+        ]
+        return Placement(
+            tuple(
+                Instance(place.name, option.batch_size, option.precision)
+                for place, option in chosen
+                for _ in range(option.count)
+            )
+        )
+
+
+def build_placement_space(
+    board: PlacementBoard, network: NetworkCost, batch_sizes: Sequence[int], most_instances: int
+) -> PlacementSpace:
+    """All options of a board for a network."""
+    options = tuple(
+        tuple(_generate_options(board, network, place, batch_sizes, most_instances)) for place in board.accelerators
+    )
+    return PlacementSpace(board, options, tuple(_options_to_array(some) for some in options))
+
+
+def _generate_options(
+    board: PlacementBoard, network: NetworkCost, place: Accelerator, batch_sizes: Sequence[int], most_instances: int
+) -> Iterator[InstanceOption]:
+    parts = split_network(network, place.supported)
+    found = [
+        InstanceOption(1, size, precision, compute_split_demand(board, parts, place, place.speed(precision), size))
+        for size in batch_sizes
+        for precision in place.precisions
+        if parts.launches
+    ]
+    yield InstanceOption(0, 1, "", NO_DEMAND)
+    for count in range(1, most_instances + 1):
+        yield from (replace(one, count=count) for one in found)
+
+
+def _options_to_array(options: Sequence[InstanceOption]) -> Floats:
+    rows = [[float(one.count), *(float(getattr(one.demand, name)) for name in DEMAND_FIELDS)] for one in options]
+    return np.array(rows, dtype=np.float64).T
+
+
+def find_twins(board: PlacementBoard) -> tuple[tuple[int, int], ...]:
+    """Pairs of accelerators, by place, that differ in their names alone."""
+    pairs = []
+    for j, one in enumerate(board.accelerators):
+        for i in range(j - 1, -1, -1):
+            other = board.accelerators[i]
+            alone = sum(a.engine == one.engine for a in board.accelerators) == 1
+            if alone and replace(other, name=one.name, engine=one.engine) == one:
+                pairs.append((i, j))
+                break
+    return tuple(pairs)

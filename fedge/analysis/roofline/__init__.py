@@ -1,0 +1,1 @@
+"""Time and energy rooflines per power mode."""

@@ -1,0 +1,189 @@
+"""Micro-benchmarks on a real processor: streaming kernels, and a large matrix times more and more columns.
+
+A product of (rows, DEPTH) and (DEPTH, n) does 2 rows DEPTH n FLOP and moves 4 (rows DEPTH + DEPTH n + rows n) bytes,
+nearly n/2 FLOP per byte as long as n is small. The large matrix is far larger than any cache, so that its bytes come
+from memory. One thread or all: as torch is set.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedge.analysis.roofline.mode_rooflines import ModeRooflines, RooflineBatch, batch_energy_j, compute_batch_times
+from fedge.analysis.roofline.pagoda_fit import KernelPoint
+from fedge.errors import BadInput
+
+if TYPE_CHECKING:
+    import torch
+
+
+ARRAY_MB = {"cpu": 128.0, "cuda": 512.0}
+"""An operand's size; chosen by us, several times the largest cache."""
+PRODUCT_DEPTH = 512
+PRODUCT_COLUMNS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+"""n of the products: 0.5 to 85 FLOP per byte."""
+FLOAT_BYTES = 4
+FEWEST, MOST = 3, 50
+"""Repeats of a kernel."""
+
+KernelEnergyMeter = Callable[[], float | None]
+"""Joules since any start; None where nothing meters."""
+
+
+@dataclass(frozen=True, slots=True)
+class BenchmarkKernel:
+    """One kernel: its name, what it holds, and how it is run once."""
+
+    name: str
+    flop: float
+    bytes: float
+    run: Callable[[], object]
+
+
+def run_microbenchmark(
+    where: str,
+    seconds: float,
+    now_s: Callable[[], float],
+    meter: KernelEnergyMeter,
+    told: Callable[[str], None] | None = None,
+    array_mb: float | None = None,
+) -> list[KernelPoint]:
+    """Run every kernel on ``where`` (``cpu`` or ``cuda``) for about its share of ``seconds``; medians of the repeats.
+
+    Raises ``BadInput`` where torch sees no such device.
+    """
+    import torch
+
+    if where == "cuda" and not torch.cuda.is_available():
+        raise BadInput("--device", "cuda", "a machine whose torch sees a CUDA device; cpu runs anywhere")
+    settle = torch.cuda.synchronize if where == "cuda" else _skip_synchronisation
+    points = []
+    share_s = seconds / (len(PRODUCT_COLUMNS) + 2)
+    with torch.inference_mode():
+        for kernel in _generate_kernels(torch.device(where), 1e6 * (array_mb or ARRAY_MB[where])):
+            if told is not None:
+                told(kernel.name)
+            points.append(_time_kernel(kernel, share_s, now_s, meter, settle))
+    return points
+
+
+def _time_kernel(
+    kernel: BenchmarkKernel,
+    share_s: float,
+    now_s: Callable[[], float],
+    meter: KernelEnergyMeter,
+    settle: Callable[[], object],
+) -> KernelPoint:
+    kernel.run()  # allocations, first touches and the library's own choice of a kernel
+    settle()
+    began_s, began_j = now_s(), meter()
+    laps: list[float] = []
+    while len(laps) < FEWEST or (len(laps) < MOST and now_s() - began_s < share_s):
+        lap_s = now_s()
+        kernel.run()
+        settle()
+        laps.append(now_s() - lap_s)
+    ended_j = meter()
+    joules = None if began_j is None or ended_j is None or ended_j <= began_j else (ended_j - began_j) / len(laps)
+    return KernelPoint(kernel.name, kernel.flop, kernel.bytes, statistics.median(laps), joules)
+
+
+def _generate_kernels(device: torch.device, array_bytes: float) -> Iterator[BenchmarkKernel]:
+    """The sweep, one kernel after the other, so that only one's arrays are held."""
+    import torch
+
+    count = int(array_bytes / FLOAT_BYTES)
+    yield from _generate_streaming_kernels(device, count)
+    rows = max(PRODUCT_DEPTH, count // PRODUCT_DEPTH)
+    a = torch.rand(rows, PRODUCT_DEPTH, device=device)
+    for n in PRODUCT_COLUMNS:
+        b, out = torch.rand(PRODUCT_DEPTH, n, device=device), torch.empty(rows, n, device=device)
+        moved = FLOAT_BYTES * float(rows * PRODUCT_DEPTH + PRODUCT_DEPTH * n + rows * n)
+        yield BenchmarkKernel(f"product {n}", 2.0 * rows * PRODUCT_DEPTH * n, moved, partial(torch.mm, a, b, out=out))
+
+
+def _generate_streaming_kernels(device: torch.device, count: int) -> Iterator[BenchmarkKernel]:
+    """Kernels that do next to nothing with what they read and write."""
+    import torch
+
+    x, y = torch.rand(count, device=device), torch.rand(count, device=device)
+    z = torch.empty_like(x)
+    yield BenchmarkKernel("add", count, 3.0 * FLOAT_BYTES * count, lambda: torch.add(x, y, out=z))
+    yield BenchmarkKernel("scale", count, 2.0 * FLOAT_BYTES * count, lambda: torch.mul(x, 1.01, out=z))
+
+
+def _skip_synchronisation() -> None:
+    """A processor's calls return when they are done."""
+
+
+TARGET_KERNEL_S = 0.05
+"""A kernel is repeated until it takes about so long, so that launching it does not count; chosen by us."""
+EMULATED_TIME_NOISE_SD = 0.008
+EMULATED_POWER_NOISE_SD = 0.010
+"""As of an emulated board at work."""
+KERNEL_INTENSITIES = (1.0 / 12.0, 1.0 / 8.0, *(n / 2.0 for n in PRODUCT_COLUMNS))
+"""FLOP per byte, as of the kernels of ``bench``."""
+
+
+def emulate_microbenchmark(board: ModeRooflines, row: int, rng: np.random.Generator) -> list[KernelPoint]:
+    """The sweep's points in the mode of ``row``; what a network needs beside its kernels is left out."""
+    at = _strip_overheads(board, row)
+    points = []
+    for intensity in KERNEL_INTENSITIES:
+        one = at.mode_roofline(0)
+        size = TARGET_KERNEL_S / max(one.tau_m, intensity * one.tau_f)
+        batch = RooflineBatch(intensity * size, size, 0.0, 0.0)
+        seconds = compute_batch_times(at, batch).total_s
+        watts = batch_energy_j(at, batch, seconds) / seconds * np.exp(rng.normal(0.0, EMULATED_POWER_NOISE_SD))
+        noisy_s = float(seconds[0] * np.exp(rng.normal(0.0, EMULATED_TIME_NOISE_SD)))
+        points.append(
+            KernelPoint(f"{intensity:.3g} FLOP/B", intensity * size, size, noisy_s, noisy_s * float(watts[0]))
+        )
+    return points
+
+
+def _strip_overheads(board: ModeRooflines, row: int) -> ModeRooflines:
+    only = [row]
+    return ModeRooflines(
+        board.tau_f[only], board.tau_m[only], board.eps_f[only], board.eps_m[only], board.pi_0_w[only], board.label
+    )
+
+
+POWERCAP = Path("/sys/class/powercap")
+
+
+@dataclass(slots=True)
+class PackageEnergyMeter:
+    """Counts joules of all packages since it was made; counters that wrap around are followed."""
+
+    folders: tuple[Path, ...]
+    _joules: float = 0.0
+    _last_uj: dict[Path, int] = field(default_factory=dict)
+
+    def __call__(self) -> float | None:
+        """Joules since the first call; None where a counter cannot be read."""
+        try:
+            for folder in self.folders:
+                now_uj = int((folder / "energy_uj").read_text())
+                passed_uj = now_uj - self._last_uj.get(folder, now_uj)
+                if passed_uj < 0:
+                    passed_uj += int((folder / "max_energy_range_uj").read_text())
+                self._joules += passed_uj / 1e6
+                self._last_uj[folder] = now_uj
+        except (OSError, ValueError):
+            return None
+        return self._joules
+
+
+def open_package_meter(root: Path = POWERCAP) -> PackageEnergyMeter | None:
+    """A counter over the packages under ``root``; None where there is none that this user may read."""
+    folders = tuple(sorted(folder for folder in root.glob("intel-rapl:*") if folder.name.count(":") == 1))
+    counter = PackageEnergyMeter(folders)
+    return counter if folders and counter() is not None else None

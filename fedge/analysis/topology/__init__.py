@@ -1,0 +1,1 @@
+"""Channel-pruned variants of a network that fit a board."""

@@ -1,0 +1,180 @@
+"""Asks torch-pruning's dependency graph for a network's coupled channels: their structure and importance, no more."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedge.analysis.topology.channel_coupling import (
+    ChannelCoupling,
+    ChannelGroup,
+    GroupMember,
+    LayerSide,
+    LayerWidth,
+    UncutGroup,
+    is_evenly_grouped,
+    is_norm,
+    list_layer_widths,
+    rank_units,
+)
+from fedge.errors import BadInput
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+IMPORTANCE_METHODS = ("l1", "l2", "random")
+"""How channels are ranked: by the size of the weights that go with them, or by lot."""
+TRACED_BATCH = 2
+"""Samples in the traced step: as few as BatchNorm can train with."""
+INSTALL_COMMAND = 'pip install "fedge[pruning]"'
+
+
+def find_coupling(
+    module: nn.Module, input_shape: tuple[int, ...], method: str = "l1", seed: int = 0
+) -> ChannelCoupling:
+    """The coupled channels of ``module`` for samples of ``input_shape`` (without the batch); it is not changed.
+
+    Raises ``BadInput`` for an unknown method, a missing library, and a network that cannot be traced.
+    """
+    pruning = _import_torch_pruning()
+    if method not in IMPORTANCE_METHODS:
+        raise BadInput("--method", repr(method), f"known: {', '.join(IMPORTANCE_METHODS)}")
+    copied = deepcopy(module).cpu()
+    graph = _trace_dependencies(pruning, copied, input_shape)
+    return _build_coupling(pruning, graph, copied, _build_importance(pruning, method, seed))
+
+
+def _import_torch_pruning() -> Any:
+    try:
+        import torch_pruning
+    except ImportError as error:
+        raise BadInput("fedge topology", "no torch-pruning", f"install it: {INSTALL_COMMAND}") from error
+    return torch_pruning
+
+
+def _trace_dependencies(pruning: Any, module: nn.Module, input_shape: tuple[int, ...]) -> Any:
+    """The graph of a forward pass, with heads that only training has."""
+    import torch
+
+    def step(network: nn.Module, sample: Tensor) -> Any:
+        network.training = True  # its own flag alone: auxiliary heads answer, nothing is dropped
+        return flatten_tensors(network(sample))
+
+    with torch.enable_grad(), torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for parameter in module.parameters():
+            parameter.requires_grad_(True)
+        sample = torch.randn(TRACED_BATCH, *input_shape)
+        try:
+            return pruning.DependencyGraph().build_dependency(module, sample, forward_fn=step, verbose=False)
+        except Exception as error:
+            told = f"{type(error).__name__}: {error}".splitlines()[0]
+            shape = "x".join(map(str, input_shape))
+            raise BadInput(
+                "MODEL",
+                f"a network that torch-pruning cannot follow ({told})",
+                f"one that takes samples of {shape} and shuffles no channels",
+            ) from error
+
+
+def flatten_tensors(output: Any) -> list[Any]:
+    """Every tensor of an output, whatever holds them."""
+    if hasattr(output, "grad_fn"):
+        return [output]
+    parts = output.values() if isinstance(output, dict) else output
+    return [tensor for part in parts if part is not None for tensor in flatten_tensors(part)]
+
+
+def _build_importance(pruning: Any, method: str, seed: int) -> Callable[[Any], Any]:
+    if method == "random":
+        chance = np.random.default_rng(seed)
+        return lambda group: chance.random(len(group[0].idxs))
+    return pruning.importance.GroupMagnitudeImportance(p=1 if method == "l1" else 2)  # type: ignore[no-any-return]
+
+
+def _build_coupling(pruning: Any, graph: Any, module: nn.Module, importance: Callable[[Any], Any]) -> ChannelCoupling:
+    names = {id(part): name for name, part in module.named_modules()}
+    widths = dict(list_layer_widths(module))
+    groups: list[ChannelGroup] = []
+    kept: list[UncutGroup] = []
+    seen: set[str] = set()
+    for part in list(graph.module2node):
+        root = names.get(id(part), "")
+        if root in seen or root not in widths or is_norm(part):
+            continue
+        reached = _find_reachable(graph, part)
+        reason = _find_obstacle(pruning, reached)
+        group = None if reason else _build_group(graph, part, names, widths, importance)
+        if group is None:
+            kept.append(UncutGroup(root, reason or "its channels cannot be followed"))
+        else:
+            groups.append(group)
+            seen.update(member.layer for member in group.members if member.side == "out")
+    return ChannelCoupling(tuple(groups), tuple(kept), widths)
+
+
+def _find_reachable(graph: Any, root: nn.Module) -> list[tuple[Any, LayerSide]]:
+    """Everything that could be touched when channels of ``root`` go, without asking which channels: quick, and no less.
+
+    Following the channels themselves through an attention's reshapes can take hours.
+    """
+    first = graph.get_pruner_of_module(root).prune_out_channels
+    found, left = [(graph.module2node[root], first)], [(graph.module2node[root], first)]
+    while left:
+        node, handler = left.pop()
+        for dep in node.dependencies:
+            if dep.is_triggered_by(handler) and (dep.target, dep.handler) not in found:
+                found.append((dep.target, dep.handler))
+                left.append((dep.target, dep.handler))
+    return [(node, _layer_side(graph, handler)) for node, handler in found]
+
+
+def _layer_side(graph: Any, handler: Any) -> LayerSide:
+    return "out" if graph.is_out_channel_pruning_fn(handler) else "in"
+
+
+def _find_obstacle(pruning: Any, reached: Sequence[tuple[Any, LayerSide]]) -> str | None:
+    """Why a group stays whole; None when it can be cut."""
+    kinds = pruning.ops.OPTYPE
+    reasons = {
+        kinds.OUTPUT: "the network's output",
+        kinds.MHA: "an attention reads it",
+        kinds.LN: "a LayerNorm reads it",
+        kinds.IN: "an InstanceNorm reads it",
+        kinds.PARAMETER: "a parameter of its own stands beside it",
+        kinds.LSTM: "an LSTM reads it",
+        kinds.EMBED: "an embedding makes it",
+        kinds.PRELU: "a PReLU reads it",
+        kinds.UNBIND: "an attention reads it",
+    }
+    found = [reasons[node.type] for node, _ in reached if node.type in reasons]
+    read = any(node.type in (kinds.CONV, kinds.LINEAR) and side == "in" for node, side in reached)
+    return found[0] if found else None if read else reasons[kinds.OUTPUT]
+
+
+def _build_group(
+    graph: Any, root: nn.Module, names: dict[int, str], widths: dict[str, LayerWidth], importance: Callable[[Any], Any]
+) -> ChannelGroup | None:
+    handler = graph.get_pruner_of_module(root).prune_out_channels
+    channels = widths[names[id(root)]].outputs
+    raw = graph.get_pruning_group(root, handler, list(range(channels)))
+    cut = [item for item in raw if id(item.dep.target.module) in names]
+    layers = [names[id(item.dep.target.module)] for item in cut]
+    if any(layer not in widths for layer in layers):
+        return None
+    several = max([w.groups for layer in layers if not (w := widths[layer]).is_depthwise], default=1)
+    if channels % several or any(unit is None for item in raw for unit in item.root_idxs):
+        return None
+    units = channels // several
+    members = []
+    for layer, item in zip(layers, cut, strict=True):
+        unit_of = np.asarray(item.root_idxs, dtype=np.int64) % units
+        indices = np.asarray(item.idxs, dtype=np.int64)
+        members.append(GroupMember(layer, _layer_side(graph, item.dep.handler), unit_of, indices))
+    if not all(is_evenly_grouped(member, widths[member.layer]) for member in members):
+        return None
+    return ChannelGroup(layers[0], rank_units(importance(raw), units), tuple(members))

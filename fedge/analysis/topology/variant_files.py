@@ -1,0 +1,180 @@
+"""A variant in a folder: a JSON text that says which channels stay, and the weights as safetensors; nothing is pickled.
+
+============================  =======================================================================
+``variant.json``              ``NetworkVariant``: the network's name, shares, channels kept layer by layer, costs
+``weights.safetensors``       the variant's own weights and buffers, of the pruned shapes
+============================  =======================================================================
+
+A variant is made again from the whole network of that name, cut after the plan, with the weights put in.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedge.analysis.topology.channel_plan import ChannelPlan, Channels, LayerCut
+from fedge.analysis.topology.channel_removal import cut_module
+from fedge.analysis.topology.network_variant import NetworkVariant
+from fedge.costs.layers import network_record
+from fedge.costs.layers.network_cost import Shape
+from fedge.errors import BadInput
+
+if TYPE_CHECKING:
+    from torch import nn
+
+FORMAT = "fedge-variant-1"
+RECORD, WEIGHTS = "variant.json", "weights.safetensors"
+EXPECTED_FOLDER = "a folder that `fedge topology MODEL --out DIR` wrote"
+_SHARES = ("channel_share", "parameter_share", "flop_share")
+NetworkFactory = Callable[[str, Shape], tuple["nn.Module", Shape]]
+"""Makes the whole network of a name, such as ``fedge.costs.layers.network_source.build_module``."""
+
+
+def save_variant(variant: NetworkVariant, module: nn.Module, folder: Path) -> None:
+    """Write a variant and its module's weights into ``folder``, which must not exist; whole, or not at all.
+
+    Raises ``BadInput`` where the folder exists.
+    """
+    from safetensors.torch import save_file
+
+    if folder.exists():
+        raise BadInput("--out", f"{folder}, which exists", "a folder that does not")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    half = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        weights = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in module.state_dict().items()}
+        save_file(weights, half / WEIGHTS)
+        text = json.dumps(variant_to_dict(variant), separators=(",", ":"), allow_nan=False)
+        (half / RECORD).write_text(text + "\n", encoding="utf-8")
+        half.chmod(0o755)
+        half.replace(folder)
+    except BaseException:
+        shutil.rmtree(half, ignore_errors=True)
+        raise
+
+
+def load_variant_module(folder: Path, whole: NetworkFactory | None = None) -> nn.Module:
+    """The variant's module with its weights, ready to train; ``whole`` makes the network that it was cut from.
+
+    Raises ``BadInput`` for a folder, a record or weights that are not a variant's.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    from fedge.costs.layers.network_source import build_module
+
+    variant = read_variant(folder)
+    network, _ = (whole or build_module)(variant.model, variant.input_shape)
+    module = cut_module(network, variant.plan)
+    path = folder / WEIGHTS
+    try:
+        module.load_state_dict(load_file(path))
+    except (OSError, SafetensorError, RuntimeError) as error:
+        told = " ".join(str(error).split())[:200]
+        raise BadInput(str(path), told, f"the weights beside {RECORD}, of the shapes that it says") from error
+    return module
+
+
+def read_variant(place: Path) -> NetworkVariant:
+    """The record of a variant: ``place`` is its folder or the JSON file in it. Raises ``BadInput``."""
+    path = place / RECORD if place.is_dir() else place
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise BadInput(str(path), " ".join(str(error).split())[:200], EXPECTED_FOLDER) from error
+    return variant_from_dict(data, str(path))
+
+
+def variant_to_dict(variant: NetworkVariant) -> dict[str, Any]:
+    """A variant as JSON has it."""
+    return {
+        "format": FORMAT,
+        **{name: getattr(variant, name) for name in ("model", "method", "round_to", *_SHARES)},
+        "input_shape": list(variant.input_shape),
+        "channels": {layer: _cut_to_dict(one) for layer, one in variant.plan.items()},
+        "cost": network_record.network_to_dict(variant.cost),
+    }
+
+
+def _cut_to_dict(one: LayerCut) -> dict[str, list[int]]:
+    return {name: list(numbers) for name, numbers in asdict(one).items() if numbers is not None}
+
+
+def variant_from_dict(data: Any, where: str) -> NetworkVariant:
+    """The variant that ``variant_to_dict`` wrote. Raises ``BadInput`` that names the field, below ``where`` (a
+    file).
+    """
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise BadInput(
+            where, f"format {data.get('format') if isinstance(data, dict) else None!r}", f"{FORMAT}: {EXPECTED_FOLDER}"
+        )
+    channels = _require_field(data, "channels", dict, where)
+    shape = _require_field(data, "input_shape", list, where)
+    if not shape:
+        raise BadInput(f"{where}: input_shape", "[]", "one sample's shape, such as [3, 224, 224]")
+    shares = {name: _parse_share(data, name, where) for name in _SHARES}
+    return NetworkVariant(
+        model=_require_field(data, "model", str, where),
+        input_shape=tuple(_parse_positive_int(side, f"{where}: input_shape") for side in shape),
+        method=_require_field(data, "method", str, where),
+        round_to=_parse_positive_int(data.get("round_to"), f"{where}: round_to"),
+        plan=_parse_plan(channels, where),
+        cost=network_record.network_from_dict(data.get("cost"), f"{where}: cost"),
+        **shares,
+    )
+
+
+def _parse_plan(channels: Mapping[str, Any], where: str) -> ChannelPlan:
+    plan = {}
+    for layer, sides in channels.items():
+        named = f"{where}: channels.{layer}"
+        if not isinstance(sides, dict) or set(sides) not in (
+            {"inputs", "of"},
+            {"outputs", "of"},
+            {"inputs", "outputs", "of"},
+        ):
+            raise BadInput(named, str(sides)[:60], "inputs, outputs or both, each a list of channels, and of")
+        of = sides["of"]
+        if not isinstance(of, list) or len(of) != 2:
+            raise BadInput(f"{named}.of", str(of)[:60], "how many inputs and outputs the whole layer has")
+        inputs, outputs = (_parse_channels(sides.get(side), f"{named}.{side}") for side in ("inputs", "outputs"))
+        plan[layer] = LayerCut(
+            inputs, outputs, (_parse_positive_int(of[0], f"{named}.of"), _parse_positive_int(of[1], f"{named}.of"))
+        )
+    return plan
+
+
+def _parse_channels(kept: Any, where: str) -> Channels | None:
+    if kept is None:
+        return None
+    numbers = isinstance(kept, list) and all(type(one) is int and one >= 0 for one in kept)
+    if not numbers or not kept or any(a >= b for a, b in pairwise(kept)):
+        raise BadInput(where, str(kept)[:60], "whole numbers from 0 on, ascending, at least one")
+    return tuple(kept)
+
+
+def _require_field(data: Mapping[str, Any], name: str, kind: type, where: str) -> Any:
+    value = data.get(name)
+    if not isinstance(value, kind):
+        raise BadInput(f"{where}: {name}", str(value)[:60], f"a {kind.__name__}")
+    return value
+
+
+def _parse_positive_int(value: Any, where: str) -> int:
+    if type(value) is not int or value < 1:
+        raise BadInput(where, str(value)[:60], "a whole number, 1 or more")
+    return value
+
+
+def _parse_share(data: Mapping[str, Any], name: str, where: str) -> float:
+    value: Any = data.get(name)
+    if type(value) not in (int, float) or not 0.0 < float(value) <= 1.0:
+        raise BadInput(f"{where}: {name}", str(value)[:60], "a number above 0 and at most 1")
+    return float(value)

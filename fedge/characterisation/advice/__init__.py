@@ -1,1 +1,0 @@
-"""What to turn next, by what was measured and by the input-pipeline model."""

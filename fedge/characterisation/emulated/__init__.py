@@ -1,1 +1,0 @@
-"""Emulated boards as rigs: epochs played by the input-pipeline model."""

@@ -1,0 +1,158 @@
+"""What a workload's minibatch costs on an emulated board: its pipeline and its watts in every mode, by its layers."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from fedge.characterisation.sweep_plan import WorkKind, WorkloadPlan
+from fedge.costs.cost_profile import CostProfile
+from fedge.costs.input_pipeline.emulated_pipeline import (
+    SampleFormat,
+    build_pipeline,
+    find_pipeline_kind,
+    load_launch_counts,
+)
+from fedge.costs.input_pipeline.pipeline_model import InputPipeline, Loader, SimulatedEpoch, Storage
+from fedge.costs.input_pipeline.pipeline_modes import ClockShares, scale_to_clocks
+from fedge.costs.layer_estimate import estimate_network_cost
+from fedge.costs.layers.layer_sums import sum_layers
+from fedge.costs.layers.network_cost import NetworkCost
+from fedge.costs.memory.memory_calibration import load_stock_calibration
+from fedge.costs.memory.step_need import predict_step_need
+from fedge.devices import catalogue
+from fedge.errors import BadInput
+from fedge.modes import stack_modes
+from fedge.physics import time_power_model
+from fedge.types import DeviceSpec, Floats, LayerWork, PowerMode, Workload
+
+WORKER_MB = 180.0
+"""Resident memory of a loader process; chosen by us."""
+LOADING_SHARE = 0.1
+"""What all cores draw when they load at the top clocks is at least this part of the board's most. Chosen by us: tables
+without loading do not tell it (AGX Xavier, TX2: below 2 %), those with loading have 7 to 23 % (AGX Orin, Orin Nano)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ComputeCost:
+    """One minibatch's computing in one mode, seconds, nobody else on the cores."""
+
+    compute_s: float
+    host_share: float
+    """The part of it in which the GPU waits for launches."""
+    gpu_s: float
+    """In which the GPU is busy; of these ``math_s`` with arithmetic, ``mem_s`` with memory."""
+    math_s: float
+    mem_s: float
+    launch_s: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EmulatedCosts:
+    """A workload at a batch size on a board: the coefficients of its computing, and what it needs of memory."""
+
+    spec: DeviceSpec
+    profile: CostProfile
+    fed: SampleFormat
+    batch_size: int
+    memory_mb: float
+
+    def compute_cost(self, mode: PowerMode) -> ComputeCost:
+        """The device's time and the launches', joined as they overlap."""
+        shares = time_power_model.knob_shares(self.spec.maxn, stack_modes([mode]))
+        parts = time_power_model.compute_time_parts(self.profile.coefficients.time, shares)
+        own = find_pipeline_kind(self.spec.name)
+        gpu_s, math_s, mem_s = (own.compute * float(part[0]) for part in (parts.gpu_s, parts.math_s, parts.mem_s))
+        launch_s, overlap = float(parts.launch_s[0]), own.overlap
+        compute_s = float((gpu_s**overlap + launch_s**overlap) ** (1.0 / overlap))
+        return ComputeCost(compute_s, (launch_s / compute_s) ** overlap, gpu_s, math_s, mem_s, launch_s)
+
+    def build_pipeline(self, mode: PowerMode, loader: Loader, stored: Storage) -> InputPipeline:
+        """The input pipeline in a mode, with everything in the page cache."""
+        spec, does = self.spec, self.compute_cost(mode)
+        cores = max(spec.cores)
+        top = build_pipeline(self.fed, self.batch_size, loader, stored, spec.cpu_score.value, cores)
+        clocks = ClockShares(mode.cores, mode.cpu_mhz / spec.maxn.cpu_mhz, mode.mem_mhz / spec.maxn.mem_mhz)
+        return scale_to_clocks(top, clocks, does.compute_s, does.host_share)
+
+    def power_w(self, mode: PowerMode, played: SimulatedEpoch) -> Floats:
+        """Module watts in every minibatch of an epoch, shape (steps,), by what it used of the board.
+
+        Beside loading, launches take longer, but the GPU is busy for no longer than alone.
+        """
+        shares = time_power_model.knob_shares(self.spec.maxn, stack_modes([mode]))
+        does, step_s = self.compute_cost(mode), played.step_s
+        training = played.copy_s + played.compute_s + played.overhead_s
+        loading_cores = np.maximum(0.0, played.cpu_busy - training / step_s)
+        parts = time_power_model.StepParts(
+            total_s=step_s,
+            overlapped_s=step_s,
+            gpu_s=np.minimum(does.gpu_s, played.compute_s),
+            math_s=np.minimum(does.math_s, played.compute_s),
+            mem_s=np.minimum(does.mem_s, played.compute_s),
+            prep_s=step_s * np.minimum(1.0, loading_cores / mode.cores),
+            launch_s=np.minimum(does.launch_s * played.compute_s / does.compute_s, played.compute_s) + played.copy_s,
+            host_s=played.overhead_s,
+        )
+        terms = time_power_model.compute_power_terms(
+            self.profile.coefficients.power, parts, np.repeat(shares, len(step_s), axis=0)
+        )
+        watts: Floats = terms.sum(axis=0)
+        return watts
+
+
+@lru_cache(maxsize=256)
+def estimate_costs(device: str, workload: WorkloadPlan, kind: WorkKind, batch_size: int) -> EmulatedCosts:
+    """The costs of ``workload``; its network is built and counted, which needs torch, once per process.
+
+    Raises ``BadInput`` for a network that cannot be built for its input.
+    """
+    spec = catalogue.find(device, where="board")
+    network = _trace_network(workload.model, workload.input, workload.classes)
+    each = sum_layers(network)
+    more = sum(load_launch_counts().get(layer.kind, 1) - 1 for layer in network.layers)
+    each = dataclasses.replace(each, operators=each.operators + more)
+    images = workload.images
+    layers = LayerWork(workload.model, each, loading="cached", image_mpixel=images.mpixel)
+    profile = estimate_network_cost(spec, Workload(workload.name, batch_size, kind, layers), catalogue.load_catalogue())
+    profile = _with_min_loading_power(profile, LOADING_SHARE * spec.max_w.value)
+    elements = int(np.prod(workload.input))
+    fed = SampleFormat(images.mpixel, elements, images.source == "memory", images.kb)
+    return EmulatedCosts(spec, profile, fed, batch_size, _estimate_memory_mb(network, spec, kind, batch_size))
+
+
+def _with_min_loading_power(profile: CostProfile, least_w: float) -> CostProfile:
+    """The same, whose cores draw ``least_w`` at least when all of them load."""
+    power = profile.coefficients.power.copy()
+    place = time_power_model.POWER_NAMES.index("cores_busy_w")
+    power[place] = max(power[place], np.log(least_w))
+    return dataclasses.replace(profile, coefficients=time_power_model.Coefficients(profile.coefficients.time, power))
+
+
+def _estimate_memory_mb(network: NetworkCost, spec: DeviceSpec, kind: WorkKind, batch_size: int) -> float:
+    """What a step has resident, estimated. Inference keeps no gradients, and of the activations one operator's.
+
+    To these and the weights comes what every training process was seen to need at least, chosen by us.
+    """
+    training_mb = predict_step_need(network, spec, batch_size).memory_mb
+    if kind == "train":
+        return training_mb
+    activations = max((layer.read_bytes + layer.written_bytes for layer in network.layers), default=0.0)
+    return min(
+        training_mb, load_stock_calibration().memory.floor_mb + (network.weight_bytes + batch_size * activations) / 1e6
+    )
+
+
+@lru_cache(maxsize=32)
+def _trace_network(name: str, shape: tuple[int, int, int], classes: int) -> NetworkCost:
+    from fedge.costs.layers.torch_trace import trace_module
+    from fedge.worker.network_lookup import make_network
+    from fedge.worker.refusal import Refusal
+
+    try:
+        return trace_module(make_network(name, shape, classes), shape, name)
+    except Refusal as error:
+        raise BadInput(error.where, error.got, error.right) from error

@@ -1,0 +1,357 @@
+"""An emulated board as a rig: epochs are played on a virtual clock by the input-pipeline model, its watts modelled."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedge import __version__
+from fedge.characterisation.emulated_costs import WORKER_MB, EmulatedCosts, estimate_costs
+from fedge.characterisation.point_measurement import (
+    EpochSummary,
+    MeasurementRig,
+    MinibatchTimes,
+    PointMeasurement,
+    ProgressCallback,
+    SensorTrace,
+    count_epoch_steps,
+)
+from fedge.characterisation.sweep_plan import CharacterisationPlan, MeasurementSchedule, SweepPoint, WorkloadPlan
+from fedge.costs.input_pipeline.emulated_pipeline import (
+    cache_hit_share,
+    ever_read_share,
+    find_pipeline_kind,
+    find_storage,
+    load_storages,
+    page_cache_mb,
+)
+from fedge.costs.input_pipeline.epoch_simulation import Jitter, simulate_epoch
+from fedge.costs.input_pipeline.pipeline_model import InputPipeline, Loader, SimulatedEpoch
+from fedge.devices import catalogue
+from fedge.devices.emulated_board import (
+    JITTER_SD,
+    NOISE_POWER_SD,
+    TRIP_C,
+    WARM_UP_STEPS,
+    ThermalModel,
+    build_thermal_model,
+)
+from fedge.errors import BadInput
+from fedge.seeds import make_generator
+from fedge.types import DeviceSpec, Floats, PowerMode
+
+DEFAULT_STORAGE = "default"
+"""The storage that boards of the kind have."""
+AMBIENT_C = 25.0
+"""The air's; chosen by us."""
+FETCH_SD, PREPROCESS_SD, COMPUTE_SD = 0.15, 0.08, JITTER_SD
+"""How minibatches scatter, log units; the last is that of emulated boards everywhere, the others chosen by us."""
+DVFS_SLOWER, DVFS_POWER = 1.01, 0.99
+"""Clocks that follow the load: factors of time and of power (SIGMETRICS'22: at most 2 % of time, 3 % of energy)."""
+RANGE_SD = 2.0
+"""The paper's spreads are from least to most, of a few boards or looks; so many standard deviations, about those that
+three or four normal values span (1.7 and 2.1)."""
+MAX_TRACE_SAMPLES = 1200
+"""Of a strip; chosen by us."""
+
+
+@dataclass(frozen=True, slots=True)
+class BoardVariation:
+    """How one board differs from its kind's mean, and from itself at other times: factors of time and of power."""
+
+    time: float
+    power: float
+
+
+def build_emulated_rig(plan: CharacterisationPlan, board: str) -> MeasurementRig:
+    """The emulated board ``board`` (a name of the catalogue, a dash, its number) with ``plan``'s storages.
+
+    Raises ``BadInput`` or ``UnknownName`` for a board or a storage's model that nobody knows.
+    """
+    device, dash, number = board.rpartition("-")
+    if not dash or not number.isdigit():
+        raise BadInput("boards", repr(board), "a board of `fedge devices list`, a dash and a number: agx-xavier-1")
+    models = {
+        name: one.model or (find_pipeline_kind(device).storage if name == DEFAULT_STORAGE else name)
+        for name, one in plan.storages.items()
+    }
+    for name, known in models.items():
+        given = plan.storages.get(name)
+        said = given is None or given.model is not None or name == DEFAULT_STORAGE
+        find_storage(known, f"storages.{name}.model" + ("" if said else " (none: the name is taken)"))
+    return EmulatedRig(catalogue.find(device, where="boards"), board, models, plan.seed)
+
+
+class EmulatedRig:
+    """A ``MeasurementRig``; noise depends on seed and point alone, so that a sweep that goes on sees what it would
+    have seen.
+    """
+
+    def __init__(self, spec: DeviceSpec, board: str, models: dict[str, str], seed: int) -> None:
+        self.spec, self.board = spec, board
+        self._models, self._seed = models, seed
+
+    @property
+    def maxn(self) -> PowerMode | None:
+        return self.spec.maxn
+
+    @property
+    def software(self) -> dict[str, str]:
+        return {"fedge": __version__}
+
+    def refusal_reason(self, point: SweepPoint, workload: WorkloadPlan) -> str | None:
+        """Modes the board lacks, storages nobody emulates, minibatches larger than an epoch or than its memory."""
+        mode = point.mode or self.spec.maxn
+        if not _has_mode(self.spec, mode):
+            return f"{mode} is no mode of the {self.spec.title}"
+        if point.storage != DEFAULT_STORAGE and self._models.get(point.storage, point.storage) not in load_storages():
+            return f"no emulated storage is called {point.storage}; there are {', '.join(load_storages())}"
+        if workload.images.count < point.batch_size:
+            return f"batch_size {point.batch_size} is more than the {workload.images.count} images of an epoch"
+        needed = self._point_costs(point, workload).memory_mb + point.workers * WORKER_MB
+        has_mb = 1e3 * self.spec.ram_gb.value
+        if needed > has_mb:
+            return f"it needs about {needed:.0f} MB of memory (estimated), the {self.spec.title} has {has_mb:.0f}"
+        if workload.images.count < point.batch_size:
+            return f"batch_size {point.batch_size} is more than the {workload.images.count} images of an epoch"
+        return None
+
+    def measure(
+        self, point: SweepPoint, workload: WorkloadPlan, course: MeasurementSchedule, told: ProgressCallback
+    ) -> PointMeasurement:
+        """Play the point's epochs in its mode, the top one where it has none; where ``refuses`` says nothing."""
+        mode, costs = point.mode or self.spec.maxn, self._point_costs(point, workload)
+        kind = find_pipeline_kind(self.spec.name)
+        stored = find_storage(self._models.get(point.storage, kind.storage), "storage")
+        pipeline = costs.build_pipeline(mode, Loader(point.workers, point.prefetch, point.pinned), stored)
+        own = self._draw_variation(point)
+        images = workload.images.count
+        steps = count_epoch_steps(images, point.batch_size, course)
+        room_mb = page_cache_mb(self.spec.ram_gb.value, costs.memory_mb + point.workers * WORKER_MB)
+        part = steps * point.batch_size / images
+        cached = _CacheModel(costs.fed.file_mb * images, room_mb, part, point.cache == "warm")
+        epochs = []
+        for number in range(course.epochs):
+            told(f"epoch {number + 1} of {course.epochs}")
+            rng = make_generator(self._seed, self.board, "epoch", point.key, number)
+            fed = dataclasses.replace(pipeline, cached=cached.cached_share(number))
+            played = simulate_epoch(fed, steps, _draw_jitter(steps, own.time, number == 0, rng))
+            watts = own.power * costs.power_w(mode, played) * np.exp(rng.normal(0.0, NOISE_POWER_SD))
+            epochs.append(_SimulatedEpoch(number, fed, played, watts))
+        return self._build_measurement(point, costs, epochs, cached, course)
+
+    def idle(self, seconds: float) -> None:
+        """Nothing happens: points do not depend on what was before them."""
+
+    def _point_costs(self, point: SweepPoint, workload: WorkloadPlan) -> EmulatedCosts:
+        return estimate_costs(self.spec.name, workload, point.kind, point.batch_size)
+
+    def _draw_variation(self, point: SweepPoint) -> BoardVariation:
+        """The board's own factors, those of this repeat, and of clocks that may follow the load."""
+        kind = find_pipeline_kind(self.spec.name)
+        board = make_generator(self._seed, self.board, "own").normal(size=2) / RANGE_SD
+        again = make_generator(self._seed, self.board, "repeat", point.repeat).normal() / RANGE_SD
+        time = math.exp(kind.between_time * board[0] + kind.within * again)
+        power_range = math.sqrt(max(0.0, kind.between_energy**2 - kind.between_time**2))
+        power = math.exp(power_range * board[1])
+        return BoardVariation(time * (DVFS_SLOWER if point.dvfs else 1.0), power * (DVFS_POWER if point.dvfs else 1.0))
+
+    def _build_measurement(
+        self,
+        point: SweepPoint,
+        costs: EmulatedCosts,
+        epochs: list[_SimulatedEpoch],
+        cached: _CacheModel,
+        course: MeasurementSchedule,
+    ) -> PointMeasurement:
+        mode = point.mode or self.spec.maxn
+        heat = _ThermalState(build_thermal_model(self.spec, AMBIENT_C))
+        rows = tuple(_summarise_epoch(one, costs, mode, cached, point.workers, heat) for one in epochs)
+        first = epochs[-1].pipeline
+        return PointMeasurement(
+            point,
+            _concatenate_minibatches(epochs),
+            rows,
+            _build_sensor_trace(epochs, costs, mode, course.sample_hz, rows, point.workers),
+            "estimated",
+            f"an emulated {self.spec.title}: input-pipeline model, computing by the network's layers",
+            sum(row.e2e_s for row in rows),
+            _runtime_notes(point),
+            "estimated",
+            {
+                "cores": float(mode.cores),
+                "sample_preprocess_s": first.samples.preprocess_s,
+                "sample_file_mb": first.samples.file_mb,
+                "compute_s": first.step.compute_s,
+                "host_share": first.step.host_share,
+                "crowding": first.host.crowding,
+                "background": first.host.background,
+            },
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _SimulatedEpoch:
+    """One played epoch with its watts per minibatch, shape (steps,)."""
+
+    number: int
+    pipeline: InputPipeline
+    played: SimulatedEpoch
+    power_w: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class _CacheModel:
+    """How the page cache stands: the data set, what the cache can hold, and what of the set an epoch reads.
+
+    ``warm``: all of the data set was read before the first epoch, else nothing of it.
+    """
+
+    dataset_mb: float
+    cache_mb: float
+    part: float
+    warm: bool
+
+    def read_share(self, epochs: int) -> float:
+        """Of the data set that was read at least once after so many epochs."""
+        return 1.0 if self.warm else ever_read_share(epochs, self.part)
+
+    def cached_share(self, epoch: int) -> float:
+        """Of the reads of an epoch that the cache answers."""
+        return cache_hit_share(self.cache_mb, self.dataset_mb, self.read_share(epoch), self.part)
+
+    def resident_share(self, epochs: int) -> float:
+        """Of the data set that is in the cache after so many epochs."""
+        return 1.0 if self.dataset_mb <= 0 else min(self.read_share(epochs), self.cache_mb / self.dataset_mb)
+
+
+class _ThermalState:
+    """The board's temperature, epoch by epoch, from the air's."""
+
+    def __init__(self, thermal: ThermalModel) -> None:
+        self._thermal, self.now_c = thermal, thermal.ambient_c
+
+    def advance(self, power_w: float, seconds: float) -> float:
+        self.now_c = self._thermal.temperature_after_c(self.now_c, power_w, seconds)
+        return self.now_c
+
+
+def _draw_jitter(steps: int, slower: float, first: bool, rng: np.random.Generator) -> Jitter:
+    """Of an epoch's minibatches; the very first one of a point computes ``WARM_UP_STEPS`` longer."""
+    fetch, preprocess, compute = (
+        slower * np.exp(rng.normal(-0.5 * sd * sd, sd, steps)) for sd in (FETCH_SD, PREPROCESS_SD, COMPUTE_SD)
+    )
+    if first:
+        compute[0] *= 1.0 + WARM_UP_STEPS
+    return Jitter(fetch, preprocess, compute)
+
+
+def _summarise_epoch(
+    one: _SimulatedEpoch, costs: EmulatedCosts, mode: PowerMode, cached: _CacheModel, workers: int, heat: _ThermalState
+) -> EpochSummary:
+    played, steps = one.played, len(one.played.step_s)
+    e2e_s, energy_j = played.e2e_s, float(one.power_w @ played.step_s)
+    gpu_s = float(np.minimum(costs.compute_cost(mode).gpu_s, played.compute_s).sum())
+    temperature_c = heat.advance(energy_j / e2e_s, e2e_s)
+    return EpochSummary(
+        epoch=one.number,
+        steps=steps,
+        e2e_s=e2e_s,
+        fetch_s=float(played.fetch_s.sum()),
+        preprocess_s=float(played.preprocess_s.sum()),
+        stall_s=float(played.stall_s.sum()),
+        copy_s=float(played.copy_s.sum()),
+        compute_s=float(played.compute_s.sum()),
+        overhead_s=float(played.overhead_s.sum()),
+        energy_j=energy_j,
+        power_w=energy_j / e2e_s,
+        cpu_load=min(1.0, float(played.cpu_busy @ played.step_s) / e2e_s / mode.cores),
+        gpu_load=gpu_s / e2e_s,
+        memory_mb=costs.memory_mb + workers * WORKER_MB,
+        disk_read_mb=(1.0 - one.pipeline.cached) * costs.fed.file_mb * steps * costs.batch_size,
+        resident_before=cached.resident_share(one.number),
+        resident_after=cached.resident_share(one.number + 1),
+        temperature_c=temperature_c,
+        throttled=temperature_c > TRIP_C,
+    )
+
+
+def _concatenate_minibatches(epochs: list[_SimulatedEpoch]) -> MinibatchTimes:
+    begins_s = np.concatenate([[0.0], np.cumsum([one.played.e2e_s for one in epochs])[:-1]])
+
+    def joined(name: str) -> Floats:
+        column: Floats = np.concatenate([getattr(one.played, name) for one in epochs])
+        return column
+
+    counts = [len(one.played.step_s) for one in epochs]
+    return MinibatchTimes(
+        epoch=np.repeat([one.number for one in epochs], counts).astype(np.int64),
+        step=np.concatenate([np.arange(count) for count in counts]).astype(np.int64),
+        start_s=joined("start_s") + np.repeat(begins_s, counts),
+        fetch_s=joined("fetch_s"),
+        preprocess_s=joined("preprocess_s"),
+        stall_s=joined("stall_s"),
+        copy_s=joined("copy_s"),
+        compute_s=joined("compute_s"),
+        overhead_s=joined("overhead_s"),
+        step_s=joined("step_s"),
+    )
+
+
+def _build_sensor_trace(
+    epochs: list[_SimulatedEpoch],
+    costs: EmulatedCosts,
+    mode: PowerMode,
+    sample_hz: float,
+    rows: tuple[EpochSummary, ...],
+    workers: int,
+) -> SensorTrace:
+    """What a sampler would have seen: the minibatch that was under way at every look, ``MAX_TRACE_SAMPLES`` at most."""
+    seen = _concatenate_minibatches(epochs)
+    end_s = sum(row.e2e_s for row in rows)
+    count = int(np.clip(end_s * sample_hz, 2, MAX_TRACE_SAMPLES))
+    at_s = (np.arange(count) + 0.5) * end_s / count
+    row = np.clip(np.searchsorted(seen.start_s, at_s, side="right") - 1, 0, len(seen) - 1)
+
+    def of(name: str) -> Floats:
+        column: Floats = np.concatenate([getattr(one.played, name) for one in epochs])[row]
+        return column
+
+    reads_mb = np.concatenate(
+        [
+            np.full(len(one.played.step_s), (1.0 - one.pipeline.cached) * costs.fed.file_mb * costs.batch_size)
+            for one in epochs
+        ]
+    )
+    step_s, compute_s = seen.step_s[row], of("compute_s")
+    gpu_s = costs.compute_cost(mode).gpu_s
+    temperatures = np.array([AMBIENT_C, *(one.temperature_c or math.nan for one in rows)])
+    ends_s = np.concatenate([[0.0], np.cumsum([one.e2e_s for one in rows])])
+    return SensorTrace(
+        at_s=at_s,
+        cpu_load=np.minimum(1.0, of("cpu_busy") / mode.cores),
+        gpu_load=np.minimum(gpu_s, compute_s) / step_s,
+        memory_mb=np.full(count, costs.memory_mb + workers * WORKER_MB),
+        disk_mb_per_s=reads_mb[row] / step_s,
+        power_w=np.concatenate([one.power_w for one in epochs])[row],
+        temperature_c=np.interp(at_s, ends_s, temperatures),
+    )
+
+
+def _runtime_notes(point: SweepPoint) -> tuple[str, ...]:
+    if point.runtime == "bare":
+        return ()
+    return ("a container is emulated as making no difference (HiPC 2023: negligible on AGX Orin)",)
+
+
+def _has_mode(spec: DeviceSpec, mode: PowerMode) -> bool:
+    """Whether the board has the mode."""
+    return (
+        mode.cores in spec.cores
+        and mode.cpu_mhz in spec.cpu_mhz
+        and mode.gpu_mhz in spec.gpu_mhz
+        and mode.mem_mhz in spec.mem_mhz
+    )

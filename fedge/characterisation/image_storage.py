@@ -1,0 +1,298 @@
+"""On which file system and block device a path lies, from the kernel's table of mounts."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedge.characterisation.point_measurement import ProgressCallback
+from fedge.characterisation.sweep_plan import (
+    CacheState,
+    CharacterisationPlan,
+    Images,
+    StoragePlan,
+    SweepPoint,
+    WorkloadPlan,
+)
+from fedge.errors import BadInput, BoardError
+from fedge.powerd.powerd_client import SOCKET, PowerdClient, PowerdError
+from fedge.worker import generated_images, page_cache
+from fedge.worker.refusal import Refusal
+
+IN_MEMORY_TYPES = ("tmpfs", "ramfs", "devtmpfs", "hugetlbfs")
+"""File systems whose files are the page cache itself: they cannot be dropped from it."""
+NO_DEVICE = "0"
+"""The major number of file systems without a block device of their own: network, overlay, btrfs."""
+_ESCAPED = re.compile(r"\\([0-7]{3})")
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """Where a file system is mounted, its type, what is mounted there, and the numbers of its block device."""
+
+    point: str
+    kind: str
+    device: str
+    disk: str | None
+    """Such as "8:1"; None where the file system has no block device of its own."""
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether its files are nowhere but in memory."""
+        return self.kind in IN_MEMORY_TYPES
+
+    def __str__(self) -> str:
+        return f"{self.kind} on {self.device}{f' ({self.disk})' if self.disk else ''}"
+
+
+def find_mount(path: Path, proc: Path = Path("/proc")) -> Mount:
+    """The mount that ``path`` lies on, or would lie on where it does not exist; raises ``OSError``."""
+    real = os.path.realpath(path)
+    found = [
+        mount for mount in parse_mounts((proc / "self/mountinfo").read_text("utf-8")) if _is_below(real, mount.point)
+    ]
+    if not found:
+        raise OSError(f"no mount holds {real}")
+    longest = max(len(mount.point) for mount in found)
+    return [mount for mount in found if len(mount.point) == longest][-1]  # the last one lies over those before it
+
+
+def parse_mounts(text: str) -> tuple[Mount, ...]:
+    """The lines of ``/proc/PID/mountinfo``; one that is none of those is left out."""
+    return tuple(mount for line in text.splitlines() if (mount := _parse_mount(line)) is not None)
+
+
+def _parse_mount(line: str) -> Mount | None:
+    own, separator, beside = line.partition(" - ")
+    fields, more = own.split(" "), beside.split(" ")
+    if not separator or len(fields) < 5 or len(more) < 2:
+        return None
+    disk = None if fields[2].split(":")[0] == NO_DEVICE else fields[2]
+    return Mount(_unescape(fields[4]), more[0], _unescape(more[1]), disk)
+
+
+def _unescape(text: str) -> str:
+    """Spaces and the like stand in the table as octal numbers."""
+    return _ESCAPED.sub(lambda found: chr(int(found[1], 8)), text)
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return folder in ("/", path) or path.startswith(folder.rstrip("/") + "/")
+
+
+IMAGES_FOLDER = "images"
+"""Below the sweep's folder: where images lie when a storage names no path."""
+DEFAULT_STORAGE = "default"
+"""The storage of a plan that names none: the sweep's own folder."""
+PROGRESS_EVERY = 500
+
+
+@dataclass(frozen=True, slots=True)
+class ImageDataSet:
+    """Where a point's images lie; ``files`` are what an epoch reads, none where they are held in memory."""
+
+    folder: Path
+    files: tuple[str, ...]
+    array: Path | None
+    mount: Mount
+
+    @property
+    def cached_files(self) -> tuple[str, ...]:
+        """The files whose place in the page cache matters: of data held in memory the one it is read from."""
+        return self.files if self.array is None else (str(self.array),)
+
+    @property
+    def program_spec(self) -> dict[str, str]:
+        """As the measuring program wants it."""
+        return {"folder": str(self.folder)} if self.array is None else {"array": str(self.array)}
+
+    @property
+    def file_mb(self) -> float:
+        """Mean size of what a sample is read from; 0 where it lies in memory."""
+        return sum(Path(file).stat().st_size for file in self.files) / max(1, len(self.files)) / 1e6
+
+
+def make_image_request(images: Images) -> generated_images.ImageSetSpec:
+    """The images to be made."""
+    in_memory = images.source == "memory"
+    return generated_images.ImageSetSpec(
+        images.count, images.width, images.height, images.channels, 0, images.kb, in_memory
+    )
+
+
+def storage_path(plan: CharacterisationPlan, folder: Path, name: str) -> Path:
+    """The folder that a storage of the plan is; ``folder`` is the sweep's own."""
+    storage = plan.storages.get(name, StoragePlan(name))
+    return Path(storage.path).expanduser() if storage.path is not None else folder / IMAGES_FOLDER
+
+
+def user_image_folder(plan: CharacterisationPlan, folder: Path, point: SweepPoint, images: Images) -> Path | None:
+    """The user's own images: an absolute folder, or one below the storage's path. None: they are made."""
+    if images.folder is None:
+        return None
+    return storage_path(plan, folder, point.storage) / Path(images.folder).expanduser()
+
+
+def storage_refusal(plan: CharacterisationPlan, folder: Path, point: SweepPoint, workload: WorkloadPlan) -> str | None:
+    """Why a point's images cannot lie where they should, in words; None where they can."""
+    if point.storage != DEFAULT_STORAGE and point.storage not in plan.storages:
+        return f"the plan has no storage called {point.storage}; it has {', '.join(plan.storages) or 'none'}"
+    storage = plan.storages.get(point.storage, StoragePlan(point.storage))
+    if storage.path is None and storage.model is not None:
+        return f"storage {point.storage} is an emulated one ({storage.model}); here it needs a path"
+    path = storage_path(plan, folder, point.storage)
+    if storage.path is None:  # it is made where images are; until then what holds it is looked at
+        path = next(found for found in (path, *path.parents) if found.is_dir())
+    if not path.is_dir():
+        return f"storage {point.storage}: there is no folder {path}; mount it, or make it"
+    own = user_image_folder(plan, folder, point, workload.images)
+    reason = (
+        _creation_refusal(path, point, workload.images)
+        if own is None
+        else _user_folder_refusal(path, own, storage, point)
+    )
+    if reason is None and point.cache == "dropped" and find_mount(own or path).is_in_memory:
+        kind = find_mount(own or path).kind
+        return f"{own or path} is a {kind}: its files are the page cache itself and cannot be dropped; use cache: warm"
+    return reason
+
+
+def _creation_refusal(path: Path, point: SweepPoint, images: Images) -> str | None:
+    asked = make_image_request(images)
+    if generated_images.is_complete(generated_images.image_set_folder(str(path), asked)):
+        return None
+    if not os.access(path, os.W_OK | os.X_OK):
+        return f"storage {point.storage}: {path} cannot be written by this user, and its images are not there yet"
+    try:
+        generated_images.check_image_spec(asked)
+    except Refusal as refused:
+        return str(refused)
+    return generated_images.explain_lack_of_space(str(path), asked)
+
+
+def _user_folder_refusal(path: Path, own: Path, storage: StoragePlan, point: SweepPoint) -> str | None:
+    if not own.is_dir():
+        return f"images.folder: there is no folder {own}"
+    if storage.path is not None and not own.resolve().is_relative_to(path.resolve()):
+        return (
+            f"images.folder {own} does not lie on storage {point.storage} ({path}); "
+            "name a folder below the storage's path, without / in front, and have a copy on each storage"
+        )
+    return None
+
+
+def prepare_data_set(
+    plan: CharacterisationPlan, folder: Path, point: SweepPoint, workload: WorkloadPlan, told: ProgressCallback
+) -> ImageDataSet:
+    """A point's images, made where they are not there yet.
+
+    Raises ``BadInput`` without room for them or without images in the user's folder, ``BoardError`` for a storage that
+    cannot be written.
+    """
+    own = user_image_folder(plan, folder, point, workload.images)
+    path = storage_path(plan, folder, point.storage)
+    try:
+        if path == folder / IMAGES_FOLDER:  # never make a folder where a storage should be mounted
+            path.mkdir(parents=True, exist_ok=True)
+        place = (
+            generated_images.make_images(
+                str(path), make_image_request(workload.images), _make_image_progress(told, path)
+            )
+            if own is None
+            else own
+        )
+        if workload.images.source == "memory":
+            return ImageDataSet(place, (), _find_array(place), find_mount(place))
+        files = generated_images.choose_image_files(
+            generated_images.list_image_files(str(place)), workload.images.count, str(place)
+        )
+        return ImageDataSet(place, tuple(file for file, _ in files), None, find_mount(place))
+    except Refusal as refused:
+        raise BadInput(refused.where, refused.got, refused.right) from refused
+    except OSError as error:
+        raise BoardError(f"the images cannot be made on storage {point.storage}: {error}") from error
+
+
+def _find_array(place: Path) -> Path:
+    array = place / generated_images.ARRAY
+    if not array.is_file():
+        right = "an array (count, height, width, channels) of bytes, by numpy.save; or source: files"
+        raise BadInput("images.folder", f"no {generated_images.ARRAY} in {place}", right)
+    return array
+
+
+def _make_image_progress(told: ProgressCallback, path: Path) -> generated_images.ImageProgress:
+    def hears(done: int, of: int) -> None:
+        if done == of or done % PROGRESS_EVERY == 0:
+            told(f"makes images on {path}: {done} of {of}")
+
+    return hears
+
+
+MAX_SHARE_AFTER_DROP = 0.05
+"""A drop that leaves more of the data set's pages in the cache is worth a note."""
+MIN_WARM_SHARE = 0.95
+"""And so is filling it, when less is in it then; both chosen by us."""
+DROP_CACHES_FILE = Path("/proc/sys/vm/drop_caches")
+DROP_PAGES = "1"
+"""What is written to drop clean pages, and nothing else."""
+
+
+def set_cache_state(
+    files: Sequence[str],
+    cache: CacheState,
+    *,
+    drop_all: Callable[[], str | None] | None = None,
+    told: Callable[[int], None] = page_cache.ignore_file_progress,
+) -> tuple[str, ...]:
+    """Drop the files' pages, or read them all; notes on what was not reached.
+
+    The files alone are dropped first, which needs no right. Where pages stay (another process has them mapped, or the
+    file system does not take the advice), all of the page cache is: ``drop_all`` says why it could not be. Raises
+    ``BoardError`` for a file that cannot be read.
+    """
+    try:
+        if cache == "warm":
+            page_cache.fill(files, told)
+            return _cache_notes(page_cache.resident_share(files), least=MIN_WARM_SHARE)
+        page_cache.drop(files, told)
+        left = page_cache.resident_share(files)
+        why = None
+        if left is None or left > MAX_SHARE_AFTER_DROP:
+            why = (drop_all or drop_page_cache)()
+            left = page_cache.resident_share(files)
+    except OSError as error:
+        raise BoardError(f"the images cannot be read: {error}") from error
+    return _cache_notes(left, most=MAX_SHARE_AFTER_DROP, why=why)
+
+
+def _cache_notes(share: float | None, least: float = 0.0, most: float = 1.0, why: str | None = None) -> tuple[str, ...]:
+    beside = f" ({why})" if why else ""
+    if share is None:
+        return (f"the page cache's share of the images cannot be seen: they belong to another user{beside}",)
+    if share > most:
+        return (f"the page cache could not be dropped: {100 * share:.0f} % of the images stayed in it{beside}",)
+    if share < least:
+        return (f"the page cache holds {100 * share:.0f} % of the images only, though all were read",)
+    return ()
+
+
+def drop_page_cache(socket: str = SOCKET, control: Path = DROP_CACHES_FILE) -> str | None:
+    """Drop all of the page cache: as root, else through the power daemon; why it could not be, None where it was."""
+    os.sync()
+    with contextlib.suppress(OSError):
+        control.write_text(DROP_PAGES)
+        return None
+    if not Path(socket).exists():
+        return "all of the cache can be dropped by root alone, or through the power daemon, which is not here"
+    try:
+        with closing(PowerdClient(socket)) as power:
+            power.drop_caches()
+    except PowerdError as error:
+        return f"the power daemon does not drop it: {error}"
+    return None

@@ -1,0 +1,365 @@
+"""From what the measuring program wrote, and what was seen beside it, to a finished point."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import time
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedge import __version__
+from fedge.characterisation import image_storage, measurement_process, system_sampler
+from fedge.characterisation.image_storage import ImageDataSet
+from fedge.characterisation.machine_control import (
+    HostMachine,
+    JetsonMachine,
+    LinuxMachine,
+    MachineSession,
+    SensorSummary,
+)
+from fedge.characterisation.point_measurement import (
+    DISTURBED_CORES,
+    EpochSummary,
+    MeasurementRig,
+    MinibatchTimes,
+    PointMeasurement,
+    ProgressCallback,
+)
+from fedge.characterisation.sweep_plan import CharacterisationPlan, MeasurementSchedule, SweepPoint, WorkloadPlan
+from fedge.characterisation.system_sampler import (
+    CpuWork,
+    PackageEnergyCounter,
+    SamplingThread,
+    SystemSample,
+    SystemSampler,
+)
+from fedge.devices.local_board import BoardLocation
+from fedge.errors import BadInput, BoardError
+from fedge.types import PowerMode
+
+SUMMED_FIELDS = ("fetch_s", "preprocess_s", "stall_s", "copy_s", "compute_s", "overhead_s")
+NpzArrays = Mapping[str, NDArray[Any]]
+
+
+@dataclass(slots=True)
+class ProgramRun:
+    """A run of the measuring program: its file, the looks at the machine, and what it said of itself."""
+
+    out: Path
+    looks: tuple[SystemSample, ...]
+    facts: Mapping[str, Any]
+    by_rapl: bool = False
+    other_cores: float | None = None
+    """Cores that others kept busy meanwhile; None where nobody can tell."""
+    notes: tuple[str, ...] = field(default=())
+
+
+def build_measurement(
+    point: SweepPoint,
+    story: ProgramRun,
+    held: MachineSession,
+    ground: HostMachine,
+    images: ImageDataSet,
+    begun_s: float,
+) -> PointMeasurement:
+    """The finished point; times count from ``begun_s``. Raises ``BoardError`` for a file that cannot be read."""
+    arrays = _read_arrays(story.out)
+    epochs = tuple(_summarise_epoch(arrays, k, story, held) for k in range(len(arrays["begun_s"])))
+    metered = epochs[0].energy_j is not None
+    return PointMeasurement(
+        point=point,
+        minibatches=_to_minibatches(arrays, begun_s),
+        epochs=epochs,
+        sensor_trace=held.complete_trace(system_sampler.build_sensor_trace(story.looks, begun_s), begun_s),
+        label="measured",
+        source=_describe_source(point, story, ground, images, metered),
+        seconds=time.monotonic() - begun_s,
+        notes=(*story.notes, *held.notes, *_list_disturbances(story)),
+        power_label="measured" if metered else None,
+        parameters=_model_parameters(arrays, story, images),
+    )
+
+
+def _list_disturbances(story: ProgramRun) -> tuple[str, ...]:
+    if story.other_cores is None or story.other_cores <= DISTURBED_CORES:
+        return ()
+    return (f"others kept {story.other_cores:.2f} cores busy meanwhile: what shares cores with them took longer",)
+
+
+def _read_arrays(path: Path) -> NpzArrays:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise BoardError(f"what the measuring program wrote cannot be read: {error}") from error
+
+
+def _to_minibatches(arrays: NpzArrays, begun_s: float) -> MinibatchTimes:
+    times = {name: arrays[name] for name in (*SUMMED_FIELDS, "step_s")}
+    return MinibatchTimes(epoch=arrays["epoch"], step=arrays["step"], start_s=arrays["start_s"] - begun_s, **times)
+
+
+def _summarise_epoch(arrays: NpzArrays, k: int, story: ProgramRun, held: MachineSession) -> EpochSummary:
+    start_s, end_s = float(arrays["begun_s"][k]), float(arrays["ended_s"][k])
+    own = arrays["epoch"] == k
+    looks, metered = story.looks, held.summarise_sensors(start_s, end_s)
+    energy_j = (
+        metered.energy_j
+        if metered.energy_j is not None
+        else system_sampler.counter_growth(looks, "joules_so_far", start_s, end_s)
+    )
+    return EpochSummary(
+        epoch=k,
+        steps=int(own.sum()),
+        e2e_s=end_s - start_s,
+        **{name: float(arrays[name][own].sum()) for name in SUMMED_FIELDS},
+        energy_j=energy_j,
+        power_w=None if energy_j is None else energy_j / (end_s - start_s),
+        cpu_load=system_sampler.mean_cpu_load(looks, start_s, end_s),
+        gpu_load=metered.gpu_load,
+        memory_mb=system_sampler.peak_value(looks, "memory_mb", start_s, end_s),
+        disk_read_mb=_disk_read_mb(arrays, k, looks),
+        resident_before=_none_if_nan(arrays["resident_before"][k]),
+        resident_after=_none_if_nan(arrays["resident_after"][k]),
+        temperature_c=_peak_temperature_c(metered, looks, start_s, end_s),
+        throttled=metered.throttled,
+    )
+
+
+def _peak_temperature_c(
+    metered: SensorSummary, looks: tuple[SystemSample, ...], start_s: float, end_s: float
+) -> float | None:
+    return metered.temperature_c or system_sampler.peak_value(looks, "temperature_c", start_s, end_s)
+
+
+def _disk_read_mb(arrays: NpzArrays, k: int, looks: tuple[SystemSample, ...]) -> float | None:
+    """By the program's own reading at the epoch's ends; without a block device by what its processes made be read."""
+    exact = float(arrays["read_bytes_after"][k] - arrays["read_bytes_before"][k])
+    if not math.isnan(exact):
+        return exact / 1e6
+    grew = system_sampler.counter_growth(
+        looks, "read_bytes_so_far", float(arrays["begun_s"][k]), float(arrays["ended_s"][k])
+    )
+    return None if grew is None else grew / 1e6
+
+
+def _describe_source(
+    point: SweepPoint, story: ProgramRun, ground: HostMachine, images: ImageDataSet, metered: bool
+) -> str:
+    facts = story.facts
+    own = ground.meter or (system_sampler.RAPL_SOURCE if story.by_rapl else None)
+    clock = "the monotonic clock" if facts.get("device") == "cpu" else "CUDA events and the monotonic clock"
+    power = f"; power by {own}" if metered and own else ""
+    return (
+        f"measured on {ground.title}: {facts.get('device')}, torch {facts.get('torch')} with {_format_threads(facts)}, "
+        f"Python {facts.get('python')}, {point.runtime}, by {clock}; images on {images.mount} "
+        f"at {images.folder}{power}"
+    )
+
+
+def _model_parameters(arrays: NpzArrays, story: ProgramRun, images: ImageDataSet) -> dict[str, float]:
+    """What else whoever models the point wants to know; means over the minibatches after the first epoch.
+
+    ``collate_s`` is stacking a batch; ``taking_s`` the part of the overhead before a batch is here (collating and the
+    loader's own work without workers, the handing over with them); ``start_s`` what starting all workers took the
+    training, in the last epoch; ``file_mb`` an image file's mean size; ``threads`` are torch's;
+    ``others_cores`` are those that other programs kept busy.
+    """
+    late: NDArray[np.bool_] = arrays["epoch"] > 0
+    kept = late if late.any() else np.ones(len(late), bool)
+    others = {} if story.other_cores is None else {"others_cores": story.other_cores}
+    return others | {
+        "collate_s": float(arrays["collate_s"][kept].mean()),
+        "taking_s": float(arrays["taking_s"][kept].mean()),
+        "start_s": float((arrays["started_s"] - arrays["begun_s"])[-1]),
+        "file_mb": images.file_mb,
+        "threads": float(story.facts.get("threads", 1)),
+    }
+
+
+def _none_if_nan(value: float) -> float | None:
+    return None if math.isnan(value) else float(value)
+
+
+def _format_threads(facts: Mapping[str, Any]) -> str:
+    count = facts.get("threads")
+    return "one thread" if count == 1 else f"{count} threads"
+
+
+WORK_FOLDER = ".measuring"
+"""Below the sweep's folder: what a point's process reads and writes; gone when the point is done."""
+GPU_DEVICE_FILES = ("dev/nvidia[0-9]*", "dev/nvhost-gpu", "dev/nvgpu")
+"""Device files of which one is there where CUDA can be."""
+
+
+def build_local_rig(plan: CharacterisationPlan, folder: Path, place: BoardLocation | None = None) -> MeasurementRig:
+    """The rig of this machine for a plan whose sweep's folder is ``folder``.
+
+    A power daemon at ``place``'s socket makes it a Jetson's; raises ``BoardError`` for one that does not answer, or
+    whose board nobody knows.
+    """
+    place = place or BoardLocation(holder="fedge characterise")
+    if Path(place.power_socket).exists():
+        return LocalRig(plan, folder, JetsonMachine(place), place)
+    compares_clocks = any("dvfs" in knobs for knobs in plan.swept)
+    return LocalRig(plan, folder, LinuxMachine(strict=compares_clocks, socket=place.power_socket), place)
+
+
+class LocalRig:
+    """``ground`` is the kind of machine, ``place`` where its daemon and files are."""
+
+    def __init__(self, plan: CharacterisationPlan, folder: Path, ground: HostMachine, place: BoardLocation) -> None:
+        self._plan, self._folder, self._ground, self._place = plan, folder.resolve(), ground, place
+
+    @property
+    def maxn(self) -> PowerMode | None:
+        """The top power mode; None where modes cannot be set."""
+        return self._ground.maxn
+
+    @cached_property
+    def software(self) -> dict[str, str]:
+        """The machine, and the packages behind the figures."""
+        return {"fedge": __version__, **measurement_process.read_package_versions(), **self._ground.software}
+
+    def refusal_reason(self, point: SweepPoint, workload: WorkloadPlan) -> str | None:
+        """Why the point cannot be measured here."""
+        return (
+            _loader_refusal(point, workload, self._has_gpu())
+            or self._ground.refusal_reason(point)
+            or image_storage.storage_refusal(self._plan, self._folder, point, workload)
+            or measurement_process.runtime_refusal(point.runtime)
+        )
+
+    def measure(
+        self, point: SweepPoint, workload: WorkloadPlan, course: MeasurementSchedule, told: ProgressCallback
+    ) -> PointMeasurement:
+        """Measure a point; raises ``BoardError``, also for a mistake in the workload that only trying it shows."""
+        begun_s = time.monotonic()
+        try:
+            images = image_storage.prepare_data_set(self._plan, self._folder, point, workload, told)
+        except BadInput as error:
+            raise BoardError(str(error)) from error
+        told("fills the page cache" if point.cache == "warm" else "drops the page cache")
+        notes = image_storage.set_cache_state(images.cached_files, point.cache, drop_all=self._drop_page_cache)
+        with self._open_work_folder() as work, self._ground.hold(point) as held:
+            story = self._run_measurement(
+                point, _make_program_spec(point, workload, course, images), work, images, course, told
+            )
+            story.notes = (*notes, *story.notes)
+            return build_measurement(point, story, held, self._ground, images, begun_s)
+
+    def idle(self, seconds: float) -> None:
+        """Let the machine do nothing for so long."""
+        time.sleep(seconds)
+
+    def _run_measurement(
+        self,
+        point: SweepPoint,
+        spec: Mapping[str, Any],
+        work: Path,
+        images: image_storage.ImageDataSet,
+        course: MeasurementSchedule,
+        told: ProgressCallback,
+    ) -> ProgramRun:
+        """The measuring program from its start to its end, the machine looked at meanwhile."""
+        runtime = measurement_process.parse_runtime(point.runtime)
+        if isinstance(runtime, str):
+            raise BoardError(runtime)
+        name = f"fedge-{point.key}-{os.getpid()}"
+        (work / "spec.json").write_text(json.dumps(spec), encoding="utf-8")
+        out = work / "minibatches.npz"
+        folders = [images.folder, *(Path(folder) for folder in spec["modules"])]
+        command = measurement_process.build_command(runtime, work / "spec.json", out, folders, name)
+        eyes = SystemSampler(
+            images.mount.disk, PackageEnergyCounter.try_open(self._place.root) if self._ground.meter is None else None
+        )
+        facts: dict[str, Any] = {}
+
+        def heard(said: Mapping[str, Any]) -> None:
+            if "torch" in said:
+                facts.update(said)
+                eyes.pid = measurement_process.find_container_pid(runtime, name) or eyes.pid
+            elif "step" in said:
+                told(f"epoch {said['epoch'] + 1} of {course.epochs}, minibatch {said['step']} of {said['steps']}")
+
+        def started(pid: int) -> None:
+            eyes.pid = pid if runtime.engine is None else None
+
+        before = CpuWork.read_now()
+        try:
+            with SamplingThread(eyes, course.sample_hz) as looking:
+                measurement_process.run_program(
+                    command, heard, environment=measurement_process.build_environment(), started=started
+                )
+        finally:
+            measurement_process.remove_container(runtime, name)
+        others = CpuWork.read_now().other_cores_since(before) if runtime.engine is None else None
+        return ProgramRun(out, tuple(looking.looks), facts, eyes.rapl is not None, others)
+
+    @contextmanager
+    def _open_work_folder(self) -> Iterator[Path]:
+        """A folder for a point's process; one that a killed sweep left behind is cleared."""
+        work = self._folder / WORK_FOLDER
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir(parents=True)
+        try:
+            yield work
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+
+    def _drop_page_cache(self) -> str | None:
+        return image_storage.drop_page_cache(self._place.power_socket)
+
+    def _has_gpu(self) -> bool:
+        root = Path(self._place.root)
+        return any(next(root.glob(pattern), None) is not None for pattern in GPU_DEVICE_FILES)
+
+
+def _loader_refusal(point: SweepPoint, workload: WorkloadPlan, has_gpu: bool) -> str | None:
+    """Why the loader or the workload cannot be as asked."""
+    if point.board != "here":
+        return f"board {point.board} is not this machine, which is called here"
+    if point.pinned and not has_gpu:
+        return "pinned: true needs a CUDA device; without one nothing is copied to a device"
+    if workload.images.count < point.batch_size:
+        return f"batch_size {point.batch_size} is more than the {workload.images.count} images of an epoch"
+    if workload.input[0] not in (1, 3):
+        return f"input of {workload.input[0]} channels; it must have 1 or 3"
+    return None
+
+
+def _make_program_spec(
+    point: SweepPoint, workload: WorkloadPlan, course: MeasurementSchedule, images: image_storage.ImageDataSet
+) -> dict[str, Any]:
+    """What the measuring program is told."""
+    return {
+        "model": workload.model,
+        "shape": list(workload.input),
+        "classes": workload.classes,
+        "data": images.program_spec,
+        "images": workload.images.count,
+        "kind": point.kind,
+        "batch_size": point.batch_size,
+        "workers": point.workers,
+        "prefetch": point.prefetch,
+        "pinned": point.pinned,
+        "learning_rate": workload.learning_rate,
+        "momentum": workload.momentum,
+        "epochs": course.epochs,
+        "minibatches": course.minibatches,
+        "seed": point.repeat,
+        "disk": images.mount.disk,
+        "modules": [str(Path.cwd())] if ":" in workload.model else [],
+        "leash": True,
+    }

@@ -1,0 +1,324 @@
+"""The next values of a power mode's knobs: one step of each clock, and more cores, on boards of the catalogue.
+
+Work on a core follows the CPU's and the memory's clock (``fedge.costs.input_pipeline.pipeline_modes``). What computing
+does with a clock,
+and what the board then draws, is what the sweep shows of it (``slopes``); else computing follows the GPU's clock as far
+as the GPU does not wait for launches, and the memory's as ``MEMORY_SLOPE`` says, and watts are not foretold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from fedge.characterisation.confidence_interval import Estimate
+from fedge.characterisation.finding_text import format_seconds
+from fedge.characterisation.knob_values import device_name
+from fedge.characterisation.point_knobs import CLOCK_FORMATS, without_knob
+from fedge.characterisation.pooled_settings import PooledSetting
+from fedge.characterisation.setting_model import (
+    MIN_ERROR,
+    SLOPE_UNCERTAINTY,
+    KnobChange,
+    SettingModel,
+    estimate_slope,
+    has_gpu,
+    mean_power_w,
+    minibatch_means,
+    scale_by_slope,
+    step_compute_s,
+)
+from fedge.costs.input_pipeline.pipeline_fit import with_loader
+from fedge.costs.input_pipeline.pipeline_model import InputPipeline
+from fedge.costs.input_pipeline.pipeline_modes import compute_host_factor
+from fedge.costs.input_pipeline.steady_state import solve_steady_state
+from fedge.types import DeviceSpec, PowerMode
+
+MEMORY_SLOPE = -0.5
+"""Compute time by the memory's clock where the sweep says nothing: twice the clock takes 26 to 33 % off it in the
+characterisation paper (doi 10.1145/3570604), a slope of -0.43 to -0.58."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _ClockChange:
+    knob: str
+    mode: PowerMode
+    then: PowerMode
+    ratio: float
+    """Of the knob, then by now."""
+
+
+def propose_clocks(model: SettingModel, group: Sequence[PooledSetting]) -> Iterator[KnobChange]:
+    """One step up and one step down of every clock."""
+    mode, spec = model.now.point.mode, _load_spec(model.now.point.board)
+    if mode is None or spec is None:
+        return
+    now = next(one for one in group if one.stats is model.now)
+    for knob, table in (("cpu_mhz", spec.cpu_mhz), ("gpu_mhz", spec.gpu_mhz), ("mem_mhz", spec.mem_mhz)):
+        own = getattr(mode, knob)
+        for value in (_next_above(table, own), _next_below(table, own)):
+            if value is not None:
+                other: dict[str, Any] = {knob: value}
+                turn = _ClockChange(knob, mode, replace(mode, **other), value / own)
+                yield _propose_clock_step(model, now, group, turn, spec)
+
+
+def propose_cores(model: SettingModel, group: Sequence[PooledSetting]) -> Iterator[KnobChange]:
+    """The next larger number of cores: loaders and training share them."""
+    mode, spec = model.now.point.mode, _load_spec(model.now.point.board)
+    more = None if mode is None or spec is None else _next_above(spec.cores, mode.cores)
+    if mode is None or more is None:
+        return
+    host = replace(model.pipeline.host, cores=float(more))
+    why = f"{mode.cores} cores are shared by the training and {model.pipeline.loader.workers} loader workers"
+    yield KnobChange("cores", int(more), replace(model.pipeline, host=host), why, model.error, same_work=False)
+
+
+def _propose_clock_step(
+    model: SettingModel, now: PooledSetting, group: Sequence[PooledSetting], turn: _ClockChange, spec: DeviceSpec
+) -> KnobChange:
+    pipeline, shown = _pipeline_at_clocks(model, now, group, turn, spec)
+    e2e_s = model.predict_e2e_s(pipeline)
+    change = e2e_s.value - model.now.e2e_s.value
+    ends = [e2e_s.value + by * SLOPE_UNCERTAINTY * change for by in (-1.0, 1.0)]
+    likely = Estimate(e2e_s.value, min(ends), max(ends), 0)
+    then = getattr(turn.then, turn.knob)
+    drawn = estimate_slope(now, group, turn.knob, mean_power_w)
+    by = "as the sweep shows near it" if shown else "as host and device times follow their clocks"
+    slower = f"; an epoch takes {100 * change / model.now.e2e_s.value:.0f} % longer" if change > 0 else ""
+    return KnobChange(
+        turn.knob,
+        then,
+        pipeline,
+        f"one step from {getattr(turn.mode, turn.knob):g} MHz to {CLOCK_FORMATS[turn.knob].format(then)}, {by}{slower}",
+        MIN_ERROR,
+        same_work=False,
+        e2e_s=likely,
+        power=None if drawn is None else scale_by_slope(drawn, turn.ratio),
+    )
+
+
+def _pipeline_at_clocks(
+    model: SettingModel, now: PooledSetting, group: Sequence[PooledSetting], turn: _ClockChange, spec: DeviceSpec
+) -> tuple[InputPipeline, bool]:
+    """The pipeline at other clocks, and whether the sweep says what computing does with this one."""
+    step = model.pipeline.step
+    factor = _host_time_factor(turn.then, spec) / _host_time_factor(turn.mode, spec)
+    seen = estimate_slope(now, group, turn.knob, step_compute_s)
+    if seen is not None:
+        compute = turn.ratio**seen
+    elif turn.knob == "gpu_mhz":
+        compute = step.host_share + (1.0 - step.host_share) / turn.ratio
+    elif turn.knob == "mem_mhz":
+        compute = step.host_share * factor + (1.0 - step.host_share) * turn.ratio**MEMORY_SLOPE
+    else:
+        compute = 1.0 + step.host_share * (factor - 1.0)
+    return _scale_pipeline(model.pipeline, factor, compute), seen is not None
+
+
+def _host_time_factor(mode: PowerMode, spec: DeviceSpec) -> float:
+    shares = (
+        np.array([own / max(table)]) for own, table in ((mode.cpu_mhz, spec.cpu_mhz), (mode.mem_mhz, spec.mem_mhz))
+    )
+    return float(compute_host_factor(*shares)[0])
+
+
+def _scale_pipeline(pipeline: InputPipeline, host: float, compute: float) -> InputPipeline:
+    """Work on a core takes ``host`` times as long, computing ``compute`` times."""
+    samples, step = pipeline.samples, pipeline.step
+    parts = {name: getattr(step, name) * host for name in ("copy_s", "collate_s", "handover_s", "overhead_s")}
+    return replace(
+        pipeline,
+        samples=replace(samples, fetch_s=samples.fetch_s * host, preprocess_s=samples.preprocess_s * host),
+        step=replace(step, compute_s=step.compute_s * compute, **parts),
+    )
+
+
+def _next_above(table: Sequence[float], value: float) -> float | None:
+    return min((one for one in table if one > value * (1 + 1e-6)), default=None)
+
+
+def _next_below(table: Sequence[float], value: float) -> float | None:
+    return max((one for one in table if one < value * (1 - 1e-6)), default=None)
+
+
+def _load_spec(board: str) -> DeviceSpec | None:
+    from fedge.devices.catalogue import load_catalogue
+
+    device = device_name(board)
+    return load_catalogue().get(device) if device else None
+
+
+MORE_WORKERS = (1, 2)
+COPY_PINNED = 0.5
+"""What copying from pinned memory is taken to need of that from pageable memory; the interval is 0 to 1. By us."""
+QUEUE_HIDES = 0.5
+"""What a queue twice as long is taken to hide of the waiting that comes by chance; the interval is 0 to 1. By us."""
+SAME_POWER = Estimate(1.0, 1.0, 1.0, 0)
+
+
+def propose_workers(model: SettingModel, group: Sequence[PooledSetting]) -> Iterator[KnobChange]:
+    """One and two more loader workers."""
+    present, seen = model.pipeline.loader.workers, minibatch_means(model.now)
+    best = solve_steady_state(model.pipeline)
+    waits = (
+        f"the {_work_name(model)} waits {format_seconds(seen.stall_s)} of every {format_seconds(seen.step_s)} "
+        f"for its batch"
+    )
+    for more in MORE_WORKERS:
+        then = with_loader(model.pipeline, present + more)
+        found = solve_steady_state(then)
+        if found.step_s > best.step_s * (1.0 - MIN_ERROR):  # nothing more to gain
+            continue
+        best, left_s = found, min(found.stall_s, seen.stall_s)
+        hidden = "hide it" if left_s < MIN_ERROR * seen.step_s else f"hide all but {format_seconds(left_s)}"
+        name = "1 worker" if present + more == 1 else f"{present + more} workers"
+        yield KnobChange("workers", present + more, then, f"{waits}; {name} would {hidden}", model.error)
+
+
+def propose_prefetch(model: SettingModel, group: Sequence[PooledSetting]) -> Iterator[KnobChange]:
+    """Twice as many batches ahead: of what waits beyond the steady state, which comes by chance, it hides a part."""
+    now, own = model.now, model.now.point
+    if own.workers == 0:
+        return
+    seen = minibatch_means(now)
+    starting_s = max(now.e2e_s.value / now.steps - now.step_s.value, 0.0)  # waiting for workers that start is no chance
+    chance_s = seen.stall_s - starting_s - solve_steady_state(model.pipeline).stall_s
+    if chance_s <= model.error * seen.step_s:
+        return
+    whole_s = now.e2e_s.value
+    likely, best = (whole_s - part * chance_s * now.steps for part in (QUEUE_HIDES, 1.0))
+    why = (
+        f"the {_work_name(model)} waits {format_seconds(chance_s)} of every {format_seconds(seen.step_s)} for "
+        f"batches that come late by "
+        "chance; a longer queue hides some of it, and cannot save more"
+    )
+    yield KnobChange(
+        "prefetch", 2 * own.prefetch, model.pipeline, why, model.error, e2e_s=Estimate(likely, best, whole_s, 0)
+    )
+
+
+def propose_batch_size(model: SettingModel, group: Sequence[PooledSetting]) -> Iterator[KnobChange]:
+    """Twice the batch: what a minibatch computes is a line through two sizes measured, around it where they are."""
+    own = model.now.point
+    like = without_knob(own, "batch_size")
+    sizes = {
+        one.point.batch_size: minibatch_means(one.stats)
+        for one in group
+        if without_knob(one.point, "batch_size") == like
+    }
+    if len(sizes) < 2:
+        return
+    size = 2 * own.batch_size
+    other = _second_batch_size(sorted(sizes), own.batch_size, size)
+    now, then = sizes[own.batch_size], sizes[other]
+    slope = (then.compute_s - now.compute_s) / (other - own.batch_size)
+    pipeline, step = model.pipeline, model.pipeline.step
+    each_s = max(slope, 0.0)
+    compute_s = step.compute_s + each_s * (size - own.batch_size)
+    larger = replace(step, compute_s=compute_s, copy_s=2 * step.copy_s, collate_s=2 * step.collate_s)
+    why = (
+        f"a minibatch of {own.batch_size} computes for {format_seconds(step.compute_s)}, {format_seconds(each_s)} "
+        f"of it for each "
+        f"sample; the rest, and {format_seconds(step.overhead_s)} of overhead, is shared by more samples"
+    )
+    drawn = estimate_slope(_find_pooled(model, group), group, "batch_size", mean_power_w)
+    power = None if drawn is None else scale_by_slope(drawn, 2.0)
+    turned = replace(pipeline, batch_size=size, step=larger)
+    yield KnobChange("batch_size", size, turned, why, model.error, same_work=False, power=power)
+
+
+def _second_batch_size(sizes: Sequence[int], own: int, then: int) -> int:
+    """The size beside ``own`` that the line goes through: beyond the one that is foretold, else the nearest."""
+    beyond = [size for size in sizes if size >= then]
+    return min(beyond) if beyond else min((s for s in sizes if s != own), key=lambda s: abs(s - own))
+
+
+def propose_warm_cache(model: SettingModel, group: Sequence[PooledSetting]) -> Iterator[KnobChange]:
+    """As if every file came from the page cache: fetched as fast as files were anywhere in the same mode."""
+    own = model.now.point
+    if own.cache == "warm":
+        return
+    least_s = min(one.stats.fetch_s.value / one.stats.samples for one in group if one.point.mode == own.mode)
+    now_s = model.now.fetch_s.value / model.now.samples
+    if least_s >= 0.5 * now_s:  # contention alone makes that difference
+        return
+    why = f"fetching a sample takes {format_seconds(now_s)}, from the page cache {format_seconds(least_s)}"
+    yield KnobChange("cache", "warm", _with_fetch_factor(model.pipeline, least_s / now_s), why, model.error)
+
+
+def propose_storage(model: SettingModel, group: Sequence[PooledSetting]) -> Iterator[KnobChange]:
+    """The other storages, as much faster as they are where two settings differ in nothing else."""
+    own = model.now.point
+    faster: dict[str, list[float]] = {}
+    there: Mapping[object, float] = {
+        without_knob(one.point, "storage"): _sample_fetch_s(one) for one in group if one.point.storage == own.storage
+    }
+    for one in group:
+        before_s = there.get(without_knob(one.point, "storage"), 0.0)
+        if one.point.storage != own.storage and one.point.cache == own.cache and before_s > 0:
+            faster.setdefault(one.point.storage, []).append(_sample_fetch_s(one) / before_s)
+    for name, ratios in faster.items():
+        part = median(ratios)
+        if part >= 1.0:
+            continue
+        now_s = model.now.fetch_s.value / model.now.samples
+        why = (
+            f"fetching a sample takes {format_seconds(now_s)}; from {name} it took {part:.2g} times as long where "
+            f"the sweep "
+            "has both"
+        )
+        yield KnobChange("storage", name, _with_fetch_factor(model.pipeline, part), why, model.error)
+
+
+def propose_pinned_memory(model: SettingModel, group: Sequence[PooledSetting]) -> Iterator[KnobChange]:
+    """Copying from page-locked memory."""
+    copy_s = minibatch_means(model.now).copy_s
+    if model.now.point.pinned or copy_s <= 0 or not has_gpu(model.now):
+        return
+    own = model.pipeline.step.copy_s
+    halved, gone = (_with_copy_time(model.pipeline, own * part) for part in (COPY_PINNED, 0.0))
+    expected = Estimate(model.predict_e2e_s(halved).value, model.predict_e2e_s(gone).value, model.now.e2e_s.value, 0)
+    why = (
+        f"copying takes {format_seconds(copy_s)} of every {format_seconds(minibatch_means(model.now).step_s)}; "
+        f"more than that it cannot save"
+    )
+    yield KnobChange("pinned", True, halved, why, MIN_ERROR, same_work=False, e2e_s=expected, power=SAME_POWER)
+
+
+PROPOSERS: tuple[Callable[[SettingModel, Sequence[PooledSetting]], Iterator[KnobChange]], ...] = (
+    *(
+        propose_workers,
+        propose_prefetch,
+        propose_batch_size,
+        propose_warm_cache,
+        propose_storage,
+        propose_pinned_memory,
+    ),
+    *(propose_cores, propose_clocks),
+)
+
+
+def _with_copy_time(pipeline: InputPipeline, copy_s: float) -> InputPipeline:
+    return replace(pipeline, step=replace(pipeline.step, copy_s=copy_s))
+
+
+def _with_fetch_factor(pipeline: InputPipeline, part: float) -> InputPipeline:
+    """Fetching takes so much of what it takes now."""
+    return replace(pipeline, samples=replace(pipeline.samples, fetch_s=pipeline.samples.fetch_s * part))
+
+
+def _sample_fetch_s(one: PooledSetting) -> float:
+    return one.stats.fetch_s.value / one.stats.samples
+
+
+def _find_pooled(model: SettingModel, group: Sequence[PooledSetting]) -> PooledSetting:
+    return next(one for one in group if one.stats is model.now)
+
+
+def _work_name(model: SettingModel) -> str:
+    return "training" if model.now.point.kind == "train" else "inference"

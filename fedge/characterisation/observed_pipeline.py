@@ -1,0 +1,286 @@
+"""A workload's input pipeline at a board's top clocks, from looks in any modes, at any loaders, storages and caches.
+
+What a sample takes on a core is what was seen, over how much slower its mode is
+(``fedge.costs.input_pipeline.pipeline_modes``) and over how
+much the cores were shared (``fedge.costs.input_pipeline.resource_contention``); the looks' geometric mean is taken, of
+those without workers
+where there are any. How crowded the cores are, and what runs on them besides, is tried one by one: the looks then agree
+best on what a sample, and computing at the same clocks, takes alone. What reading from a storage costs is what fetching
+took beyond what it takes from the page cache.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedge.characterisation.point_observations import WARM_SHARE, PointObservation
+from fedge.characterisation.sweep_plan import StoragePlan
+from fedge.costs.input_pipeline.emulated_pipeline import load_storages
+from fedge.costs.input_pipeline.pipeline_fit import UNKNOWN_CROWDING
+from fedge.costs.input_pipeline.pipeline_model import HostCores, InputPipeline, Loader, SampleCost, StepCost, Storage
+from fedge.costs.input_pipeline.pipeline_modes import compute_host_factor
+from fedge.costs.input_pipeline.resource_contention import compute_slowdown, count_served_readers, file_read_s
+from fedge.costs.input_pipeline.steady_state import BatchNeeds, solve_steady_states
+from fedge.errors import BadInput, UnknownName
+from fedge.types import Floats, PowerMode
+
+DEFAULT_STORAGE_MODEL = "ssd"
+"""Like which emulated storage one of a user's own is taken to be, but for its speed, which was seen; chosen by us."""
+BACKGROUNDS = (0.0, 0.5, 1.0, 1.5)
+CROWDINGS = (0.0, 0.15, 0.3, 0.45, 0.65, 0.9, 1.2)
+"""Tried one by one, with each other."""
+MIN_IMPROVEMENT = 0.005
+"""What the error must fall by, for another pair than the usual one: mean log units; chosen by us."""
+_LEAST_S = 1e-9
+
+HostShare = Callable[[PowerMode], float]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FittedPipeline:
+    """The pipeline at the top clocks, without the computing, and the storages by their names in the plan."""
+
+    top: InputPipeline
+    storages: Mapping[str, Storage]
+    sd_log: float
+    """How far the paces that follow from it are off those that were seen, log units."""
+
+    def pipeline_at(self, batch_size: int, workers: int, prefetch: int, storage: str, cached: float) -> InputPipeline:
+        """The pipeline at another setting; raises ``UnknownName`` for a storage that was not seen and is not known."""
+        stored = self.storages.get(storage, load_storages().get(storage))
+        if stored is None and cached < WARM_SHARE:
+            raise UnknownName("--storage", storage, tuple(dict.fromkeys((*self.storages, *load_storages()))))
+        more, step = batch_size / self.top.batch_size, self.top.step
+        return dataclasses.replace(
+            self.top,
+            batch_size=batch_size,
+            loader=Loader(workers, prefetch),
+            storage=stored or self.top.storage,
+            step=dataclasses.replace(step, copy_s=step.copy_s * more, collate_s=step.collate_s * more),
+            cached=cached,
+        )
+
+
+def host_slowdown(mode: PowerMode, maxn: PowerMode) -> float:
+    """How many times as long the host's work takes in ``mode`` as at the top clocks."""
+    cpu, mem = np.array([mode.cpu_mhz / maxn.cpu_mhz]), np.array([mode.mem_mhz / maxn.mem_mhz])
+    return float(compute_host_factor(cpu, mem)[0])
+
+
+def fit_input_pipeline(
+    looks: Sequence[PointObservation], maxn: PowerMode, host_share: HostShare, plans: Mapping[str, StoragePlan]
+) -> FittedPipeline:
+    """The pipeline behind ``looks`` on a board whose top mode is ``maxn``; raises ``BadInput`` when there are none.
+
+    ``host_share`` tells what part of computing is the host's in a mode.
+    """
+    if not looks:
+        raise BadInput("the sweep", "no finished point of this workload on this board in a known mode", "one at least")
+    stored = _fit_storages(looks, maxn, plans)
+    made = _build_pipeline(looks, maxn, host_share, stored, _fit_host(looks, maxn, host_share))
+    return FittedPipeline(made, stored, _pace_error(made, looks, maxn, host_share, stored))
+
+
+def _fit_host(looks: Sequence[PointObservation], maxn: PowerMode, host_share: HostShare) -> HostCores:
+    """The cores under which looks agree best on what work takes alone; the usual ones where they say nothing."""
+    usual = HostCores(float(maxn.cores), crowding=UNKNOWN_CROWDING)
+    best = (usual, _disagreement(looks, maxn, host_share, usual) - MIN_IMPROVEMENT)
+    for background, crowding in itertools.product(BACKGROUNDS, CROWDINGS):
+        tried = HostCores(float(maxn.cores), background, crowding)
+        off = _disagreement(looks, maxn, host_share, tried)
+        if off < best[1]:
+            best = (tried, off)
+    return best[0]
+
+
+def _disagreement(looks: Sequence[PointObservation], maxn: PowerMode, host_share: HostShare, host: HostCores) -> float:
+    """How far looks differ in what a sample, and computing at the same clocks, would take alone; mean log units."""
+    groups: dict[tuple[object, ...], list[float]] = {}
+    for look in looks:
+        mode = look.mode
+        each_s = _uncontended_sample_s(look, look.means.preprocess_s, maxn, host)
+        groups.setdefault(("samples",), []).append(float(np.log(max(each_s, _LEAST_S))))
+        if look.is_counted:
+            clocks = (mode.cpu_mhz, mode.gpu_mhz, mode.mem_mhz, look.means.batch_size)
+            groups.setdefault(clocks, []).append(float(np.log(uncontended_compute_s(look, host, host_share(mode)))))
+    off = [np.square(np.array(logs) - np.mean(logs)) for logs in groups.values() if len(logs) > 1]
+    return float(np.sqrt(np.mean(np.concatenate(off)))) if off else 0.0
+
+
+def uncontended_compute_s(look: PointObservation, host: HostCores, host_share: float) -> float:
+    """Seconds of a look's computing with nobody else on the cores."""
+    return look.means.compute_s / (1.0 + host_share * (_contention_factors(look, host)[1] - 1.0))
+
+
+def _contention_factors(look: PointObservation, host: HostCores) -> tuple[float, float]:
+    """How many times as long loading and training take on shared cores, by how busy they were seen to be."""
+    here, means = dataclasses.replace(host, cores=float(look.mode.cores)), look.means
+    if means.workers == 0:
+        alone = compute_slowdown(here, 1.0)
+        return alone, alone
+    making = min(float(means.workers), (means.fetch_s + means.preprocess_s) / means.step_s)
+    training = 1.0 - means.stall_s / means.step_s
+    return compute_slowdown(here, max(1.0, making) + training), compute_slowdown(here, 1.0 + making)
+
+
+def _build_pipeline(
+    looks: Sequence[PointObservation],
+    maxn: PowerMode,
+    host_share: HostShare,
+    stored: Mapping[str, Storage],
+    host: HostCores,
+) -> InputPipeline:
+    """The pipeline at the top clocks, were this the host."""
+    alone = [look for look in looks if look.point.workers == 0] or list(looks)
+    size = looks[0].point.batch_size
+    warm = [look for look in alone if look.cached >= WARM_SHARE] or alone
+    return InputPipeline(
+        batch_size=size,
+        loader=Loader(0),
+        storage=stored.get(looks[0].point.storage, load_storages()[DEFAULT_STORAGE_MODEL]),
+        samples=SampleCost(
+            looks[0].file_mb,
+            _geometric_mean(
+                _uncontended_sample_s(look, look.means.fetch_s, maxn, host) - _storage_read_s(look, stored)
+                for look in warm
+            ),
+            _geometric_mean(_uncontended_sample_s(look, look.means.preprocess_s, maxn, host) for look in alone),
+        ),
+        step=_build_step(looks, maxn, host, size),
+        host=host,
+        start_s=_worker_start_s(looks, maxn),
+    )
+
+
+def _uncontended_sample_s(look: PointObservation, batch_s: float, maxn: PowerMode, host: HostCores) -> float:
+    """Loading's seconds of one sample, at the top clocks and alone on its core."""
+    return batch_s / look.means.batch_size / host_slowdown(look.mode, maxn) / _contention_factors(look, host)[0]
+
+
+def _storage_read_s(look: PointObservation, stored: Mapping[str, Storage]) -> float:
+    storage = stored.get(look.point.storage)
+    return 0.0 if storage is None or look.file_mb <= 0 else (1.0 - look.cached) * file_read_s(storage, look.file_mb)
+
+
+def _build_step(looks: Sequence[PointObservation], maxn: PowerMode, host: HostCores, size: int) -> StepCost:
+    """What surrounds the computing, at the top clocks; a copy and a collated batch grow with the batch."""
+
+    def top(look: PointObservation, seconds: float) -> float:
+        return seconds / host_slowdown(look.mode, maxn) / _contention_factors(look, host)[1]
+
+    alone = [look for look in looks if look.point.workers == 0]
+    beside = [look for look in looks if look.point.workers > 0]
+    inline = [look.means.stall_s - look.means.fetch_s - look.means.preprocess_s for look in alone]
+    collated = [top(look, s) * size / look.means.batch_size for look, s in zip(alone, inline, strict=True)]
+    overhead_s = _geometric_mean(top(look, look.means.overhead_s) for look in alone or beside)
+    taken_s = (
+        _geometric_mean(top(look, look.means.overhead_s) for look in beside) - overhead_s if alone and beside else 0.0
+    )
+    return StepCost(
+        compute_s=0.0,
+        host_share=0.0,
+        copy_s=_geometric_mean(top(look, look.means.copy_s) * size / look.means.batch_size for look in looks),
+        collate_s=max(0.0, float(np.median(collated))) if collated else 0.0,
+        handover_s=max(0.0, taken_s),
+        overhead_s=overhead_s,
+    )
+
+
+def _geometric_mean(values: object) -> float:
+    """The geometric mean of what is not negative."""
+    logs = np.log(np.maximum(np.fromiter(values, dtype=np.float64), _LEAST_S))  # type: ignore[call-overload]
+    return float(np.exp(logs.mean()))
+
+
+def _worker_start_s(looks: Sequence[PointObservation], maxn: PowerMode) -> float:
+    """Seconds to start one worker: what an epoch's first minibatch waited beyond its own making."""
+    seen = [
+        (look.first_s - look.means.fetch_s - look.means.preprocess_s)
+        / look.point.workers
+        / host_slowdown(look.mode, maxn)
+        for look in looks
+        if look.point.workers > 0
+    ]
+    return max(0.0, float(np.median(seen))) if seen else 0.0
+
+
+def _pace_error(
+    pipeline: InputPipeline,
+    looks: Sequence[PointObservation],
+    maxn: PowerMode,
+    host_share: HostShare,
+    stored: Mapping[str, Storage],
+) -> float:
+    """How far the paces of a pipeline are off those that were seen: root mean square, log units."""
+    logs: list[Floats] = []
+    keyed = sorted(looks, key=_group_key)
+    for (workers, name, _), same in itertools.groupby(keyed, key=_group_key):
+        group = list(same)
+        storage = stored.get(name, pipeline.storage)
+        readers = count_served_readers(storage, pipeline.samples.file_mb)
+        needs = BatchNeeds(*np.array([_make_needs_row(one, pipeline, maxn, host_share, storage) for one in group]).T)
+        found = solve_steady_states(needs, workers, readers, pipeline.host)
+        logs.append(np.log(found.step_s / np.array([one.means.step_s for one in group])))
+    return float(np.sqrt(np.mean(np.square(np.concatenate(logs)))))
+
+
+def _group_key(look: PointObservation) -> tuple[int, str, int]:
+    return look.point.workers, look.point.storage, look.point.batch_size
+
+
+def _make_needs_row(
+    look: PointObservation, pipeline: InputPipeline, maxn: PowerMode, host_share: HostShare, storage: Storage
+) -> tuple[float, float, float, float, float]:
+    """One look's row of ``BatchNeeds``: its computing as it was seen, the rest as the pipeline has it."""
+    factor, share, size = host_slowdown(look.mode, maxn), host_share(look.mode), look.means.batch_size
+    samples, step, more = pipeline.samples, pipeline.step, look.means.batch_size / pipeline.batch_size
+    compute_s = uncontended_compute_s(look, pipeline.host, share)
+    missing = (1.0 - look.cached) if samples.file_mb > 0 else 0.0
+    taken_s = step.handover_s if look.point.workers else 0.0
+    return (
+        size * missing * file_read_s(storage, samples.file_mb),
+        (size * (samples.fetch_s + samples.preprocess_s) + step.collate_s * more) * factor,
+        (taken_s + step.copy_s * more + step.overhead_s) * factor + compute_s * share,
+        compute_s * (1.0 - share),
+        float(look.mode.cores),
+    )
+
+
+def _fit_storages(
+    looks: Sequence[PointObservation], maxn: PowerMode, plans: Mapping[str, StoragePlan]
+) -> dict[str, Storage]:
+    """Every storage of the plan, as fast as the looks that it was read in say; those never read as their model."""
+    made = {}
+    for name in sorted({look.point.storage for look in looks} | set(plans)):
+        plan = plans.get(name)
+        model = (plan.model if plan is not None else None) or name
+        like = load_storages().get(model, load_storages()[DEFAULT_STORAGE_MODEL])
+        seen = [look for look in looks if look.point.storage == name and look.cached < WARM_SHARE and look.file_mb > 0]
+        if not seen:
+            if model in load_storages():
+                made[name] = dataclasses.replace(like, name=name)
+            continue
+        fewest = min(look.point.workers for look in seen)
+        one_s = float(np.median([_file_read_s(look, looks, maxn) for look in seen if look.point.workers == fewest]))
+        slower = max(one_s, 1e-7) / file_read_s(like, seen[0].file_mb)
+        speed, latency_s = like.mb_per_s / slower, like.latency_s * slower
+        made[name] = dataclasses.replace(
+            like, name=name, mb_per_s=speed, latency_s=latency_s, label="calibrated", source="what the sweep saw"
+        )
+    return made
+
+
+def _file_read_s(look: PointObservation, looks: Sequence[PointObservation], maxn: PowerMode) -> float:
+    """Seconds to read one file that is not cached, from what fetching took with the page cache and without."""
+    warm = [
+        other.means.fetch_s / other.means.batch_size / host_slowdown(other.mode, maxn)
+        for other in looks
+        if other.cached >= WARM_SHARE and other.point.workers == look.point.workers
+    ]
+    cached_s = float(np.median(warm)) * host_slowdown(look.mode, maxn) if warm else 0.0
+    return (look.means.fetch_s / look.means.batch_size - cached_s) / (1.0 - look.cached)

@@ -1,1 +1,0 @@
-"""What is to be measured: the YAML of a plan, checked, and the points that it stands for."""

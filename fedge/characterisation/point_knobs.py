@@ -1,0 +1,102 @@
+"""A point's knobs one by one: what each is at, what is the same of two points, in words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+from fedge.characterisation.sweep_plan import DEFAULT_STORAGE, KNOBS, SweepPoint
+from fedge.types import PowerMode
+
+KnobValue = str | int | float | bool
+
+MODE_KNOBS = ("cores", "cpu_mhz", "gpu_mhz", "mem_mhz")
+ORDERED_KNOBS = (*MODE_KNOBS, "batch_size", "workers", "prefetch")
+UNORDERED_KNOBS = ("kind", "pinned", "storage", "cache", "runtime", "dvfs")
+REFERENCE_VALUES = {"cache": "dropped", "kind": "train", "runtime": "bare"}
+"""Of an unordered knob the value that is compared from; else the lesser one in the order of the alphabet."""
+_BLANK_VALUES: dict[str, Any] = {"batch_size": 0, "workers": 0, "prefetch": 0, "pinned": False, "dvfs": False}
+CLOCK_FORMATS = {
+    "cores": "{:g} cores",
+    "cpu_mhz": "CPU {:g} MHz",
+    "gpu_mhz": "GPU {:g} MHz",
+    "mem_mhz": "memory {:g} MHz",
+}
+
+
+@lru_cache(maxsize=1024)
+def kind_of_board(board: str) -> str:
+    """``agx-xavier`` of ``agx-xavier-2``."""
+    return re.sub(r"-\d+$", "", board)
+
+
+def get_knob_value(point: SweepPoint, knob: str) -> KnobValue | None:
+    """What a knob is at; None where the mode is not known."""
+    if knob in MODE_KNOBS:
+        return None if point.mode is None else getattr(point.mode, knob)
+    value: KnobValue = getattr(point, knob)
+    return value
+
+
+@lru_cache(maxsize=65536)
+def without_knob(point: SweepPoint, knob: str) -> SweepPoint:
+    """The same for all points that differ in this knob alone."""
+    if knob in MODE_KNOBS:
+        return replace(point, mode=replace(point.mode or PowerMode(0, 0, 0, 0), **{knob: 0}))
+    return replace(point, **{knob: _BLANK_VALUES.get(knob, "")})
+
+
+def describe_setting(point: SweepPoint) -> str:
+    """The whole setting: "training, batch 16, 1 worker, dropped cache"."""
+    return f"{'training' if point.kind == 'train' else 'inference'}, {describe_other_knobs(point, '')}"
+
+
+def describe_other_knobs(point: SweepPoint, knob: str) -> str:
+    """What a setting is beside one knob, in words: "batch 16, 1 worker, warm cache"."""
+    words = _describe_each_knob(point)
+    if knob in MODE_KNOBS and point.mode is not None:
+        words["mode"] = ", ".join(
+            CLOCK_FORMATS[one].format(getattr(point.mode, one)) for one in MODE_KNOBS if one != knob
+        )
+    return ", ".join(words[one] for one in KNOBS if one in words and one != knob and words[one])
+
+
+def describe_differences(point: SweepPoint, among: Sequence[SweepPoint]) -> str:
+    """What sets a setting apart from others, in words: only the knobs that are not the same in all of them.
+
+    A power mode is named by what differs, where that is one of its knobs. Empty where nothing differs.
+    """
+    every = [_describe_each_knob(one) for one in among]
+    own = {**_describe_each_knob(point), "prefetch": f"prefetch {point.prefetch}" if point.workers else ""}
+    for name, off in (("pinned", "pageable memory"), ("dvfs", "DVFS off"), ("runtime", "bare")):
+        own[name] = own[name] or off
+    own["storage"] = point.storage
+    parts = [one for one in MODE_KNOBS if len({getattr(each.mode, one) for each in among if each.mode is not None}) > 1]
+    if len(parts) == 1 and point.mode is not None:
+        own["mode"] = CLOCK_FORMATS[parts[0]].format(getattr(point.mode, parts[0]))
+    differ = [name for name in KNOBS if name in own and len({words[name] for words in every}) > 1]
+    return ", ".join(own[name] for name in differ if own[name])
+
+
+def _describe_each_knob(point: SweepPoint) -> dict[str, str]:
+    """Of each knob; empty where it is as usual."""
+    return {
+        "mode": "" if point.mode is None else f"mode {point.mode}",
+        "batch_size": f"batch {point.batch_size}",
+        "workers": "1 worker" if point.workers == 1 else f"{point.workers or 'no'} workers",
+        "prefetch": f"prefetch {point.prefetch}" if point.workers and point.prefetch != 2 else "",
+        "pinned": "pinned memory" if point.pinned else "",
+        "storage": point.storage if point.storage != DEFAULT_STORAGE else "",
+        "cache": f"{point.cache} cache",
+        "runtime": point.runtime if point.runtime != "bare" else "",
+        "dvfs": "DVFS on" if point.dvfs else "",
+    }
+
+
+def describe_point(point: SweepPoint) -> str:
+    """``nano-1, lenet5-mnist: training, batch 16, no workers, dropped cache``; a second repeat is "repeat 2"."""
+    again = f", repeat {point.repeat + 1}" if point.repeat else ""
+    return f"{point.board}, {point.workload}: {describe_setting(point)}{again}"

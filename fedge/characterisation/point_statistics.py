@@ -1,0 +1,244 @@
+"""What a finished point says: means per epoch with confidence intervals, warm-up, steadiness, outliers, labels.
+
+Within an epoch the interval is that of batch means over its minibatches after the start (``make_estimate``); several
+epochs
+are joined, or are themselves the independent figures where they differ by more than their minibatches explain. Watts
+come from the strip's samples in the same way; joules scatter as watts and seconds do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fedge.characterisation.confidence_interval import (
+    Estimate,
+    batch_mean_estimate,
+    combine_errors,
+    combine_estimates,
+    make_estimate,
+    make_unbounded_estimate,
+)
+from fedge.characterisation.point_measurement import EpochSummary, MinibatchTimes, SensorTrace
+from fedge.characterisation.steadiness import Steadiness, assess_steadiness, describe_drift
+from fedge.characterisation.sweep_plan import MeasurementSchedule, SweepPoint
+from fedge.characterisation.sweep_store import FinishedPoint
+from fedge.types import Floats, Label
+
+PART_FIELDS = ("stall_s", "compute_s", "copy_s", "overhead_s", "fetch_s", "preprocess_s")
+"""The quantities of ``EpochSummary`` and ``MinibatchTimes`` alike."""
+
+
+@dataclass(frozen=True, slots=True)
+class PointStats:
+    """A point's figures: means per epoch over the epochs that count, seconds, joules and watts.
+
+    ``stall_s`` .. ``preprocess_s`` are sums over an epoch's minibatches. stall + copy + compute + overhead is ``e2e_s``
+    up to what nobody timed; ``fetch_s`` and ``preprocess_s`` overlap with it where there are workers. What nobody
+    metered is None.
+    """
+
+    point: SweepPoint
+    label: Label
+    power_label: Label | None
+    epochs: tuple[int, ...]
+    """Those that count."""
+    minibatches: int
+    """Those of the epochs that count."""
+    steps: float
+    """Minibatches per epoch."""
+    e2e_s: Estimate
+    stall_s: Estimate
+    compute_s: Estimate
+    copy_s: Estimate
+    overhead_s: Estimate
+    fetch_s: Estimate
+    preprocess_s: Estimate
+    energy_j: Estimate | None
+    power_w: Estimate | None
+    first_e2e_s: Estimate
+    """Of the first epoch, whether it counts or not: there the page cache may be empty."""
+    first_stall_s: Estimate
+    step_s: Estimate
+    """One minibatch from end to end in the steady state: without warm-up, with outliers."""
+    warm_up: int
+    """So many minibatches at the start of the first epoch that counts are not like the others."""
+    settled: bool
+    unsettled_reason: str
+    """Why not; empty where it is."""
+    outliers: int
+    """Minibatches marked as such; they are in every sum."""
+    by_epoch: Mapping[str, tuple[Estimate, ...]] = field(default_factory=dict)
+    """Of every epoch that counts, by the name of the field; what its own minibatches and samples say."""
+    cpu_load: float | None = None
+    gpu_load: float | None = None
+    memory_mb: float | None = None
+    disk_read_mb: float | None = None
+    first_disk_read_mb: float | None = None
+    resident_before: float | None = None
+    """Means over the epochs that count; memory is the largest."""
+    throttled: bool = False
+    notes: tuple[str, ...] = ()
+    parameters: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """The point's."""
+        return self.point.key
+
+    @property
+    def samples(self) -> float:
+        """Per epoch; a last minibatch that is not full counts as full."""
+        return self.steps * self.point.batch_size
+
+    @property
+    def untimed_s(self) -> float:
+        """What of an epoch nobody timed: making the loader and throwing it away, gaps."""
+        parts = (self.stall_s, self.copy_s, self.compute_s, self.overhead_s)
+        return self.e2e_s.value - sum(part.value for part in parts)
+
+
+def compute_point_stats(finished: FinishedPoint, course: MeasurementSchedule) -> PointStats:
+    """The figures of a finished point. ``course.discard`` first epochs do not count, unless none would be left.
+
+    Raises ``ValueError`` for a point without epochs.
+    """
+    if not finished.epochs:
+        raise ValueError(f"point {finished.point.key} has no epochs")
+    counted = finished.epochs[course.discard :] or finished.epochs
+    every = _split_by_epoch(finished.read_minibatches(), finished.epochs)
+    pieces = [every[epoch.epoch] for epoch in counted]
+    first = (finished.epochs[:1], [every[finished.epochs[0].epoch]])
+    by_epoch = _estimate_by_epoch(counted, pieces, finished.read_sensor_trace())
+    means: dict[str, Any] = {name: combine_estimates(own) if own else None for name, own in by_epoch.items()}
+    judged = _assess_epochs(pieces)
+    return PointStats(
+        point=finished.point,
+        label=finished.label,
+        power_label=finished.power_label,
+        epochs=tuple(epoch.epoch for epoch in counted),
+        minibatches=sum(epoch.steps for epoch in counted),
+        steps=_mean_of_known([epoch.steps for epoch in counted]) or 0.0,
+        **means,
+        by_epoch=by_epoch,
+        first_e2e_s=combine_estimates(_estimate_field(*first, "e2e_s", "step_s")),
+        first_stall_s=combine_estimates(_estimate_field(*first, "stall_s", "stall_s")),
+        warm_up=judged.warm_up,
+        settled=judged.settled,
+        unsettled_reason=judged.why,
+        outliers=int(judged.outliers.sum()),
+        cpu_load=_mean_of_known([epoch.cpu_load for epoch in counted]),
+        gpu_load=_mean_of_known([epoch.gpu_load for epoch in counted]),
+        memory_mb=max((e.memory_mb for e in counted if e.memory_mb is not None), default=None),
+        disk_read_mb=_mean_of_known([epoch.disk_read_mb for epoch in counted]),
+        first_disk_read_mb=finished.epochs[0].disk_read_mb,
+        resident_before=_mean_of_known([epoch.resident_before for epoch in counted]),
+        throttled=any(epoch.throttled for epoch in finished.epochs),
+        notes=finished.notes,
+        parameters=finished.parameters,
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _EpochPiece:
+    """An epoch's minibatches, and how many of them are its start."""
+
+    minibatches: MinibatchTimes
+    steadiness: Steadiness
+
+
+def _split_by_epoch(minibatches: MinibatchTimes, epochs: Sequence[EpochSummary]) -> dict[int, _EpochPiece | None]:
+    """By epoch; None for one of which no minibatch is there."""
+    pieces: dict[int, _EpochPiece | None] = {}
+    for epoch in epochs:
+        own = minibatches.select(minibatches.epoch == epoch.epoch)
+        pieces[epoch.epoch] = _EpochPiece(own, assess_steadiness(own.step_s)) if len(own) else None
+    return pieces
+
+
+def _estimate_by_epoch(
+    epochs: Sequence[EpochSummary], pieces: Sequence[_EpochPiece | None], strip: SensorTrace
+) -> dict[str, tuple[Estimate, ...]]:
+    """By the name of a field of ``PointStats``; empty where it was not metered."""
+    found = {name: _estimate_field(epochs, pieces, name, name) for name in PART_FIELDS}
+    found["e2e_s"] = _estimate_field(epochs, pieces, "e2e_s", "step_s")
+    found["step_s"] = tuple(_estimate_step_s(epoch, piece) for epoch, piece in zip(epochs, pieces, strict=True))
+    watts = [_estimate_power_w(epoch, piece, strip) for epoch, piece in zip(epochs, pieces, strict=True)]
+    joules = [_estimate_energy_j(epoch, w, s) for epoch, w, s in zip(epochs, watts, found["e2e_s"], strict=True)]
+    found["power_w"] = tuple(one for one in watts if one is not None)
+    found["energy_j"] = tuple(one for one in joules if one is not None)
+    return found
+
+
+def _estimate_field(
+    epochs: Sequence[EpochSummary], pieces: Sequence[_EpochPiece | None], name: str, column: str
+) -> tuple[Estimate, ...]:
+    """A field of ``EpochSummary``, whose minibatches' figures are ``column``."""
+    own: list[Estimate] = []
+    for epoch, piece in zip(epochs, pieces, strict=True):
+        value = float(getattr(epoch, name))
+        rest = getattr(piece.minibatches, column)[piece.steadiness.warm_up :] if piece else np.empty(0)
+        spread = batch_mean_estimate(rest) if len(rest) > 1 else None
+        own.append(
+            make_estimate(value, spread.standard_error * len(rest), spread.n)
+            if spread
+            else make_unbounded_estimate(value)
+        )
+    return tuple(own)
+
+
+def _estimate_step_s(epoch: EpochSummary, piece: _EpochPiece | None) -> Estimate:
+    """Seconds of a minibatch after the start."""
+    if piece is None:
+        return make_unbounded_estimate(epoch.e2e_s / max(epoch.steps, 1))
+    return batch_mean_estimate(piece.minibatches.step_s[piece.steadiness.warm_up :])
+
+
+def _estimate_power_w(epoch: EpochSummary, piece: _EpochPiece | None, strip: SensorTrace) -> Estimate | None:
+    if epoch.power_w is None:
+        return None
+    watts = _select_watts(piece.minibatches, strip) if piece else np.empty(0)
+    spread = batch_mean_estimate(watts) if len(watts) > 1 else None
+    return (
+        make_estimate(epoch.power_w, spread.standard_error, spread.n)
+        if spread
+        else make_unbounded_estimate(epoch.power_w)
+    )
+
+
+def _estimate_energy_j(epoch: EpochSummary, power_w: Estimate | None, e2e_s: Estimate) -> Estimate | None:
+    """It scatters as watts and seconds do."""
+    if epoch.energy_j is None:
+        return None
+    if power_w is None or not (power_w.is_bounded and e2e_s.is_bounded) or power_w.value <= 0 or e2e_s.value <= 0:
+        return make_unbounded_estimate(epoch.energy_j)
+    se, freedom = combine_errors([(part.standard_error / part.value, part.n - 1) for part in (power_w, e2e_s)])
+    return make_estimate(epoch.energy_j, se * epoch.energy_j, int(freedom) + 1)
+
+
+def _select_watts(minibatches: MinibatchTimes, strip: SensorTrace) -> Floats:
+    """The strip's samples of an epoch."""
+    begin, end = minibatches.start_s[0], minibatches.start_s[-1] + minibatches.step_s[-1]
+    inside = (strip.at_s >= begin) & (strip.at_s <= end) & np.isfinite(strip.power_w)
+    watts: Floats = strip.power_w[inside]
+    return watts
+
+
+def _assess_epochs(pieces: Sequence[_EpochPiece | None]) -> Steadiness:
+    """Of all epochs that count, one after the other without their starts."""
+    there = [piece for piece in pieces if piece]
+    if not there:
+        return Steadiness(0, np.zeros(0, dtype=np.bool_), settled=False, why="no minibatches are there")
+    series = np.concatenate([piece.minibatches.step_s[piece.steadiness.warm_up :] for piece in there])
+    marked = np.concatenate([piece.steadiness.outliers for piece in there])
+    why = describe_drift(series)
+    return Steadiness(there[0].steadiness.warm_up, marked, not why, why)
+
+
+def _mean_of_known(values: Sequence[float | None]) -> float | None:
+    """Of those that are known; None where none is."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

@@ -1,0 +1,155 @@
+"""Repeats of a setting become one: their mean, with an interval that knows how much epochs and repeats differ.
+
+Two epochs, or two repeats, say little about their scatter. So the scatter is taken from all settings of a board
+together (a pooled standard deviation), relative to the epoch for parts of its time, to the mean for everything else. A
+setting's variance is the largest of the one among epochs, the one among repeats and that of its own minibatches.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from fedge.characterisation.confidence_interval import (
+    Estimate,
+    combine_errors,
+    make_estimate,
+    make_unbounded_estimate,
+    widen_by_scatter,
+)
+from fedge.characterisation.point_statistics import PART_FIELDS, PointStats
+from fedge.characterisation.sweep_plan import SweepPoint
+
+ESTIMATE_FIELDS = tuple(one.name for one in fields(PointStats) if str(one.type).startswith("Estimate"))
+
+
+LATER_EPOCH_FIELDS = {"first_e2e_s": "e2e_s", "first_stall_s": "stall_s"}
+
+
+@dataclass(frozen=True, slots=True)
+class PooledSetting:
+    """A setting's figures over its repeats; ``stats.point`` is the first one's."""
+
+    stats: PointStats
+    points: tuple[str, ...]
+    """The keys of all of them."""
+
+    @property
+    def point(self) -> SweepPoint:
+        """The first repeat's."""
+        return self.stats.point
+
+
+def pool_repeats(stats: Sequence[PointStats]) -> tuple[PooledSetting, ...]:
+    """One for every setting and board, in the order of their first repeats."""
+    groups: dict[SweepPoint, list[PointStats]] = defaultdict(list)
+    for one in sorted(stats, key=lambda s: s.point.repeat):
+        groups[replace(one.point, repeat=0)].append(one)
+    scatters = {
+        (board, name): _epoch_and_repeat_scatter(
+            [group for point, group in groups.items() if point.board == board], name
+        )
+        for board in {point.board for point in groups}
+        for name in ESTIMATE_FIELDS
+    }
+    return tuple(
+        _pool_setting(group, {name: scatters[point.board, name] for name in ESTIMATE_FIELDS})
+        for point, group in groups.items()
+    )
+
+
+def group_by_workload(points: Sequence[PooledSetting]) -> dict[tuple[str, str, str], list[PooledSetting]]:
+    """By board, workload and kind."""
+    groups: dict[tuple[str, str, str], list[PooledSetting]] = defaultdict(list)
+    for one in points:
+        groups[one.point.board, one.point.workload, one.point.kind].append(one)
+    return groups
+
+
+@dataclass(frozen=True, slots=True)
+class _Scatter:
+    """A relative standard deviation and its degrees of freedom; (0, 0) where nothing is known."""
+
+    sd: float
+    freedom: int
+
+
+def _epoch_and_repeat_scatter(groups: Sequence[Sequence[PointStats]], name: str) -> tuple[_Scatter, _Scatter]:
+    """Of an epoch, and of a repeat. There is one first epoch a point; it scatters as the later ones do."""
+    like = LATER_EPOCH_FIELDS.get(name, name)
+    epochs = [
+        ([e.value for e in _list_epoch_estimates(one, like)], _reference_value([one], like))
+        for group in groups
+        for one in group
+    ]
+    repeats = [
+        ([f.value for one in group if (f := getattr(one, name)) is not None], _reference_value(group, name))
+        for group in groups
+    ]
+    return _pool_scatter(epochs), _pool_scatter(repeats)
+
+
+def _pool_scatter(families: Sequence[tuple[Sequence[float], float]]) -> _Scatter:
+    squares, freedom = 0.0, 0
+    for values, unit in families:
+        if len(values) > 1 and unit > 0:
+            mean = sum(values) / len(values)
+            squares += sum((value - mean) ** 2 for value in values) / unit**2
+            freedom += len(values) - 1
+    return _Scatter(math.sqrt(squares / freedom), freedom) if freedom else _Scatter(0.0, 0)
+
+
+def _reference_value(group: Sequence[PointStats], name: str) -> float:
+    """What the scatter is relative to."""
+    whole = "first_e2e_s" if name.startswith("first_") else "e2e_s"
+    by = whole if name in {*PART_FIELDS, "first_stall_s"} else name
+    known = [found.value for one in group if (found := getattr(one, by)) is not None]
+    return sum(known) / len(known) if known else 0.0
+
+
+def _pool_setting(group: Sequence[PointStats], scatters: dict[str, tuple[_Scatter, _Scatter]]) -> PooledSetting:
+    first = group[0]
+    figures: dict[str, Any] = {name: _pool_field(group, name, *scatters[name]) for name in ESTIMATE_FIELDS}
+    return PooledSetting(
+        replace(
+            first,
+            **figures,
+            minibatches=sum(one.minibatches for one in group),
+            outliers=sum(one.outliers for one in group),
+            settled=all(one.settled for one in group),
+            throttled=any(one.throttled for one in group),
+        ),
+        tuple(one.key for one in group),
+    )
+
+
+def _pool_field(group: Sequence[PointStats], name: str, epochs: _Scatter, repeats: _Scatter) -> Estimate | None:
+    known = [found for one in group if (found := getattr(one, name)) is not None]
+    if not known:
+        return None
+    mean, unit = sum(one.value for one in known) / len(known), _reference_value(group, name)
+    epochs_seen = [found for one in group for found in _list_epoch_estimates(one, name)]
+    among = [
+        (scatter.sd * unit / math.sqrt(many), float(scatter.freedom))
+        for scatter, many in ((epochs, len(epochs_seen)), (repeats, len(known)))
+        if scatter.freedom
+    ]
+    largest = max(among, default=None)
+    if not all(one.is_bounded for one in epochs_seen):
+        return (
+            make_unbounded_estimate(mean) if largest is None else make_estimate(mean, largest[0], int(largest[1]) + 1)
+        )
+    within = combine_errors([(one.standard_error / len(epochs_seen), one.n - 1) for one in epochs_seen])
+    se, freedom = within if largest is None else widen_by_scatter(within, largest)
+    return make_estimate(mean, se, int(freedom) + 1)
+
+
+def _list_epoch_estimates(one: PointStats, name: str) -> tuple[Estimate, ...]:
+    """What each epoch says by itself; of a figure of the first epoch alone, that one."""
+    if name in one.by_epoch:
+        return one.by_epoch[name]
+    found: Estimate | None = getattr(one, name)
+    return () if found is None else (found,)

@@ -1,0 +1,210 @@
+"""One value that a knob could be turned to, and what a model says of it."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+
+from fedge.characterisation.confidence_interval import Estimate
+from fedge.characterisation.point_knobs import KnobValue, get_knob_value, without_knob
+from fedge.characterisation.point_statistics import PointStats
+from fedge.characterisation.pooled_settings import PooledSetting
+from fedge.characterisation.sweep_plan import SweepPoint
+from fedge.costs.input_pipeline.pipeline_fit import LoaderMeans, fit_pipeline, with_loader
+from fedge.costs.input_pipeline.pipeline_model import InputPipeline
+from fedge.costs.input_pipeline.steady_state import solve_steady_state
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KnobChange:
+    """A knob and its next value, the pipeline that it makes, and the reason in words."""
+
+    knob: str
+    then: KnobValue
+    pipeline: InputPipeline
+    why: str
+    error: float
+    """The model's, of this change, relative to the epoch: less than this is not worth telling."""
+    same_work: bool = True
+    """Whether the board computes just the same, so that joules follow the time."""
+    e2e_s: Estimate | None = None
+    """Where the pipeline alone does not tell the interval."""
+    power: Estimate | None = None
+    """Watts then by watts now, where the work is not the same and that is known."""
+
+
+SLOPE_UNCERTAINTY = 0.5
+"""Relative half-width of what is expected by a slope that was seen somewhere else; chosen by us."""
+
+StatsFigure = Callable[[PointStats], float | None]
+
+
+def estimate_slope(now: PooledSetting, group: Sequence[PooledSetting], knob: str, figure: StatsFigure) -> float | None:
+    """By two settings that differ in ``knob`` alone, those most like ``now``; None where there are none."""
+    own = get_knob_value(now.point, knob)
+    if own is None or float(own) <= 0:
+        return None
+    chains: dict[SweepPoint, list[PooledSetting]] = defaultdict(list)
+    for one in group:
+        if get_knob_value(one.point, knob):
+            chains[without_knob(one.point, knob)].append(one)
+    like = without_knob(now.point, knob)
+    found: list[tuple[bool, float, float]] = []
+    for key, settings in chains.items():
+        ordered = sorted((float(get_knob_value(one.point, knob) or 0.0), figure(one.stats) or 0.0) for one in settings)
+        for (x, y), (x2, y2) in pairwise(ordered):
+            if y > 0 and y2 > 0 and x2 > x > 0:
+                away = abs(math.log(math.sqrt(x * x2) / float(own)))
+                found.append((key != like, away, math.log(y2 / y) / math.log(x2 / x)))
+    return min(found)[2] if found else None
+
+
+def scale_by_slope(slope: float, ratio: float) -> Estimate:
+    """By how much a figure grows when its knob goes to ``ratio`` times what it is."""
+    value, other, another = (ratio ** (slope * (1.0 + by)) for by in (0.0, -SLOPE_UNCERTAINTY, SLOPE_UNCERTAINTY))
+    return Estimate(value, min(other, another), max(other, another), 0)
+
+
+def mean_power_w(stats: PointStats) -> float | None:
+    """An epoch's mean power; None where nobody metered."""
+    return stats.power_w.value if stats.power_w is not None else None
+
+
+def step_compute_s(stats: PointStats) -> float | None:
+    """Seconds of computing per minibatch."""
+    return stats.compute_s.value / stats.steps
+
+
+MIN_ERROR = 0.02
+"""The model is never taken for better than this, relative to the epoch; chosen by us."""
+UNCHECKED_ERROR = 0.1
+"""Its error where it was fitted to one setting alone; chosen by us."""
+INTERVAL_ERRORS = 2.0
+"""Intervals are so many errors to each side; chosen by us."""
+UNKNOWN_CORES = 4.0
+"""Where neither a mode nor the rig says how many there are; chosen by us."""
+UNKNOWN_HOST_SHARE = 0.3
+"""The part of computing in which a GPU waits for launches, where nobody says; chosen by us. Without a GPU it is 1."""
+MIN_TIME_DIFFERENCE = 0.02
+"""Epochs whose times differ by less say nothing about what waiting costs; chosen by us."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SettingModel:
+    """A setting, its pipeline, and the model's relative error of an epoch's time."""
+
+    now: PointStats
+    pipeline: InputPipeline
+    error: float
+    check_count: int
+    """Against so many settings with other loaders."""
+    loaders: tuple[PointStats, ...]
+    """The settings that it was fitted to, this one first."""
+
+    @property
+    def step_s(self) -> float:
+        """A minibatch in the steady state, by the model."""
+        return solve_steady_state(self.pipeline).step_s
+
+    def predict_e2e_s(self, then: InputPipeline) -> Estimate:
+        """An epoch with another pipeline: the measured one times what the model says of the two; ``n`` is 0."""
+        per = then.batch_size / self.pipeline.batch_size
+        factor = solve_steady_state(then).step_s / per / self.step_s
+        return make_model_estimate(self.now.e2e_s.value * factor, self.error)
+
+    def predict_energy_j(self, then_s: Estimate) -> Estimate | None:
+        """An epoch's joules when it takes ``then_s`` and does the same work; None where nobody metered."""
+        if self.now.energy_j is None:
+            return None
+        now_s, now_j = self.now.e2e_s.value, self.now.energy_j.value
+        per_s = waiting_power_w(self.loaders)
+        if per_s is not None:
+            value, low, high = (now_j + per_s * (t - now_s) for t in (then_s.value, then_s.low, then_s.high))
+            return Estimate(value, low, high, 0)
+        # nobody knows what waiting draws: between nothing and what the board draws anyway
+        whole_w = now_j / now_s
+        ends = [now_j + whole_w * (then_s.low - now_s), now_j, now_j + whole_w * (then_s.high - now_s)]
+        return Estimate(now_j + 0.5 * whole_w * (then_s.value - now_s), min(ends), max(ends), 0)
+
+
+def make_model_estimate(value: float, error: float) -> Estimate:
+    """A model's figure with its relative error."""
+    return Estimate(value, value * math.exp(-INTERVAL_ERRORS * error), value * math.exp(INTERVAL_ERRORS * error), 0)
+
+
+PipelineFits = dict[SweepPoint, tuple[InputPipeline, float]]
+"""Pipelines and their errors by the setting without its loader: settings that differ in loaders share one."""
+
+
+def fit_setting_model(
+    now: PooledSetting, points: Sequence[PooledSetting], fits: PipelineFits | None = None
+) -> SettingModel:
+    """The model of a setting by itself and by those of ``points`` that differ in their loaders alone."""
+    own = _without_loader(now.point)
+    beside = [one.stats for one in points if one is not now and _without_loader(one.point) == own]
+    settings = (now.stats, *beside)
+    fits = {} if fits is None else fits
+    if own not in fits:
+        fits[own] = _fit_pipeline(settings)
+    pipeline, error = fits[own]
+    pipeline = with_loader(pipeline, now.point.workers, now.point.prefetch)
+    return SettingModel(now.stats, pipeline, error, len(beside), settings)
+
+
+def _fit_pipeline(settings: Sequence[PointStats]) -> tuple[InputPipeline, float]:
+    now = settings[0]
+    share = UNKNOWN_HOST_SHARE if has_gpu(now) else 1.0
+    pipeline = fit_pipeline(
+        [minibatch_means(one) for one in settings],
+        count_online_cores(now),
+        host_share=now.parameters.get("host_share", share),
+    )
+    missed = [abs(math.log(_model_step_s(pipeline, one) / minibatch_means(one).step_s)) for one in settings]
+    return pipeline, max(MIN_ERROR, *missed) if len(settings) > 1 else UNCHECKED_ERROR
+
+
+def minibatch_means(stats: PointStats) -> LoaderMeans:
+    """Mean seconds per minibatch."""
+    per = 1.0 / stats.steps
+    point = stats.point
+    parts = (stats.fetch_s, stats.preprocess_s, stats.stall_s, stats.copy_s, stats.compute_s, stats.overhead_s)
+    return LoaderMeans(point.workers, point.prefetch, point.batch_size, *(max(part.value, 0.0) * per for part in parts))
+
+
+def count_online_cores(stats: PointStats) -> float:
+    """Cores that are on."""
+    mode = stats.point.mode
+    return float(mode.cores) if mode is not None else stats.parameters.get("cores", UNKNOWN_CORES)
+
+
+def has_gpu(stats: PointStats) -> bool:
+    """Whether a GPU computes: its load is known, or there are power modes."""
+    return stats.gpu_load is not None or stats.point.mode is not None
+
+
+def waiting_power_w(loaders: Sequence[PointStats]) -> float | None:
+    """What a second of waiting costs, watts, from epochs that did the same work with other loaders.
+
+    None where fewer than two were metered, or all took about as long.
+    """
+    known = [(one.e2e_s.value, one.energy_j.value) for one in loaders if one.energy_j is not None]
+    if len(known) < 2:
+        return None
+    times, joules = np.array(known).T
+    if float(times.max() / times.min()) < 1.0 + MIN_TIME_DIFFERENCE:
+        return None
+    centred = times - times.mean()
+    return max(float(centred @ joules / (centred @ centred)), 0.0)
+
+
+def _model_step_s(pipeline: InputPipeline, stats: PointStats) -> float:
+    return solve_steady_state(with_loader(pipeline, stats.point.workers, stats.point.prefetch)).step_s
+
+
+def _without_loader(point: SweepPoint) -> SweepPoint:
+    return replace(point, workers=0, prefetch=0, repeat=0)

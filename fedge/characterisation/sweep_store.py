@@ -1,0 +1,402 @@
+"""What a sweep's folder holds: its plan, what was seen of every point, what was skipped or failed, and why."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from fedge.characterisation import sweep_plan
+from fedge.characterisation.plan_changes import check_plan_extends, check_same_software
+from fedge.characterisation.point_measurement import EpochSummary, MinibatchTimes, PointMeasurement, SensorTrace
+from fedge.characterisation.sweep_plan import CharacterisationPlan, SweepPoint
+from fedge.errors import BadInput
+from fedge.jsonlines import RETRY_ADVICE, JsonLines, open_locked, replay_lines, sync_folder
+from fedge.types import Label
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PointArrays:
+    """How to get at a point's arrays: they are read from the disk when they are asked for, or at hand already."""
+
+    minibatches: Callable[[], MinibatchTimes]
+    sensor_trace: Callable[[], SensorTrace]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FinishedPoint:
+    """A finished point; the fields are those of ``PointMeasurement``, but its arrays are methods."""
+
+    point: SweepPoint
+    epochs: tuple[EpochSummary, ...]
+    label: Label
+    power_label: Label | None
+    source: str
+    seconds: float
+    notes: tuple[str, ...]
+    parameters: Mapping[str, float]
+    arrays: PointArrays = field(repr=False)
+
+    def read_minibatches(self) -> MinibatchTimes:
+        """Every minibatch, read now; raises ``BadInput`` when its file is gone or damaged."""
+        return self.arrays.minibatches()
+
+    def read_sensor_trace(self) -> SensorTrace:
+        """Loads, watts and temperature over time, read now; raises ``BadInput`` when the file is gone or damaged."""
+        return self.arrays.sensor_trace()
+
+
+@dataclass(frozen=True, slots=True)
+class SweepResult:
+    """A sweep, finished or not; points in the order of the plan."""
+
+    plan: CharacterisationPlan
+    folder: Path
+    points: tuple[FinishedPoint, ...]
+    skipped: tuple[tuple[SweepPoint, str], ...]
+    """What could not be measured on that board, and why."""
+    failed: tuple[tuple[SweepPoint, str], ...]
+
+
+def to_finished_point(seen: PointMeasurement) -> FinishedPoint:
+    """What was just seen, its arrays at hand."""
+    return FinishedPoint(
+        point=seen.point,
+        epochs=seen.epochs,
+        label=seen.label,
+        power_label=seen.power_label,
+        source=seen.source,
+        seconds=seen.seconds,
+        notes=seen.notes,
+        parameters=dict(seen.parameters),
+        arrays=PointArrays(lambda: seen.minibatches, lambda: seen.sensor_trace),
+    )
+
+
+def read_result(folder: Path) -> SweepResult:
+    """What lies in ``folder``; raises ``BadInput`` where no sweep was written or its journal is damaged."""
+    return load_result(folder)
+
+
+MINIBATCHES, STRIPS = "minibatches", "strips"
+ARRAY_RECORDS: dict[str, type[MinibatchTimes | SensorTrace]] = {MINIBATCHES: MinibatchTimes, STRIPS: SensorTrace}
+UNFINISHED_SUFFIX = ".unfinished"
+"""The end of a file's name until all of it is on the disk."""
+
+
+def write_arrays(folder: Path, seen: PointMeasurement) -> None:
+    """Put a point's arrays on the disk; raises ``BadInput`` where that cannot be done."""
+    about = {
+        "point": json.dumps(seen.point.as_data()),
+        "label": seen.label,
+        "power_label": seen.power_label or "",
+        "source": seen.source,
+    }
+    for part, records in ((MINIBATCHES, seen.minibatches), (STRIPS, seen.sensor_trace)):
+        columns = {one.name: getattr(records, one.name) for one in fields(records)}
+        write_file(_array_path(folder, part, seen.point.key), partial(_write_parquet, columns=columns, about=about))
+
+
+def open_point_arrays(folder: Path, key: str) -> PointArrays:
+    """How to read the arrays of the point that is called ``key``."""
+    return PointArrays(
+        lambda: MinibatchTimes(**_read_parquet(_array_path(folder, MINIBATCHES, key), MinibatchTimes)),
+        lambda: SensorTrace(**_read_parquet(_array_path(folder, STRIPS, key), SensorTrace)),
+    )
+
+
+def has_complete_arrays(folder: Path, key: str) -> bool:
+    """Whether a point's files are there and end as they should; what lies within is seen when it is read."""
+    return all(_has_columns(_array_path(folder, part, key), record) for part, record in ARRAY_RECORDS.items())
+
+
+def write_file(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+    """Replace the file at ``path``, or leave it as it was; raises ``BadInput`` where it cannot be written."""
+    unfinished = path.with_name(path.name + UNFINISHED_SUFFIX)
+    try:
+        path.parent.mkdir(exist_ok=True)
+        with unfinished.open("wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise to_write_error(path, error) from error
+
+
+def to_write_error(path: Path, error: OSError) -> BadInput:
+    """What to do about a file that cannot be written: make room, or give another place."""
+    right = RETRY_ADVICE if error.errno in {errno.ENOSPC, errno.EDQUOT} else "a folder that you may write to"
+    return BadInput(str(path), f"a file that cannot be written ({error.strerror or error})", right)
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove what a killed writer left unfinished; nobody else may be writing."""
+    for place in (folder, folder / MINIBATCHES, folder / STRIPS):
+        for path in place.glob(f"*{UNFINISHED_SUFFIX}"):
+            path.unlink(missing_ok=True)
+
+
+def _array_path(folder: Path, part: str, key: str) -> Path:
+    return folder / part / f"{key}.parquet"
+
+
+def _write_parquet(file: IO[bytes], columns: dict[str, Any], about: dict[str, str]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pa.table({name: pa.array(np.ascontiguousarray(values)) for name, values in columns.items()})
+    pq.write_table(table.replace_schema_metadata(about), file)
+
+
+def _has_columns(path: Path, record: type[MinibatchTimes | SensorTrace]) -> bool:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with path.open("rb") as file:
+            found = set(pq.read_metadata(file).schema.names)
+    except (OSError, pa.ArrowException):
+        return False
+    return found >= {one.name for one in fields(record)}
+
+
+def _read_parquet(path: Path, record: type[MinibatchTimes | SensorTrace]) -> dict[str, Any]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    names = [one.name for one in fields(record)]
+    try:
+        with path.open("rb") as file:
+            table = pq.read_table(file, columns=names)
+        return {name: table.column(name).to_numpy() for name in names}
+    except (OSError, KeyError, pa.ArrowException) as error:
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+        right = "remove it, and the sweep's `fedge characterise` measures this point again"
+        raise BadInput(str(path), f"a file that cannot be read ({reason})", right) from error
+
+
+VERSION = 1
+JOURNAL_FILE = "journal"
+COMMAND = "fedge characterise"
+EXPECTED_FILE = f"the journal of `{COMMAND}`, or another --out"
+MAX_ATTEMPTS = 2
+"""A point that fails is tried once more, when the sweep is started again."""
+SAVED_FIELDS = tuple(one.name for one in fields(FinishedPoint) if one.name != "arrays")
+"""What a finished point's line holds: all of ``PointMeasurement`` but its arrays."""
+
+
+@dataclass(slots=True)
+class SweepProgress:
+    """What a sweep is and what was done of it; points by their keys."""
+
+    plan: CharacterisationPlan | None = None
+    software: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Of each board: what the figures depend on, name -> version."""
+    done: dict[str, FinishedPoint] = field(default_factory=dict)
+    skipped: dict[str, tuple[SweepPoint, str]] = field(default_factory=dict)
+    failed: dict[str, tuple[SweepPoint, str]] = field(default_factory=dict)
+    attempts: dict[str, int] = field(default_factory=dict)
+    """How often a point failed."""
+
+    def finish(self, finished: FinishedPoint) -> None:
+        key = finished.point.key
+        self.done[key] = finished
+        self.skipped.pop(key, None)
+        self.failed.pop(key, None)
+
+    def skip(self, point: SweepPoint, reason: str) -> None:
+        self.skipped[point.key] = (point, reason)
+        self.failed.pop(point.key, None)
+
+    def fail(self, point: SweepPoint, reason: str) -> None:
+        self.failed[point.key] = (point, reason)
+        self.attempts[point.key] = self.attempts.get(point.key, 0) + 1
+        self.skipped.pop(point.key, None)
+
+    def replace_plan(self, plan: CharacterisationPlan) -> None:
+        """Another plan: what failed may go well with it."""
+        self.plan = plan
+        self.attempts.clear()
+
+    def remaining_points(self, plan: CharacterisationPlan) -> tuple[SweepPoint, ...]:
+        """What a start has to ask or measure: everything but what is finished or failed often enough."""
+        return tuple(
+            point
+            for point in plan.points
+            if point.key not in self.done and self.attempts.get(point.key, 0) < MAX_ATTEMPTS
+        )
+
+
+class SweepJournal(JsonLines):
+    """An open journal; only one process writes it. ``past`` is what it holds."""
+
+    def __init__(self, path: Path, file: int, past: SweepProgress) -> None:
+        super().__init__(path, file)
+        self.past = past
+
+    def begin(self, plan: CharacterisationPlan, software: Mapping[str, Mapping[str, str]]) -> None:
+        """Write what the sweep is, unless that is what the journal says already.
+
+        Raises ``BadInput`` for a plan that differs in what is finished, or other software behind it; before the first
+        point is finished any plan will do.
+        """
+        past = self.past
+        given = {board: dict(versions) for board, versions in software.items()}
+        if past.plan is not None and past.done:
+            check_plan_extends(self.path, past.plan, plan)
+            check_same_software(self.path, past.software, given)
+        together = {**past.software, **given} if past.done else given
+        if (
+            past.plan is None
+            or sweep_plan.plan_as_data(past.plan) != sweep_plan.plan_as_data(plan)
+            or together != past.software
+        ):
+            event = "begin" if past.plan is None else "plan"
+            about = {"event": event, "version": VERSION, "software": together, "plan": sweep_plan.plan_as_data(plan)}
+            self._append(about)
+            sync_folder(self.path.parent)
+            past.replace_plan(plan)
+        past.plan, past.software = plan, together
+
+    def forget_damaged(self) -> tuple[SweepPoint, ...]:
+        """Take finished points whose arrays are gone or cut off for not measured; returns these points."""
+        lost = tuple(
+            done.point for key, done in self.past.done.items() if not has_complete_arrays(self.path.parent, key)
+        )
+        for point in lost:
+            del self.past.done[point.key]
+        return lost
+
+    def finish(self, seen: PointMeasurement) -> None:
+        """Keep a point's arrays, then its line."""
+        write_arrays(self.path.parent, seen)
+        known = {name: getattr(seen, name) for name in SAVED_FIELDS}
+        epochs = [asdict(epoch) for epoch in seen.epochs]
+        line = _to_python_scalars(known | {"epochs": epochs, "point": seen.point.as_data()})
+        self._append({"event": "done", "key": seen.point.key, **line})
+        self.past.finish(FinishedPoint(**known, arrays=open_point_arrays(self.path.parent, seen.point.key)))
+
+    def skip(self, point: SweepPoint, reason: str) -> None:
+        """The point cannot be measured here; nothing is written where the journal says so already."""
+        if self.past.skipped.get(point.key) != (point, reason):
+            self._append({"event": "skipped", "key": point.key, "reason": reason, "point": point.as_data()})
+        self.past.skip(point, reason)
+
+    def fail(self, point: SweepPoint, reason: str) -> None:
+        """The point could not be measured after all."""
+        self._append({"event": "failed", "key": point.key, "reason": reason, "point": point.as_data()})
+        self.past.fail(point, reason)
+
+
+def open_journal(folder: Path) -> SweepJournal:
+    """The journal in ``folder``, which is made if it is not there, for this process alone.
+
+    Raises ``BadInput`` for a folder that holds something else or cannot be written, one that another process writes
+    into, and a journal that is damaged elsewhere than at its end.
+    """
+    _check_folder(folder)
+    path = folder / JOURNAL_FILE
+    file = open_locked(path, COMMAND)
+    try:
+        past, whole = parse_journal(path, path.read_bytes())
+        os.ftruncate(file, whole)
+        remove_unfinished(folder)
+    except BaseException:
+        os.close(file)
+        raise
+    return SweepJournal(path, file, past)
+
+
+def parse_journal(path: Path, raw: bytes) -> tuple[SweepProgress, int]:
+    """What was done, and how many bytes of ``raw`` are whole lines."""
+    past = SweepProgress()
+
+    def take(number: int, event: Any) -> None:
+        if number == 1 and event["event"] != "begin":
+            raise ValueError(event)
+        _apply_event(event, past, path.parent)
+
+    return past, replay_lines(path, raw, take, EXPECTED_FILE)
+
+
+def load_result(folder: Path) -> SweepResult:
+    """See ``fedge.characterisation.sweep_store.read_result``."""
+    path = folder / JOURNAL_FILE
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise BadInput(str(folder), "a folder without a journal", f"one that `{COMMAND}` wrote") from error
+    past, _ = parse_journal(path, raw)
+    if past.plan is None:
+        raise BadInput(str(path), "an empty journal", f"one that `{COMMAND}` wrote")
+    keys = [point.key for point in past.plan.points]
+    return SweepResult(
+        plan=past.plan,
+        folder=folder,
+        points=tuple(past.done[key] for key in keys if key in past.done),
+        skipped=tuple(past.skipped[key] for key in keys if key in past.skipped),
+        failed=tuple(past.failed[key] for key in keys if key in past.failed),
+    )
+
+
+# Lines ----------------------------------------------------------------------------------------------------------------
+
+
+def _check_folder(folder: Path) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise BadInput("--out", f"{folder}, which is a file", "a new folder, or that of this sweep")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        others = {path.name for path in folder.iterdir()}
+    except OSError as error:
+        raise BadInput("--out", str(folder), f"a folder that can be written ({error.strerror})") from error
+    if others and JOURNAL_FILE not in others:
+        raise BadInput("--out", f"{folder}, which holds something else", "a new folder, or that of this sweep")
+
+
+def _apply_event(event: Mapping[str, Any], past: SweepProgress, folder: Path) -> None:
+    kind = event["event"]
+    if kind in {"begin", "plan"}:
+        if event["version"] != VERSION:
+            raise ValueError(event)
+        past.replace_plan(sweep_plan.plan_from_data(event["plan"]))
+        past.software = dict(event["software"])
+    elif kind == "done":
+        past.finish(_finished_from_event(event, folder))
+    elif kind == "skipped":
+        past.skip(SweepPoint.from_data(event["point"]), event["reason"])
+    elif kind == "failed":
+        past.fail(SweepPoint.from_data(event["point"]), event["reason"])
+    else:
+        raise ValueError(event)
+
+
+def _finished_from_event(event: Mapping[str, Any], folder: Path) -> FinishedPoint:
+    """What a line says, its arrays in ``folder``."""
+    point = SweepPoint.from_data(event["point"])
+    made = {
+        "point": point,
+        "epochs": tuple(EpochSummary(**epoch) for epoch in event["epochs"]),
+        "notes": tuple(event["notes"]),
+    }
+    return FinishedPoint(
+        **{name: event[name] for name in SAVED_FIELDS} | made, arrays=open_point_arrays(folder, point.key)
+    )
+
+
+def _to_python_scalars(value: Any) -> Any:
+    """Numpy's scalars as Python's own, which JSON knows."""
+    if isinstance(value, dict):
+        return {key: _to_python_scalars(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_to_python_scalars(one) for one in value]
+    return value.item() if isinstance(value, np.generic) else value

@@ -1,0 +1,212 @@
+"""A sweep's points as tables in the normal form: what predictors, calibration and emulated boards read.
+
+One table for every board, kind, workload and loader setting, since a table's minibatch is from end to end, waiting for
+its data included. It lies in ``tables/<board>_<setting>/<device>/<kind>/<workload>.csv``, which is where readers take
+its names from. Beside each lies its record, as with tables of ``fedge profile``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedge.characterisation.point_knobs import kind_of_board
+from fedge.characterisation.point_measurement import EpochSummary, MinibatchTimes
+from fedge.characterisation.sweep_plan import MeasurementSchedule, SweepPoint
+from fedge.characterisation.sweep_store import FinishedPoint, SweepResult
+from fedge.devices.tables.mode_table import write_mode_table
+from fedge.errors import BadInput
+from fedge.modes import stack_modes
+from fedge.profiling.profiling_record import profiling_record_path
+from fedge.types import Label, PowerMode, ProfileTable
+
+TABLES_FOLDER = "tables"
+MEAN_RULE = (
+    "time: of every epoch that counts the mean minibatch from end to end, without the epoch's first, which starts the "
+    "loader; the median of the epochs. power: the joules of these epochs over their seconds."
+)
+NO_MODE = "no power mode: the board's clocks were left as they were"
+NO_POWER = "nobody metered the power"
+
+
+@dataclass(frozen=True, slots=True)
+class SweepTableRow:
+    """One line of a table: a point's minibatch from end to end, and the module's mean power meanwhile."""
+
+    point: SweepPoint
+    mode: PowerMode
+    step_s: float
+    power_w: float
+    epochs: int
+    label: Label
+    power_label: Label
+    source: str
+
+
+def write_tables(result: SweepResult) -> list[Path]:
+    """Write the tables of a sweep and return their paths; none where no point has both a mode and power.
+
+    Points without give no row; the record beside each table names them, and ``list_omitted_points`` all of them. Raises
+    ``BadInput`` for a folder that cannot be written.
+    """
+    groups: dict[Path, list[SweepTableRow]] = {}
+    for finished in result.points:
+        row = to_table_row(finished, result.plan.course)
+        if isinstance(row, SweepTableRow):
+            groups.setdefault(_table_path(result.folder, finished.point), []).append(row)
+    gone = list_omitted_points(result)
+    for path, rows in groups.items():
+        _write_text(
+            profiling_record_path(path), json.dumps(_build_record(path, rows, gone, result.folder), indent=1) + "\n"
+        )
+        write_mode_table(path, *_build_tables(path, rows))
+    return list(groups)
+
+
+def list_omitted_points(result: SweepResult) -> tuple[tuple[SweepPoint, str], ...]:
+    """The points that give no row of a table, and why."""
+    rows = ((one.point, to_table_row(one, result.plan.course)) for one in result.points)
+    return (*((point, why) for point, why in rows if isinstance(why, str)), *result.skipped, *result.failed)
+
+
+def to_table_row(finished: FinishedPoint, course: MeasurementSchedule) -> SweepTableRow | str:
+    """A point's line, or why it has none."""
+    mode, epochs = finished.point.mode, select_counted_epochs(finished.epochs, course)
+    if mode is None:
+        return NO_MODE
+    metered = [one for one in epochs if one.energy_j is not None]
+    if finished.power_label is None or not metered:
+        return NO_POWER
+    joules, seconds = sum(one.energy_j or 0.0 for one in metered), sum(one.e2e_s for one in metered)
+    step_s = mean_step_s(finished.read_minibatches(), epochs)
+    return SweepTableRow(
+        finished.point,
+        mode,
+        step_s,
+        joules / seconds,
+        len(epochs),
+        finished.label,
+        finished.power_label,
+        finished.source,
+    )
+
+
+def select_counted_epochs(epochs: Sequence[EpochSummary], course: MeasurementSchedule) -> tuple[EpochSummary, ...]:
+    """The epochs that count: without the first ones that the plan discards, unless these are all."""
+    return tuple(one for one in epochs if one.epoch >= course.discard) or tuple(epochs)
+
+
+def mean_step_s(minibatches: MinibatchTimes, epochs: Sequence[EpochSummary]) -> float:
+    """Seconds of a minibatch from end to end, as ``MEAN_RULE`` says.
+
+    Means, not medians, within an epoch: workers hand their batches over in bursts, so that most wait for nothing.
+    """
+    means = []
+    for epoch in epochs:
+        step_s = minibatches.step_s[minibatches.epoch == epoch.epoch]
+        means.append(float(step_s[1:].mean() if len(step_s) > 1 else step_s.mean()))
+    return float(np.median(means))
+
+
+def loader_folder_name(point: SweepPoint) -> str:
+    """The loader's setting in a word that a folder can be called by."""
+    parts = [f"workers-{point.workers}"]
+    if point.workers:
+        parts.append(f"prefetch-{point.prefetch}")
+    parts += [point.storage, point.cache]
+    parts += [word for word, given in (("pinned", point.pinned), ("dvfs", point.dvfs)) if given]
+    if point.runtime != "bare":
+        parts.append(point.runtime)
+    return re.sub(r"[^A-Za-z0-9._+-]", "-", "_".join(parts))
+
+
+def _table_path(folder: Path, point: SweepPoint) -> Path:
+    name = re.sub(r"[^A-Za-z0-9._+-]", "-", point.workload)
+    return (
+        folder
+        / TABLES_FOLDER
+        / f"{point.board}_{loader_folder_name(point)}"
+        / kind_of_board(point.board)
+        / point.kind
+        / f"{name}.csv"
+    )
+
+
+def _build_tables(path: Path, rows: Sequence[SweepTableRow]) -> list[ProfileTable]:
+    """One for every batch size, ascending; all of them make one file."""
+    made = []
+    for size in sorted({row.point.batch_size for row in rows}):
+        own = sorted((row for row in rows if row.point.batch_size == size), key=lambda row: row.mode)
+        point = own[0].point
+        step_s, power_w = np.array([row.step_s for row in own]), np.array([row.power_w for row in own])
+        modes = stack_modes(row.mode for row in own)
+        made.append(
+            ProfileTable(kind_of_board(point.board), point.workload, size, modes, step_s, power_w, "", str(path))
+        )
+    return made
+
+
+def _build_record(
+    path: Path, rows: Sequence[SweepTableRow], gone: Sequence[tuple[SweepPoint, str]], folder: Path
+) -> dict[str, Any]:
+    point = rows[0].point
+    label = "measured" if all(row.label == "measured" for row in rows) else "emulated"
+    return {
+        "label": label,
+        "board": kind_of_board(point.board),
+        "its_name": point.board,
+        "workload": point.workload,
+        "batch_sizes": sorted({row.point.batch_size for row in rows}),
+        "kind": point.kind,
+        "source": rows[0].source,
+        "truth_label": rows[0].label,
+        "power_label": rows[0].power_label,
+        "method": {"rule": MEAN_RULE},
+        "loader": _loader_fields(point),
+        "finished": True,
+        "modes": [_mode_fields(row) for row in sorted(rows, key=lambda row: (row.point.batch_size, row.mode))],
+        "left_out": [
+            {"point": other.key, "reason": why} for other, why in gone if _table_path(folder, other) == path
+        ],
+    }  # fmt: skip
+
+
+def _loader_fields(point: SweepPoint) -> Mapping[str, Any]:
+    named = ("workers", "prefetch", "pinned", "storage", "cache", "runtime", "dvfs")
+    return {name: getattr(point, name) for name in named}
+
+
+def _mode_fields(row: SweepTableRow) -> dict[str, Any]:
+    mode = row.mode
+    return {
+        "cores": mode.cores,
+        "cpu_mhz": mode.cpu_mhz,
+        "gpu_mhz": mode.gpu_mhz,
+        "mem_mhz": mode.mem_mhz,
+        "batch_size": row.point.batch_size,
+        "point": row.point.key,
+        "repeat": row.point.repeat,
+        "epochs": row.epochs,
+        "step_s": row.step_s,
+        "power_w": row.power_w,
+    }
+
+
+def _write_text(path: Path, text: str) -> None:
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished.write_text(text, encoding="utf-8")
+        unfinished.replace(path)
+    except OSError as error:
+        right = "a folder that can be written"
+        raise BadInput(str(path), f"a file that cannot be written ({error.strerror})", right) from error
+    finally:
+        unfinished.unlink(missing_ok=True)

@@ -1,1 +1,0 @@
-"""Choosing a power mode from predictions: by an objective within a limit, and with the choice measured."""

@@ -1,0 +1,1 @@
+"""One client's round, on emulated and on real boards."""

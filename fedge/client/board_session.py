@@ -1,0 +1,156 @@
+"""The samples a board trains on, put where its worker can read them: its share of a data set as a file of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedge import workloads
+from fedge.client.memory_scaling import count_steps_at
+from fedge.client.step_accounting import count_steps
+from fedge.client.worker_training import STRETCH_LIMIT_S, load_worker_task
+from fedge.devices.board_kinds import build_link
+from fedge.devices.local_board import LocalBoard, open_local_board
+from fedge.devices.node_settings import NodeSettings
+from fedge.errors import BadInput
+from fedge.experiment import Experiment, FleetBoard, list_boards
+from fedge.seeds import make_generator
+from fedge.types import LinkUse, TrainingScale
+from fedge.wire import RequestMessage
+from fedge.worker import sources
+from fedge.worker.builtin_tasks import TASKS
+from fedge.worker.worker_client import WorkerClient
+from fedge.workloads import datasets
+from fedge.workloads.partitions import split_samples
+
+
+def prepare_source(experiment: Experiment, index: int, folder: Path, own: str | None) -> Mapping[str, Any]:
+    """What the worker is told to load: the board's ``own`` folder, or a file of board ``index``'s share.
+
+    The file is written once per data set, split and seed. Raises ``BadInput`` for a task whose data set is not fedge's.
+    """
+    if own is not None:
+        return {"folder": own}
+    path = folder / f"{_partition_name(experiment, index)}.npz"
+    if not path.is_file():
+        share = _load_share(experiment, index)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            sources.write_file(path, share)
+        except OSError as error:
+            right = "state_dir of the board's settings: a folder that this user may write and the worker may read"
+            raise BadInput(str(folder), f"a folder that cannot be written ({error.strerror})", right) from error
+    return {"file": str(path), "sha256": sources.file_sha256(path)}
+
+
+def _partition_name(experiment: Experiment, index: int) -> str:
+    """Everything that decides which samples are the board's."""
+    decides = (
+        experiment.workload.task,
+        experiment.data.model_dump_json(),
+        len(list_boards(experiment)),
+        experiment.seed,
+    )
+    return hashlib.sha256(repr((*decides, index)).encode()).hexdigest()[:24]
+
+
+def _load_share(experiment: Experiment, index: int) -> sources.Data:
+    """The training samples of one board, in the order of the data set, and the whole test set."""
+    name = experiment.workload.task
+    if name not in TASKS:
+        right = "one of fedge's tasks, or data_folder in the board's settings"
+        raise BadInput("workload.task", f"{name!r}, whose data set fedge does not know", right)
+    root = Path(experiment.data.dir or workloads.DEFAULT_DATA_DIR).expanduser()
+    images = datasets.load_dataset(TASKS[name].dataset, root, download=experiment.data.download)
+    shares = split_samples(
+        experiment.data, images.train_y, len(list_boards(experiment)), make_generator(experiment.seed, "partition")
+    )
+    share: NDArray[np.int64] = shares[index]
+    return sources.Data(
+        images.train_x[share],
+        images.train_y[share],
+        images.test_x,
+        images.test_y,
+        tuple(images.mean),
+        tuple(images.sd),
+        images.classes,
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BoardSession:
+    """What one message is answered with: the board as it stands, its entry in the fleet, its worker, its samples."""
+
+    experiment: Experiment
+    board: FleetBoard
+    here: LocalBoard
+    worker: WorkerClient
+    samples: int
+    recorded: bool = False
+    scale: TrainingScale | None = None
+    """What is trained at in this round, where that is not what the experiment asks for."""
+
+    @property
+    def steps(self) -> int:
+        """Minibatches in the board's share of a round."""
+        work = self.experiment.workload
+        steps = count_steps(self.samples, work.batch_size, work.local_epochs)
+        return steps if self.scale is None else count_steps_at(steps, TrainingScale(work.batch_size), self.scale)
+
+    def with_scale(self, scale: TrainingScale | None) -> BoardSession:
+        """The same post at another scale."""
+        return self if scale == self.scale else dataclasses.replace(self, scale=scale)
+
+    def link_use(self, ask: RequestMessage) -> LinkUse:
+        """The transfer of the model, as the fleet's entry describes the board's network."""
+        return build_link(self.board.entry.link).transfer(ask.model_bytes)
+
+
+@contextmanager
+def open_session(experiment: Experiment, settings: NodeSettings) -> Iterator[BoardSession]:
+    """The board's post, its worker ready; raises ``BadInput`` for what the experiment or the settings have wrong."""
+    board = _find_entry(experiment, settings.board)
+    task = build_task_request(experiment)
+    source = prepare_source(experiment, board.index, settings.state_dir / "data", settings.data_folder)
+    samples = load_worker_task(settings.worker_socket, task, source)
+    with (
+        closing(WorkerClient(settings.worker_socket, STRETCH_LIMIT_S)) as worker,
+        open_local_board(settings.place) as here,
+    ):
+        yield BoardSession(experiment, board, here, worker, samples, recorded=settings.root != "/")
+
+
+def _find_entry(experiment: Experiment, name: str) -> FleetBoard:
+    named = {board.name: board for board in list_boards(experiment)}
+    if name not in named:
+        raise BadInput("fleet", f"a fleet without the board {name!r}", f"an entry for it; known: {', '.join(named)}")
+    return named[name]
+
+
+def build_task_request(experiment: Experiment) -> Mapping[str, Any]:
+    """What the worker is told to train: one of fedge's tasks by name, or the user's own file with its hash."""
+    name = experiment.workload.task
+    if name in TASKS:
+        return {"builtin": name}
+    if not name.endswith(".py"):
+        right = "one of fedge's tasks, or the path of a task file (.py), which the board's worker can load"
+        raise BadInput("workload.task", repr(name), right)
+    source = _find_task_file(Path(name)).read_bytes()
+    return {"name": name, "source": source.decode("utf-8"), "sha256": hashlib.sha256(source).hexdigest()}
+
+
+def _find_task_file(path: Path) -> Path:
+    """The user's file: as the experiment names it, or, on a board, beside this very package, with which it came."""
+    beside = Path(__file__).resolve().parents[2] / path.name
+    found = next((each for each in (path, beside) if each.is_file()), None)
+    if found is None:
+        raise BadInput("workload.task", f"{path}, which is neither here nor in the run's app", "an existing task file")
+    return found

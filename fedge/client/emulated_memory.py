@@ -1,0 +1,59 @@
+"""An emulated board's memory: what a step of it truly needs, and a training that runs out of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+
+from fedge.client.memory_scaling import ScalingContext, build_scaling_context
+from fedge.errors import BadInput, OutOfMemory
+from fedge.experiment import DEFAULT_WIDTHS, Experiment, FleetBoard
+from fedge.protocols import LearningTask, Training
+from fedge.seeds import make_generator
+from fedge.types import DeviceSpec, TrainingScale, TrainResult
+
+
+def build_board_scaling(
+    experiment: Experiment, board: FleetBoard, device: DeviceSpec, task: Callable[[], LearningTask]
+) -> ScalingContext | None:
+    """What a board has to train with; None where nobody knows the network of what it works on."""
+    widths = experiment.workload.memory.widths or DEFAULT_WIDTHS
+    return build_scaling_context(
+        experiment, board.entry, device, lambda: explain_narrowing_failure(task(), widths) == ""
+    )
+
+
+def explain_narrowing_failure(task: LearningTask, widths: Iterable[float] = DEFAULT_WIDTHS) -> str:
+    """Why a task's network cannot have one of ``widths``; empty where it can have all."""
+    shapes = getattr(task, "narrow_shapes", None)
+    if shapes is None:
+        return "a task of your own without narrow_shapes(width)"
+    try:
+        for width in widths:
+            if width < 1.0:
+                shapes(width)
+    except BadInput as error:
+        return str(error)
+    return ""
+
+
+def true_peak_mb(means: ScalingContext, scale: TrainingScale, board: str, seed: int) -> float:
+    """What a step truly takes on this board: the model's need times a factor of its own, as far off as the model is."""
+    own = means.estimate_need(means.asked)
+    off = own.memory_sd_log * make_generator(seed, board, "memory").standard_normal()
+    return means.estimate_need(scale).memory_mb * math.exp(off)
+
+
+class MemoryLimitedTraining:
+    """A ``fedge.protocols.Training`` whose first minibatch runs out of memory where it needs more than there is."""
+
+    def __init__(self, training: Training, peak_mb: float, limit_mb: float) -> None:
+        self._training, self._peak_mb, self._limit_mb = training, peak_mb, limit_mb
+
+    def advance(self, steps: int) -> None:
+        if self._peak_mb > self._limit_mb:
+            raise OutOfMemory(f"out of memory: a minibatch needed more than {self._limit_mb:,.0f} MB")
+        self._training.advance(steps)
+
+    def result(self) -> TrainResult:
+        return self._training.result()

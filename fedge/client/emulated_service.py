@@ -1,0 +1,305 @@
+"""An emulated board's standing service: what its batches really take, and requests played between minibatches.
+
+Requests are played one by one on the board's virtual clock by the worker's own code
+(``fedge.worker.inference_interleaver``).
+After ``MAX_SIMULATED_REQUESTS`` of a stretch of work the rest of it is taken to go as it went so far, and the figures
+say so.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedge.client.inference_service import RoundService, build_demand, inference_costs_and_spreads
+from fedge.devices import catalogue
+from fedge.devices.board_kinds import BoardKind
+from fedge.devices.emulated_board import (
+    MODE_SWITCH_S,
+    THROTTLED_SLOWDOWN,
+    WARM_UP_STEPS,
+    SharedWork,
+    SharedWorkResult,
+    find_top_mode,
+)
+from fedge.devices.mode_surface import ModeSurface, draw_board_surface
+from fedge.experiment import FleetBoard, ServingSpec
+from fedge.modes import find_mode_index
+from fedge.seeds import make_generator
+from fedge.serving.standing_service import (
+    MAX_WORKER_SHARE,
+    InferenceCosts,
+    ServiceDemand,
+    ServiceTable,
+    build_service_table,
+)
+from fedge.types import Floats, Modes, PowerMode, ServiceUse
+from fedge.worker.arrivals import Arrivals, arrival_times
+from fedge.worker.inference_interleaver import HostedService, Interleaver, Request, ServiceStatistics
+
+MAX_SIMULATED_REQUESTS = 10_000
+"""Requests of one stretch of work that are played one by one; chosen by us, about 60 ms of computing."""
+LEAD_BUDGETS = 2.0
+"""So many latency budgets before a round's work begins, requests begin to come: the service has stood all the while."""
+SERVICE_NAME = "service"
+WARM_UP_KIND = "warming up"
+"""What the interleaver calls a round's first minibatch, which takes longer than all others, as the board knows."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EmulatedService:
+    """What stays the same for one board's service over a run; row i of both belongs to the same mode.
+
+    ``average`` is what a batch costs boards of the kind, which is known beforehand, ``true`` what it costs this board.
+    """
+
+    spec: ServingSpec
+    demand: ServiceDemand
+    average: InferenceCosts
+    true: InferenceCosts
+
+
+def build_service(board: FleetBoard, kind: BoardKind, seed: int) -> EmulatedService | None:
+    """The service of a board, over all its modes; None where its entry has none. Raises ``BadInput`` for its cost."""
+    spec = board.entry.serving
+    if spec is None:
+        return None
+    demand = build_demand(spec)
+    average, spreads = _cached_average_costs(board.entry.device, spec.cost, demand.batch_sizes, kind.average.modes)
+    columns = []
+    for i, spread in enumerate(spreads):
+        column = ModeSurface(average.modes, average.infer_s[:, i], average.power_w[:, i], average.power_w[:, i])
+        # The same draws for every batch size: a board that is slow is slow at all of them.
+        columns.append(draw_board_surface(column, *spread, make_generator(seed, board.name, "serving")))
+    infer_s = np.stack([column.step_s for column in columns], axis=1)
+    power_w = np.stack([column.power_w for column in columns], axis=1)
+    return EmulatedService(spec, demand, average, InferenceCosts(average.modes, average.batch_sizes, infer_s, power_w))
+
+
+@lru_cache(maxsize=64)
+def _cached_average_costs(
+    device: str, cost: str, batch_sizes: tuple[int, ...], modes: Modes
+) -> tuple[InferenceCosts, tuple[tuple[float, float], ...]]:
+    return inference_costs_and_spreads(catalogue.find(device, where="fleet.device"), cost, batch_sizes, modes)
+
+
+def expected_inference_costs(serving: EmulatedService, modes: Modes, allowed: NDArray[np.bool_]) -> InferenceCosts:
+    """What the board takes its batches to cost in the modes that it may choose, which ``allowed`` marks."""
+    average = serving.average
+    return InferenceCosts(modes, average.batch_sizes, average.infer_s[allowed], average.power_w[allowed])
+
+
+def compute_served_surface(
+    serving: EmulatedService, duty: RoundService, surface: ModeSurface, allowed: NDArray[np.bool_]
+) -> ModeSurface:
+    """The truth of training in the modes of a round's duty, beside batches of the sizes that it says.
+
+    ``allowed`` marks the duty's modes among those of ``surface``.
+    """
+    rows = np.flatnonzero(allowed)[duty.keep]
+    sizes = duty.while_training.batch_size
+    columns = np.searchsorted(serving.true.batch_sizes, sizes)
+    infer_s, power_w = serving.true.infer_s[rows, columns], serving.true.power_w[rows, columns]
+    share = np.minimum(infer_s * serving.demand.rate_hz / sizes, MAX_WORKER_SHARE)
+    truly = dataclasses.replace(duty.while_training, share=share, infer_s=infer_s, power_w=power_w)
+    return _add_service_load(truly, surface.step_s[rows], surface.power_w[rows], surface.idle_w[rows])
+
+
+def compute_best_served_surface(
+    serving: EmulatedService, surface: ModeSurface, above: NDArray[np.bool_]
+) -> tuple[ModeSurface, float]:
+    """The truth of training in the modes that truly hold the service, and the least watts of waiting beside it.
+
+    Only the modes that ``above`` marks are looked at, and the fastest where none holds it. It is what a planner would
+    reach whose batches are always full: somewhat better than requests that come at random allow.
+    """
+    working = build_service_table(serving.true, serving.demand, surface.step_s, surface.step_s * (1.0 + WARM_UP_STEPS))
+    resting = build_service_table(serving.true, serving.demand)
+    keep, rests = working.holds & above, resting.holds & above
+    keep[surface.find_row(find_top_mode(surface))] = True
+    rests = rests if rests.any() else keep
+    loaded = _add_service_load(working, surface.step_s, surface.power_w, surface.idle_w).select_rows(keep)
+    return loaded, float(resting.mean_power_w(surface.idle_w)[rests].min())
+
+
+def _add_service_load(service: ServiceTable, step_s: Floats, power_w: Floats, idle_w: Floats) -> ModeSurface:
+    return ModeSurface(
+        service.modes, service.loaded_step_s(step_s), service.mean_power_w(power_w), service.mean_power_w(idle_w)
+    )
+
+
+class RequestStream:
+    """The arrival times of a service; those that were looked at but not reached come again after ``again_from``."""
+
+    def __init__(self, arrivals: Arrivals) -> None:
+        self._times = arrival_times(arrivals)
+        self._seen: list[float] = []
+
+    def iter_from(self, now_s: float) -> Iterator[float]:
+        """All times after ``now_s``."""
+        self._seen = [at_s for at_s in self._seen if at_s > now_s]
+        return itertools.chain(list(self._seen), self._iter_new(now_s))
+
+    def _iter_new(self, now_s: float) -> Iterator[float]:
+        for at_s in self._times:
+            if at_s > now_s:
+                self._seen.append(at_s)
+                yield at_s
+
+
+@dataclass(slots=True, eq=False)
+class ServiceSimulation:
+    """A board's service over one round: a ``fedge.devices.emulated_board.ServiceEmulator`` on a clock that begins
+    before the work.
+
+    ``duty`` says in batches of how many the board serves in which mode; ``serving`` what they truly take. Requests that
+    wait when the mode changes wait on.
+    """
+
+    serving: EmulatedService
+    round_service: RoundService
+    surface: ModeSurface
+    """The board's truth, for its power at rest; of the same modes as the service's."""
+    seed: int
+    now_s: float = 0.0
+    _hot_s: float = math.inf
+    _row: int = 0
+    _answered: int = 0
+    _until_s: float = 0.0
+    """The arrival of the last request that was answered: they are answered in their order."""
+    _begun: bool = False
+    _upcoming: RequestStream | None = None
+
+    def idle_w(self, mode: PowerMode, idle_w: float) -> float:
+        return self._mean_power_w(self.round_service.while_idle, mode, idle_w)
+
+    def expected_w(self, mode: PowerMode, train_w: float) -> float:
+        return self._mean_power_w(self.round_service.while_training, mode, train_w)
+
+    def run_work(self, stretch: SharedWork) -> SharedWorkResult:
+        interleaver, batch_size = self._start_interleaver(stretch)
+        began_s, ends_s = self.now_s, math.inf if stretch.limit_s is None else self.now_s + stretch.limit_s
+        self._hot_s = began_s + stretch.hot_after_s
+        done, train_s = 0, 0.0
+        while done < stretch.steps:
+            warming_s = stretch.warm_up_s if done == 0 else 0.0
+            interleaver.serve_before_step(kind=WARM_UP_KIND if warming_s else "train")
+            next_s = (stretch.step_s + warming_s) * self._throttle_factor()
+            if done and self.now_s + next_s > ends_s:
+                break
+            self.now_s += next_s
+            done, train_s = done + 1, train_s + next_s
+            if self._answered >= MAX_SIMULATED_REQUESTS:
+                break
+        interleaver.end_step()
+        told, seconds = interleaver.take_statistics()[SERVICE_NAME], self.now_s - began_s
+        longer = self._extrapolate_rest(done, stretch.steps, seconds, ends_s)
+        use = _build_service_use(told, batch_size, seconds, train_s, longer)
+        return SharedWorkResult(
+            round(done * longer), seconds * longer, train_s * longer, self._non_training_w(told, seconds - train_s), use
+        )
+
+    def _extrapolate_rest(self, done: int, steps: int, seconds: float, ends_s: float) -> float:
+        """How many times as much as was played is taken to have been done; the clock goes on by it.
+
+        What waits then was answered in the time that was not played.
+        """
+        if done == steps or self._answered < MAX_SIMULATED_REQUESTS:
+            return 1.0
+        fits = int((ends_s - self.now_s) * done / seconds) if math.isfinite(ends_s) else steps
+        longer = 1.0 + min(steps - done, max(0, fits)) / done
+        self.now_s += seconds * (longer - 1.0)
+        self._until_s = self.now_s
+        return longer
+
+    def _non_training_w(self, told: ServiceStatistics, other_s: float) -> float:
+        """Mean watts of serving, and of waiting for a batch to fill up, which is done at rest."""
+        row, true = self._row, self.serving.true
+        size = round(told.served / told.batches) if told.batches else 1
+        serving_w, idle_w = float(true.power_w[row, true.nearest_column(size)]), float(self.surface.idle_w[row])
+        if other_s <= 0:
+            return serving_w
+        share = min(1.0, told.busy_s / other_s)
+        return share * serving_w + (1.0 - share) * idle_w
+
+    def _start_interleaver(self, stretch: SharedWork) -> tuple[Interleaver, int]:
+        """The interleaver in the stretch's mode, what waited before waiting on."""
+        true, working = self.serving.true, self.round_service.while_training
+        row = find_mode_index(working.modes, stretch.mode)
+        at = find_mode_index(true.modes, stretch.mode)
+        if row is None or at is None:
+            raise LookupError(f"{stretch.mode} is not among the modes in which the board may serve")
+        if self._begun and at != self._row:
+            self.now_s += MODE_SWITCH_S
+        self._row, batch_size = at, int(working.batch_size[row])
+        if self._upcoming is None:
+            kind, spec = self.serving.spec.arrivals, self.serving.spec
+            self._upcoming = RequestStream(Arrivals(kind, spec.rate_hz, self.seed))
+        made = Interleaver(
+            services=[HostedService(SERVICE_NAME, batch_size, self.serving.demand.latency_s)],
+            arrivals={SERVICE_NAME: self._upcoming.iter_from(self._until_s)},
+            infer=self._infer,
+            now_s=lambda: self.now_s,
+            wait_s=self._wait,
+        )
+        made.learn_batch(SERVICE_NAME, batch_size, self._batch_s(batch_size))
+        made.learn_step(stretch.step_s)
+        made.learn_step(stretch.step_s + stretch.warm_up_s, WARM_UP_KIND)
+        if not self._begun:
+            made.serve_while_idle(self.now_s + LEAD_BUDGETS * self.serving.demand.latency_s)
+            made.take_statistics()
+        self._begun, self._answered = True, 0
+        return made, batch_size
+
+    def _infer(self, _service: HostedService, batch: list[Request]) -> None:
+        self.now_s += self._batch_s(len(batch)) * self._throttle_factor()
+        self._answered += len(batch)
+        self._until_s = batch[-1].arrived_s
+
+    def _wait(self, seconds: float) -> None:
+        self.now_s += seconds
+
+    def _throttle_factor(self) -> float:
+        return THROTTLED_SLOWDOWN if self.now_s >= self._hot_s else 1.0
+
+    def _batch_s(self, size: int) -> float:
+        """A batch of ``size`` in the present mode: between the known batch sizes linear in the logarithms."""
+        true = self.serving.true
+        at = np.interp(math.log(size), np.log(true.batch_sizes), np.log(true.infer_s[self._row]))
+        return math.exp(float(at))
+
+    def _mean_power_w(self, service: ServiceTable, mode: PowerMode, other_w: float) -> float:
+        """Watts of serving, with what it truly takes, and of what is done between."""
+        row, at = find_mode_index(service.modes, mode), find_mode_index(self.serving.true.modes, mode)
+        if row is None or at is None:
+            raise LookupError(f"{mode} is not among the modes in which the board may serve")
+        size = int(service.batch_size[row])
+        column = self.serving.true.nearest_column(size)
+        share = min(1.0, float(self.serving.true.infer_s[at, column]) * self.serving.demand.rate_hz / size)
+        return share * float(self.serving.true.power_w[at, column]) + (1.0 - share) * other_w
+
+
+def _build_service_use(
+    told: ServiceStatistics, batch_size: int, seconds: float, train_s: float, longer: float
+) -> ServiceUse:
+    """What was told of a stretch, and of the rest of it that was not played."""
+    return ServiceUse(
+        batch_size=batch_size,
+        seconds=seconds * longer,
+        busy_s=(seconds - train_s) * longer,
+        requests=round((told.served + told.dropped) * longer),
+        late=round(told.late * longer),
+        dropped=round(told.dropped * longer),
+        batches=round(told.batches * longer),
+        worst_s=told.histogram.worst_s,
+        latencies=tuple((int(place), int(count)) for place, count in told.histogram.as_data()["bins"]),
+        played=1.0 / longer,
+        latency_s=told.histogram.budget_s,
+    )

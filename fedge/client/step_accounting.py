@@ -1,0 +1,51 @@
+"""How much work a round is: its minibatches, what warm-up and changes of mode add, two parts taken as one."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedge.serving import standing_service
+from fedge.types import Measurement
+
+DEFAULT_MODE_SWITCH_S = 0.1
+"""What a change of mode is taken to last before it was seen; chosen by us."""
+
+
+def count_steps(samples: int, batch_size: int, local_epochs: float) -> int:
+    """Minibatches in a board's share of a round, at least one."""
+    return max(1, round(math.ceil(samples / batch_size) * local_epochs))
+
+
+def warm_up_steps(measurements: Sequence[Measurement]) -> float:
+    """How many minibatches' worth of time a round's warm-up took so far, 0 before it was seen."""
+    seen = [m.warm_up_s / m.step_s for m in measurements if m.warm_up_s > 0]
+    return float(np.median(seen)) if seen else 0.0
+
+
+def mode_switch_s(measurements: Sequence[Measurement]) -> float:
+    """What a change of mode in the middle of the work took so far; ``DEFAULT_MODE_SWITCH_S`` before it was seen."""
+    seen = [m.switch_s for m in measurements if m.switch_s is not None]
+    return float(np.median(seen)) if seen else DEFAULT_MODE_SWITCH_S
+
+
+def merge_consecutive(first: Measurement, more: Measurement) -> Measurement:
+    """Two parts of a round in one mode, one right after the other, as one measurement."""
+    steps, work_s = first.steps + more.steps, first.work_s + more.work_s
+    return dataclasses.replace(
+        more,
+        steps=steps,
+        step_s=(first.steps * first.step_s + more.steps * more.step_s) / steps,
+        power_w=(first.work_j + more.work_j) / work_s,
+        throttled=first.throttled or more.throttled,
+        warm_up_s=first.warm_up_s + more.warm_up_s,
+        switch_s=first.switch_s,
+        time_se_log=math.hypot(first.steps * first.time_se_log, more.steps * more.time_se_log) / steps,
+        power_se_log=math.hypot(first.steps * first.power_se_log, more.steps * more.power_se_log) / steps,
+        lost_s=first.lost_s + more.lost_s,
+        stall_s=(first.steps * first.stall_s + more.steps * more.stall_s) / steps,
+        service=standing_service.merge_service_use(first.service, more.service),
+    )

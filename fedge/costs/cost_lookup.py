@@ -1,0 +1,57 @@
+"""Which coefficients a board and workload get: calibrated ones, or a labelled estimate from the nearest board."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from fedge.costs.cost_profile import (
+    CalibrationEvidence,
+    CostProfile,
+    load_calibrated_training,
+    read_profile,
+    write_profile,
+)
+from fedge.costs.cost_scaling import find_nearest_profile, scale_to_board
+from fedge.errors import UnknownName
+from fedge.types import DeviceSpec
+
+__all__ = [
+    "CalibrationEvidence",
+    "CostProfile",
+    "find_cost_profile",
+    "load_calibrated_training",
+    "read_profile",
+    "write_profile",
+]
+
+
+def find_cost_profile(
+    device: DeviceSpec,
+    workload: str,
+    specs: Mapping[str, DeviceSpec],
+    calibrated: Sequence[CostProfile] | None = None,
+) -> CostProfile:
+    """The calibrated profile of ``workload`` on ``device``, else an estimate from the nearest board that has one.
+
+    ``calibrated`` defaults to the shipped profiles. Raises ``UnknownName`` when no board has the workload.
+    """
+    profiles = _select_usable(calibrated, specs)
+    having = [profile for profile in profiles if profile.workload == workload]
+    if not having:
+        raise UnknownName("workload.cost", workload, tuple(sorted({profile.workload for profile in profiles})))
+    return _select_for_board(having, device, specs)
+
+
+def _select_usable(calibrated: Sequence[CostProfile] | None, specs: Mapping[str, DeviceSpec]) -> list[CostProfile]:
+    profiles = load_calibrated_training() if calibrated is None else calibrated
+    return [profile for profile in profiles if profile.device in specs]
+
+
+def _select_for_board(
+    profiles: Sequence[CostProfile], device: DeviceSpec, specs: Mapping[str, DeviceSpec]
+) -> CostProfile:
+    for profile in profiles:
+        if profile.device == device.name:
+            return profile
+    base = find_nearest_profile(profiles, device, specs)
+    return scale_to_board(base, specs[base.device], device)

@@ -1,0 +1,219 @@
+"""A cost profile: one workload's coefficients on one board, with its label and source; kept as one YAML file each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fedge.errors import BadInput
+from fedge.physics.time_power_model import POWER_NAMES, TIME_NAMES, Coefficients
+from fedge.types import Label
+
+_DIGITS = 6
+WorkloadKind = Literal["train", "infer"]
+"""What a minibatch is: a training step, or a batch that is inferred."""
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationEvidence:
+    """The measured table behind a calibrated profile, and the 95th percentile of the errors over its rows.
+
+    ``*_rows_off`` counts rows that lie more than a quarter off the fit; profiles of training do not tell it.
+    """
+
+    table: str
+    sha256: str
+    rows: int
+    time_p95_ape: float
+    power_p95_ape: float
+    origin: str = ""
+    time_rows_off: int = 0
+    power_rows_off: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CostProfile:
+    """Coefficients of a workload at a batch size on a board.
+
+    ``time_mape`` and ``power_mape`` are the calibration's errors over all rows of its table; None when the profile was
+    never held against a measurement. The residual spreads are log units and say how far a board may lie off the model.
+    """
+
+    device: str
+    workload: str
+    batch_size: int
+    coefficients: Coefficients
+    label: Label
+    source: str
+    time_mape: float | None
+    power_mape: float | None
+    residual_time_sd_log: float
+    residual_power_sd_log: float
+    evidence: CalibrationEvidence | None = None
+    kind: WorkloadKind = "train"
+
+
+_Positive = Annotated[float, Field(gt=0)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class _Table(_Strict):
+    name: str
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    rows: Annotated[int, Field(ge=1)]
+    origin: str = ""
+
+
+class _Errors(_Strict):
+    time_mape: Annotated[float, Field(ge=0)]
+    time_p95_ape: Annotated[float, Field(ge=0)]
+    residual_time_sd_log: Annotated[float, Field(ge=0)]
+    power_mape: Annotated[float, Field(ge=0)]
+    power_p95_ape: Annotated[float, Field(ge=0)]
+    residual_power_sd_log: Annotated[float, Field(ge=0)]
+    time_rows_off: Annotated[int, Field(ge=0)] = 0
+    power_rows_off: Annotated[int, Field(ge=0)] = 0
+
+
+class _File(_Strict):
+    device: str
+    workload: str
+    kind: WorkloadKind = "train"
+    batch_size: Annotated[int, Field(ge=1)]
+    table: _Table
+    errors: _Errors
+    time: dict[str, _Positive]
+    power: dict[str, _Positive]
+
+
+def profile_file_name(profile: CostProfile) -> str:
+    """``<device>--<workload>.yaml``; of inference, one per size: ``<device>--<workload>--b<batch size>.yaml``."""
+    size = f"--b{profile.batch_size}" if profile.kind == "infer" else ""
+    return f"{profile.device}--{profile.workload}{size}.yaml"
+
+
+def write_profile(profile: CostProfile, folder: Path) -> Path:
+    """Write a calibrated profile into ``folder`` under its ``profile_file_name``; returns the file's path."""
+    if profile.evidence is None or profile.time_mape is None or profile.power_mape is None:
+        raise BadInput(
+            profile_file_name(profile), f"an {profile.label} profile", "a calibrated one, with the table behind it"
+        )
+    seen = profile.evidence
+    content: dict[str, Any] = {
+        "device": profile.device,
+        "workload": profile.workload,
+        **({} if profile.kind == "train" else {"kind": profile.kind}),
+        "batch_size": profile.batch_size,
+        "table": {"name": seen.table, "sha256": seen.sha256, "rows": seen.rows, "origin": seen.origin},
+        "errors": {
+            "time_mape": _round_digits(profile.time_mape),
+            "time_p95_ape": _round_digits(seen.time_p95_ape),
+            "residual_time_sd_log": _round_digits(profile.residual_time_sd_log),
+            "power_mape": _round_digits(profile.power_mape),
+            "power_p95_ape": _round_digits(seen.power_p95_ape),
+            "residual_power_sd_log": _round_digits(profile.residual_power_sd_log),
+            **(
+                {}
+                if profile.kind == "train"
+                else {"time_rows_off": seen.time_rows_off, "power_rows_off": seen.power_rows_off}
+            ),
+        },
+        "time": _to_named_values(TIME_NAMES, profile.coefficients.time.tolist()),
+        "power": _to_named_values(POWER_NAMES, profile.coefficients.power.tolist()),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / profile_file_name(profile)
+    head = "# The physical model's coefficients for one workload on one board, fitted to a measured table.\n"
+    path.write_text(head + yaml.safe_dump(content, sort_keys=False, width=120), encoding="utf-8")
+    return path
+
+
+def _load_yaml(path: Path | Traversable) -> object:
+    """What the file says, by libyaml where it is: a board reads all of them for every message."""
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return yaml.load(path.read_text(encoding="utf-8"), loader)  # noqa: S506 -- a safe loader
+
+
+def read_profile(path: Path | Traversable) -> CostProfile:
+    """Read one calibrated profile; raises ``BadInput`` naming the field that is wrong."""
+    try:
+        content = _File.model_validate(_load_yaml(path))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise BadInput(str(path), f"a file that cannot be read ({error})", "a cost profile (YAML)") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the whole file"
+        raise BadInput(f"{path}: {where}", repr(first["input"]), first["msg"]) from error
+    table, errors = content.table, content.errors
+    return CostProfile(
+        content.device,
+        content.workload,
+        content.batch_size,
+        Coefficients(
+            _to_logs(path, "time", TIME_NAMES, content.time), _to_logs(path, "power", POWER_NAMES, content.power)
+        ),
+        "calibrated",
+        f"fitted to {table.rows} rows of {table.name} (sha256 {table.sha256[:12]}); "
+        f"time within {errors.time_mape:.1%}, power within {errors.power_mape:.1%} on average",
+        errors.time_mape,
+        errors.power_mape,
+        errors.residual_time_sd_log,
+        errors.residual_power_sd_log,
+        CalibrationEvidence(
+            table.name,
+            table.sha256,
+            table.rows,
+            errors.time_p95_ape,
+            errors.power_p95_ape,
+            table.origin,
+            errors.time_rows_off,
+            errors.power_rows_off,
+        ),
+        content.kind,
+    )
+
+
+@lru_cache(maxsize=1)
+def load_calibrated_training() -> tuple[CostProfile, ...]:
+    """The calibrated profiles of training that ship with fedge, sorted by board and workload."""
+    return read_profiles(resources.files("fedge.costs") / "calibrated")
+
+
+@lru_cache(maxsize=1)
+def load_calibrated_inference() -> tuple[CostProfile, ...]:
+    """The calibrated profiles of inference that ship with fedge, sorted by board, workload and batch size."""
+    found = read_profiles(resources.files("fedge.costs") / "calibrated" / "infer")
+    return tuple(sorted(found, key=lambda profile: (profile.device, profile.workload, profile.batch_size)))
+
+
+def read_profiles(folder: Traversable) -> tuple[CostProfile, ...]:
+    """Every profile that lies in ``folder`` itself, sorted by file name."""
+    files = sorted((f for f in folder.iterdir() if f.name.endswith(".yaml")), key=lambda f: f.name)
+    return tuple(read_profile(file) for file in files)
+
+
+def _round_digits(value: float) -> float:
+    return float(f"{value:.{_DIGITS}g}")
+
+
+def _to_named_values(names: tuple[str, ...], logs: list[float]) -> dict[str, float]:
+    return {name: _round_digits(float(np.exp(log))) for name, log in zip(names, logs, strict=True)}
+
+
+def _to_logs(
+    path: Path | Traversable, field: str, names: tuple[str, ...], values: dict[str, float]
+) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    if set(values) != set(names):
+        raise BadInput(f"{path}: {field}", ", ".join(values), f"exactly {', '.join(names)}")
+    return np.log(np.array([values[name] for name in names], dtype=np.float64))

@@ -1,0 +1,182 @@
+"""Plays an epoch of an input pipeline on a virtual clock: loader processes, queue, storage and cores as they contend.
+
+The training and every worker is a generator that yields what it does next: work on a core, a read, or a wait. Between
+two events all rates are constant (``contention``), so the clock jumps from one end of work to the next (``clock``);
+nothing is sampled, and the same pipeline gives the same epoch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedge.costs.input_pipeline.pipeline_model import InputPipeline, SimulatedEpoch
+from fedge.costs.input_pipeline.resource_contention import batch_read_s, count_served_readers
+from fedge.costs.input_pipeline.simulation_clock import Activity, SimulationClock
+from fedge.types import Floats
+
+TURNS_PER_BATCH = 2
+"""A batch is read and preprocessed in so many turns of each, so that loaders meet in between; chosen by us."""
+WAITS, WORKS, READS, DEVICE = Activity
+TRAINING_PROCESS = 0
+"""The number of the training among the processes; workers follow."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Jitter:
+    """How many times as long as usual each minibatch takes, float64 arrays of shape (steps,).
+
+    ``fetch`` is for reading from the storage as well.
+    """
+
+    fetch: Floats
+    preprocess: Floats
+    compute: Floats
+
+
+def build_unit_jitter(steps: int) -> Jitter:
+    """Every minibatch as long as usual."""
+    return Jitter(np.ones(steps), np.ones(steps), np.ones(steps))
+
+
+def simulate_epoch(pipeline: InputPipeline, steps: int, jitter: Jitter | None = None) -> SimulatedEpoch:
+    """An epoch of ``steps`` minibatches from its very beginning, the start of the workers in the first one's stall.
+
+    Raises ``ValueError`` for fewer than one minibatch, and for workers that may make no batch ahead.
+    """
+    if steps < 1:
+        raise ValueError(f"an epoch of {steps} minibatches")
+    if pipeline.loader.workers and pipeline.loader.prefetch < 1:
+        raise ValueError(f"workers with prefetch {pipeline.loader.prefetch}, which never get a batch to make")
+    return _EpochSimulation(pipeline, steps, jitter or build_unit_jitter(steps)).run()
+
+
+Process = Iterator[tuple[Activity, float]]
+
+
+class _EpochSimulation:
+    """An epoch being played: its processes, what is ready, and what was noted of every minibatch."""
+
+    def __init__(self, pipeline: InputPipeline, steps: int, jitter: Jitter) -> None:
+        self.pipeline, self.steps = pipeline, steps
+        samples, workers = pipeline.samples, pipeline.loader.workers
+        self._read_s = (batch_read_s(pipeline) * jitter.fetch).tolist()
+        self._fetch_s = (pipeline.batch_size * samples.fetch_s * jitter.fetch).tolist()
+        self._prepare_s = (pipeline.batch_size * samples.preprocess_s * jitter.preprocess).tolist()
+        self._compute_s = (pipeline.step.compute_s * jitter.compute).tolist()
+        self._clock = SimulationClock(
+            pipeline.host, count_served_readers(pipeline.storage, samples.file_mb), workers + 1
+        )
+        self._queues: list[deque[int]] = [deque() for _ in range(workers)]
+        self._ready = [False] * steps
+        self._handed = 0
+        self._notes: dict[str, list[float]] = {
+            name: [0.0] * steps
+            for name in ("start", "fetch", "preprocess", "stall", "copy", "compute", "overhead", "busy")
+        }
+        self._processes: list[Process] = [self._training_process(), *(self._worker_process(k) for k in range(workers))]
+        self._due = deque(range(workers + 1))
+        """Who is to say what it does next."""
+        self._waiting: set[int] = set()
+
+    def run(self) -> SimulatedEpoch:
+        """Play until the training has done its last step."""
+        while self._advance_due():
+            self._due.extend(self._clock.advance_to_next_end())
+        seen = {f"{name}_s": np.array(column) for name, column in self._notes.items()}
+        spans_s, busy_s = np.diff(seen["start_s"], append=self._clock.now_s), seen.pop("busy_s")
+        cpu_busy = np.divide(busy_s, spans_s, out=np.zeros_like(busy_s), where=spans_s > 0)
+        return SimulatedEpoch(**seen, cpu_busy=cpu_busy)
+
+    def _advance_due(self) -> bool:
+        """Let everybody who is due begin what it does next; False when the training has ended."""
+        while self._due:
+            if not self._advance_process(self._due.popleft()):
+                return False
+        return True
+
+    def _advance_process(self, process: int) -> bool:
+        for does, seconds in self._processes[process]:
+            if does is WAITS:
+                self._waiting.add(process)
+                return True
+            if seconds > 0:
+                self._clock.begin(process, does, seconds)
+                return True
+        return False
+
+    def _wake(self, process: int) -> None:
+        if process in self._waiting:
+            self._waiting.remove(process)
+            self._due.append(process)
+
+    # The processes ----------------------------------------------------------------------------------------------------
+
+    def _training_process(self) -> Process:
+        loader, clock = self.pipeline.loader, self._clock
+        begin_s, begin_busy_s = clock.now_s, clock.busy_s
+        yield WORKS, loader.workers * self.pipeline.start_s
+        for _ in range(loader.workers * loader.prefetch):
+            self._assign_next_batch()
+        for i in range(self.steps):
+            self._notes["start"][i] = begin_s
+            while loader.workers and not self._ready[i]:
+                yield WAITS, 0.0
+            if not loader.workers:
+                yield from self._make_batch(i)
+            self._notes["stall"][i] = clock.now_s - begin_s
+            yield from self._run_step(i)
+            self._notes["busy"][i] = clock.busy_s - begin_busy_s
+            begin_s, begin_busy_s = clock.now_s, clock.busy_s
+
+    def _run_step(self, i: int) -> Process:
+        """Take batch ``i`` over, or collate it without workers, and train on it."""
+        step, notes, clock = self.pipeline.step, self._notes, self._clock
+        taken_s = clock.now_s
+        if self._queues:
+            self._assign_next_batch()
+        yield WORKS, step.handover_s if self._queues else step.collate_s
+        handed_s = clock.now_s
+        yield WORKS, step.copy_s
+        copied_s = clock.now_s
+        yield WORKS, self._compute_s[i] * step.host_share + (step.foreign_s if self._queues else 0.0)
+        yield DEVICE, self._compute_s[i] * (1.0 - step.host_share)
+        computed_s = clock.now_s
+        yield WORKS, step.overhead_s
+        notes["copy"][i] = copied_s - handed_s
+        notes["compute"][i] = computed_s - copied_s
+        notes["overhead"][i] = clock.now_s - computed_s + handed_s - taken_s
+
+    def _worker_process(self, k: int) -> Process:
+        queue = self._queues[k]
+        while True:
+            while not queue:
+                yield WAITS, 0.0
+            i = queue.popleft()
+            yield from self._make_batch(i)
+            yield WORKS, self.pipeline.step.collate_s + self.pipeline.step.posting_s
+            self._ready[i] = True
+            self._wake(TRAINING_PROCESS)
+
+    def _make_batch(self, i: int) -> Process:
+        """Read and preprocess the samples of batch ``i``, in turns."""
+        fetch, preprocess, clock = self._notes["fetch"], self._notes["preprocess"], self._clock
+        for _ in range(TURNS_PER_BATCH):
+            begin_s = clock.now_s
+            yield READS, self._read_s[i] / TURNS_PER_BATCH
+            yield WORKS, self._fetch_s[i] / TURNS_PER_BATCH
+            fetched_s = clock.now_s
+            fetch[i] += fetched_s - begin_s
+            yield WORKS, self._prepare_s[i] / TURNS_PER_BATCH
+            preprocess[i] += clock.now_s - fetched_s
+
+    def _assign_next_batch(self) -> None:
+        """The next batch's number to the worker whose turn it is."""
+        if self._handed < self.steps:
+            worker = self._handed % len(self._queues)
+            self._queues[worker].append(self._handed)
+            self._handed += 1
+            self._wake(TRAINING_PROCESS + 1 + worker)

@@ -1,0 +1,177 @@
+"""An input pipeline from what was measured: the samples' costs without workers, contention from settings with them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedge.costs.input_pipeline.pipeline_model import HostCores, InputPipeline, Loader, SampleCost, StepCost, Storage
+from fedge.costs.input_pipeline.resource_contention import file_read_s
+from fedge.costs.input_pipeline.steady_state import solve_steady_state
+
+PAGE_CACHE = Storage("page cache", mb_per_s=1e6, latency_s=0.0, at_once=1e6, source="files that are read already")
+CROWDING_CANDIDATES = np.linspace(0.0, 2.0, 41)
+"""How much slower busy cores may be; tried one by one."""
+UNKNOWN_CROWDING = 0.3
+"""Where nothing was measured with workers; chosen by us."""
+ITERATIONS = 3
+"""Of what a worker's batch costs and how much the cores are shared, which hang on each other; two are enough."""
+WAITING_SHARE = 0.05
+"""Training that waits for a larger part of its minibatch is bound by its workers; chosen by us."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderMeans:
+    """What one setting showed: mean seconds per minibatch in the steady state."""
+
+    workers: int
+    prefetch: int
+    batch_size: int
+    fetch_s: float
+    preprocess_s: float
+    stall_s: float
+    copy_s: float
+    compute_s: float
+    overhead_s: float
+
+    @property
+    def step_s(self) -> float:
+        """From end to end."""
+        return self.stall_s + self.copy_s + self.compute_s + self.overhead_s
+
+
+def fit_pipeline(
+    seen: Sequence[LoaderMeans],
+    cores: float,
+    *,
+    host_share: float = 1.0,
+    file_mb: float = 0.0,
+    storage: Storage = PAGE_CACHE,
+    cached: float = 1.0,
+    crowding: float | None = None,
+) -> InputPipeline:
+    """The pipeline of a workload at one batch size and in one mode, at the loader of the first of ``seen``.
+
+    ``seen`` differ in their loaders alone. ``host_share`` is the part of the compute time in which the device waits for
+    the host, ``crowding`` that of the cores where it was measured. Where nothing was seen without workers, their
+    seconds are those beside each other, slowed as the model has it. Raises ``ValueError`` when nothing was seen.
+    """
+    if not seen:
+        raise ValueError("no setting was measured")
+    alone = min(seen, key=lambda one: one.workers)
+    beside = [one for one in seen if one.workers > 0]
+    host = HostCores(cores, crowding=UNKNOWN_CROWDING if crowding is None else crowding)
+    base = _build_base(alone, host, host_share, file_mb, storage, cached)
+    if alone.workers == 0 and beside:
+        base = _fit_contention(base, beside, crowding)
+    return with_loader(base, seen[0].workers, seen[0].prefetch)
+
+
+def _fit_contention(base: InputPipeline, beside: Sequence[LoaderMeans], crowding: float | None) -> InputPipeline:
+    """``base``, measured without workers, with what settings with workers tell: crowding, and what their batches cost.
+
+    The setting with the fewest workers tells what a batch of theirs costs more, the others how crowded the cores are;
+    where there are no others ``crowding`` is believed.
+    """
+    fewest = min(beside, key=lambda one: one.workers)
+    others = [one for one in beside if one is not fewest]
+    believed = [UNKNOWN_CROWDING if crowding is None else crowding]
+    tried = believed if crowding is not None or not others else [float(value) for value in CROWDING_CANDIDATES]
+    return min(
+        (_fit_worker_costs(_with_crowding(base, value), fewest) for value in tried),
+        key=lambda one: _squared_error(one, others),
+    )
+
+
+def _fit_worker_costs(base: InputPipeline, fewest: LoaderMeans) -> InputPipeline:
+    """``base`` with what a worker's batch costs; this and how much they slow each other down take turns."""
+    made_s = (base.samples.fetch_s + base.samples.preprocess_s) * base.batch_size
+    # Where the training waits, the worker's whole cycle shows in the pace; else what it stamped of it.
+    waits = fewest.stall_s > WAITING_SHARE * fewest.step_s
+    seen_s = fewest.workers * fewest.step_s if waits else fewest.fetch_s + fewest.preprocess_s
+    pipeline = base
+    for _ in range(ITERATIONS):
+        found = solve_steady_state(with_loader(pipeline, fewest.workers, fewest.prefetch))
+        step = _fit_handover(base.step, fewest, found.slower_training)
+        more_s = max(0.0, seen_s / found.slower_loading - made_s) if base.cached == 1.0 else 0.0
+        pipeline = dataclasses.replace(base, step=dataclasses.replace(step, posting_s=more_s))
+    return pipeline
+
+
+def _fit_handover(step: StepCost, beside: LoaderMeans, slower: float) -> StepCost:
+    """``step`` with what a worker's batch costs the training, whose work on a core takes ``slower`` times as long.
+
+    Without workers the overhead holds the collating; where it is the larger one, workers save that much.
+    """
+    alone_s = step.collate_s + step.overhead_s
+    taken_s = beside.overhead_s / slower - alone_s
+    device_s, host_s = step.compute_s * (1.0 - step.host_share), step.compute_s * step.host_share
+    foreign_s = max(0.0, (beside.compute_s - device_s) / slower - host_s)
+    saved_s = max(0.0, -taken_s)
+    return dataclasses.replace(
+        step,
+        collate_s=saved_s,
+        overhead_s=alone_s - saved_s,
+        handover_s=max(0.0, taken_s),
+        foreign_s=foreign_s,
+    )
+
+
+def with_loader(pipeline: InputPipeline, workers: int, prefetch: int | None = None) -> InputPipeline:
+    """The same with other workers."""
+    kept = pipeline.loader.prefetch if prefetch is None else prefetch
+    return dataclasses.replace(pipeline, loader=dataclasses.replace(pipeline.loader, workers=workers, prefetch=kept))
+
+
+def _build_base(
+    alone: LoaderMeans, host: HostCores, host_share: float, file_mb: float, storage: Storage, cached: float
+) -> InputPipeline:
+    """The pipeline by one setting; beside workers everything was slower than it is alone."""
+    per = 1.0 / alone.batch_size
+    reading_s = (1.0 - cached) * file_read_s(storage, file_mb) if file_mb else 0.0
+
+    def made(slower_loading: float, slower_training: float) -> InputPipeline:
+        fetch_s = max(0.0, alone.fetch_s * per / slower_loading - reading_s)
+        samples = SampleCost(file_mb, fetch_s, alone.preprocess_s * per / slower_loading)
+        slower = 1.0 + host_share * (slower_training - 1.0)
+        step = StepCost(
+            compute_s=alone.compute_s / slower,
+            host_share=host_share,
+            copy_s=alone.copy_s / slower_training,
+            collate_s=0.0,
+            handover_s=0.0,
+            overhead_s=alone.overhead_s / slower_training,
+        )
+        loader = Loader(alone.workers, alone.prefetch)
+        return InputPipeline(alone.batch_size, loader, storage, samples, step, host, cached)
+
+    pipeline = made(1.0, 1.0)
+    for _ in range(8 if alone.workers else 0):
+        found = solve_steady_state(pipeline)
+        loading = found.slower_loading
+        training = found.slower_training
+        pipeline = made(loading, training)
+    return pipeline
+
+
+def _with_crowding(pipeline: InputPipeline, crowding: float) -> InputPipeline:
+    return dataclasses.replace(pipeline, host=dataclasses.replace(pipeline.host, crowding=crowding))
+
+
+def _squared_error(pipeline: InputPipeline, beside: Sequence[LoaderMeans]) -> float:
+    """Squared log errors over settings with workers: of making a batch; where files are read, of the pace."""
+    total = 0.0
+    making_s = (
+        pipeline.samples.fetch_s + pipeline.samples.preprocess_s
+    ) * pipeline.batch_size + pipeline.step.posting_s
+    for one in beside:
+        found = solve_steady_state(with_loader(pipeline, one.workers, one.prefetch))
+        seen_s = one.fetch_s + one.preprocess_s
+        if making_s > 0 and seen_s > 0 and pipeline.cached == 1.0:
+            total += float(np.log(making_s * found.slower_loading / seen_s) ** 2)
+        else:
+            total += float(np.log(found.step_s / one.step_s) ** 2)
+    return total

@@ -1,0 +1,309 @@
+"""The cost profile of a network that no board has a table of: from its layers, through what other tables taught.
+
+The GPU's seconds come from ``rates``; launches are counted, at the seconds per operator of the other workloads;
+loading, host work and how the parts overlap are those of the board's other workloads, power is that of the most alike.
+What the other workloads are is known from their calibrated profiles alone, so that leaving a table out leaves out its
+profile. ``benchmarks/cost_from_layers.py`` does that, table by table.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+
+import numpy as np
+import yaml
+
+from fedge.costs.cost_profile import CostProfile, WorkloadKind, load_calibrated_inference, load_calibrated_training
+from fedge.costs.cost_scaling import board_distance, scale_to_board
+from fedge.costs.gpu_rates import PASSES, RateObservation, fit_rates
+from fedge.costs.layered_work import LayeredBatch, build_profile_batch
+from fedge.errors import BadInput
+from fedge.physics.time_power_model import TIME_NAMES, Coefficients
+from fedge.types import DeviceSpec, Floats, Loading, OperationCounts, Workload
+
+LAUNCH_S = 1e-4
+"""Seconds of the reference core for one operator of a forward pass, believed beforehand; chosen by us."""
+LAUNCH_SD, LAUNCH_OWN_SD = 0.3, 0.2
+"""How far that may be off for all boards alike, and for a board beside others; log units, chosen by us."""
+IMAGE_MPIXEL = 0.25
+"""Cutting out, scaling and turning an image into numbers takes as long as decoding so many megapixels; chosen by us."""
+DECODE_S_PER_MPIXEL = 7e-3
+"""Seconds of the reference core to decode a megapixel of JPEG; chosen by us from what such cores are known to do."""
+MEMORY_SHARE, MEMORY_SD, MEMORY_OWN_SD = 0.8, 0.2, 0.15
+"""``mem_s`` beside ``gpu_s``, and how far it may be off for all boards, and for a board and a table; chosen by us."""
+SMALLEST_OBSERVED_BATCH = 16
+"""Inference of smaller batches waits for launches, and tells nothing of the GPU; chosen by us."""
+OWN_BOARD_ERRORS: dict[WorkloadKind, tuple[float, float]] = {"train": (0.10, 0.09), "infer": (0.13, 0.17)}
+OTHER_BOARD_ERRORS = (0.19, 0.45)
+"""Mean error of time and power over all modes where a table was left out, of a board with other tables and of one
+without (``benchmarks/cost_from_layers.py``; no inference was measured on a second board)."""
+
+
+def estimate_network_cost(
+    device: DeviceSpec,
+    work: Workload,
+    specs: Mapping[str, DeviceSpec],
+    calibrated: Sequence[CostProfile] | None = None,
+    timed: Sequence[RateObservation] | None = None,
+) -> CostProfile:
+    """What a minibatch of ``work`` costs on ``device`` by its layers, labelled estimated.
+
+    ``calibrated`` (training and inference) and ``timed`` (``load_timed_steps``), by default what ships, are all that is
+    learnt from. Raises ``BadInput`` when ``work`` has no layers or computes nothing, or when there is no profile of its
+    kind to begin with.
+    """
+    if work.layers is None:
+        raise BadInput("workload.network", f"{work.name}, whose layers are not known", "a network to count")
+    if not work.layers.counted.operators:
+        raise BadInput("workload.network", f"{work.name}, which computes nothing", "a network with layers")
+    batch = LayeredBatch(work.layers, work.batch_size, work.kind)
+    profiles = [*load_calibrated_training(), *load_calibrated_inference()] if calibrated is None else list(calibrated)
+    profiles = [profile for profile in profiles if profile.device in specs]
+    alike = _select_closest_batches([profile for profile in profiles if profile.kind == batch.kind], batch.size)
+    if not alike:
+        raise BadInput("workload.network", repr(work.name), f"a calibrated profile of kind {batch.kind} beside it")
+    bases = _select_bases(alike, batch.layers.loading, device, specs)
+    time = _build_time_logs(
+        device, batch, _estimate_parts(device, batch, collect_observations(profiles, timed), alike, specs), bases
+    )
+    power = min(bases.own, key=lambda profile: _workload_dissimilarity(profile, batch)).coefficients.power
+    time_off, power_off = (
+        OWN_BOARD_ERRORS[batch.kind] if any(p.device == device.name for p in alike) else OTHER_BOARD_ERRORS
+    )
+    tables = len({(profile.device, profile.workload) for profile in alike})
+    return CostProfile(
+        device.name,
+        work.name,
+        batch.size,
+        Coefficients(time, power),
+        "estimated",
+        f"layers of {batch.layers.network} on {device.name}, by what {tables} tables of workloads teach; "
+        f"where one was left out: time off by {time_off:.0%}, power by {power_off:.0%} in the mean",
+        None,
+        None,
+        time_off,
+        power_off,
+        None,
+        batch.kind,
+    )
+
+
+def rescale_to_batch_size(
+    profile: CostProfile, work: Workload, device: DeviceSpec, specs: Mapping[str, DeviceSpec]
+) -> CostProfile:
+    """``profile``, made for ``device`` and another batch size, at ``work``'s: moved as its layers' estimates move."""
+    if work.batch_size == profile.batch_size:
+        return profile
+    there, here = (
+        estimate_network_cost(device, dataclasses.replace(work, batch_size=size), specs).coefficients
+        for size in (work.batch_size, profile.batch_size)
+    )
+    return dataclasses.replace(
+        profile,
+        batch_size=work.batch_size,
+        coefficients=Coefficients(profile.coefficients.time + there.time - here.time, profile.coefficients.power),
+        label="estimated",
+        source=f"carried from batch {profile.batch_size} to {work.batch_size} by its layers ({profile.source})",
+        time_mape=None,
+        power_mape=None,
+        evidence=None,
+    )
+
+
+def collect_observations(
+    profiles: Sequence[CostProfile], timed: Sequence[RateObservation] | None = None
+) -> tuple[RateObservation, ...]:
+    """What calibrated profiles tell of their GPUs, and what ``timed`` steps do, by default all that ship."""
+    seen = [one for one in map(_to_observation, profiles) if one is not None]
+    return (*seen, *(load_timed_steps() if timed is None else timed))
+
+
+def is_rate_evidence(profile: CostProfile) -> bool:
+    """Whether ``profile`` is among what the rates are fitted to."""
+    return _to_observation(profile) is not None
+
+
+def _to_observation(profile: CostProfile) -> RateObservation | None:
+    batch = build_profile_batch(profile)
+    if batch is None or (batch.kind == "infer" and batch.size < SMALLEST_OBSERVED_BATCH):
+        return None
+    return _build_observation(profile.device, batch, _gpu_s(profile.coefficients.time))
+
+
+def _build_observation(device: str, batch: LayeredBatch, seconds: float) -> RateObservation:
+    layers = batch.layers
+    training = batch.kind == "train"
+    return RateObservation(device, layers.network, layers.counted, batch.size, training, seconds, layers.mixed)
+
+
+@lru_cache(maxsize=1)
+def load_timed_steps() -> tuple[RateObservation, ...]:
+    """The networks whose training steps were timed over batch sizes: what one more sample takes."""
+    text = (resources.files("fedge.costs") / "step_slopes.yaml").read_text(encoding="utf-8")
+    return tuple(
+        RateObservation(
+            entry["device"], name, OperationCounts(**entry["counted"]), 1, True, entry["seconds_per_sample"], slope=True
+        )
+        for name, entry in yaml.safe_load(text).items()
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What is counted: seconds of the GPU and of launches at the top clocks, and log(``mem_s`` / ``gpu_s``)."""
+
+    gpu_s: float
+    launch_s: float
+    memory_log: float
+
+
+def _select_closest_batches(profiles: Sequence[CostProfile], batch_size: int) -> list[CostProfile]:
+    """Of every board's workload the profile at the batch size closest to ``batch_size``."""
+    best: dict[tuple[str, str], CostProfile] = {}
+    for profile in profiles:
+        key = (profile.device, profile.workload)
+        if key not in best or _log_distance(profile, batch_size) < _log_distance(best[key], batch_size):
+            best[key] = profile
+    return list(best.values())
+
+
+def _log_distance(profile: CostProfile, batch_size: int) -> float:
+    return abs(math.log(profile.batch_size / batch_size))
+
+
+def _estimate_parts(
+    device: DeviceSpec,
+    batch: LayeredBatch,
+    seen: Sequence[RateObservation],
+    alike: Sequence[CostProfile],
+    specs: Mapping[str, DeviceSpec],
+) -> _Parts:
+    asked = _build_observation(device.name, batch, math.nan)
+    gpu_s = fit_rates(seen, specs).predict_s(asked, device)
+    operator_s = _posterior_mean(
+        _operator_logs(alike, specs), device.name, math.log(LAUNCH_S), LAUNCH_SD, LAUNCH_OWN_SD
+    )
+    launch_s = PASSES[batch.kind] * batch.layers.counted.operators * math.exp(operator_s) / device.cpu_score.value
+    shares = [(p.device, _log_parameter(p, "mem_s") - _log_parameter(p, "gpu_s")) for p in alike]
+    return _Parts(
+        gpu_s, launch_s, _posterior_mean(shares, device.name, math.log(MEMORY_SHARE), MEMORY_SD, MEMORY_OWN_SD)
+    )
+
+
+def _operator_logs(profiles: Sequence[CostProfile], specs: Mapping[str, DeviceSpec]) -> list[tuple[str, float]]:
+    """By board, the logarithm of the reference core's seconds for one operator of one pass."""
+    logs = []
+    for profile in profiles:
+        batch = build_profile_batch(profile)
+        if batch is not None:
+            took_s = math.exp(_log_parameter(profile, "launch_s")) * specs[profile.device].cpu_score.value
+            logs.append((profile.device, math.log(took_s / (PASSES[batch.kind] * batch.layers.counted.operators))))
+    return logs
+
+
+def _posterior_mean(seen: Sequence[tuple[str, float]], device: str, expected: float, sd: float, own_sd: float) -> float:
+    """A Gaussian belief, first of all boards and then of one, after what was ``seen`` of each board."""
+    variance = sd**2
+    for of_board in (False, True):
+        variance += own_sd**2 if of_board else 0.0
+        for value in (value for board, value in seen if (board == device) is of_board):
+            gain = variance / (variance + own_sd**2)
+            expected, variance = expected + gain * (value - expected), variance * (1 - gain)
+    return expected
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Bases:
+    """The profiles that a board's unknown workload is put together from, all of this board or carried to it."""
+
+    own: tuple[CostProfile, ...]
+    """Of the board itself; where it has none, of the nearest board that has."""
+    loading: tuple[CostProfile, ...]
+    """Those whose samples come in the wanted way, of the nearest board that has one; ``own`` where none does."""
+
+
+def _select_bases(
+    alike: Sequence[CostProfile], loading: Loading, device: DeviceSpec, specs: Mapping[str, DeviceSpec]
+) -> _Bases:
+    own = _scale_nearest_profiles(alike, device, specs)
+    loaded = [profile for profile in alike if _find_loading(profile) == loading]
+    return _Bases(own, _scale_nearest_profiles(loaded, device, specs) if loaded else own)
+
+
+def _scale_nearest_profiles(
+    profiles: Sequence[CostProfile], device: DeviceSpec, specs: Mapping[str, DeviceSpec]
+) -> tuple[CostProfile, ...]:
+    """The profiles of the board most like ``device``, carried to it."""
+    least = min(board_distance(specs[profile.device], device) for profile in profiles)
+    near = [profile for profile in profiles if board_distance(specs[profile.device], device) == least]
+    return tuple(
+        profile if profile.device == device.name else scale_to_board(profile, specs[profile.device], device)
+        for profile in near
+    )
+
+
+def _find_loading(profile: CostProfile) -> Loading:
+    batch = build_profile_batch(profile)
+    return "cached" if batch is None else batch.layers.loading
+
+
+def _build_time_logs(device: DeviceSpec, batch: LayeredBatch, parts: _Parts, bases: _Bases) -> Floats:
+    """The time parameters' logarithms, shape (11,)."""
+    logs = np.mean([profile.coefficients.time for profile in bases.own], axis=0)
+    loading = np.mean([_loading_logs(profile, batch) for profile in bases.loading], axis=0)
+    for name in ("prep_s", "prep_core_exponent", "prep_mem_share", "prep_crowding", "host_s", "fixed_s"):
+        logs[_INDEX[name]] = loading[_INDEX[name]]
+    logs[_INDEX["mem_s"]] = logs[_INDEX["gpu_s"]] + parts.memory_log
+    grown = math.log(parts.gpu_s / _gpu_s(logs))
+    logs[_INDEX["gpu_s"]] += grown
+    logs[_INDEX["mem_s"]] += grown
+    logs[_INDEX["launch_s"]] = math.log(parts.launch_s)
+    if batch.layers.loading == "inline":
+        inline_s = batch.size * (IMAGE_MPIXEL + batch.layers.image_mpixel) * DECODE_S_PER_MPIXEL
+        logs[_INDEX["host_s"]] = np.logaddexp(logs[_INDEX["host_s"]], math.log(inline_s / device.cpu_score.value))
+    return np.asarray(logs)
+
+
+def _loading_logs(profile: CostProfile, batch: LayeredBatch) -> Floats:
+    """A profile's time parameters with the preprocessing of as many samples, and the waits of as many operators."""
+    logs = profile.coefficients.time.copy()
+    known = build_profile_batch(profile)
+    if known is None:
+        return logs
+    logs[_INDEX["fixed_s"]] += math.log(batch.layers.counted.operators / known.layers.counted.operators)
+    if batch.layers.loading == known.layers.loading == "workers":
+        each = (IMAGE_MPIXEL + batch.layers.image_mpixel) / (IMAGE_MPIXEL + known.layers.image_mpixel)
+        logs[_INDEX["prep_s"]] += math.log(each * batch.size / known.size)
+    return logs
+
+
+def _workload_dissimilarity(profile: CostProfile, batch: LayeredBatch) -> tuple[bool, float]:
+    """How unlike two workloads are in what their watts come of: how samples come, and the FLOP per byte."""
+    known = build_profile_batch(profile)
+    other = math.inf if known is None else abs(math.log(_intensity(known) / _intensity(batch)))
+    return _find_loading(profile) != batch.layers.loading, other
+
+
+def _intensity(batch: LayeredBatch) -> float:
+    has = batch.layers.counted
+    moved = has.moved_bytes + has.depthwise_bytes + has.weight_bytes / batch.size
+    return max(has.dense_flop + has.pointwise_flop, 1.0) / max(moved, 1.0)
+
+
+_INDEX = {name: i for i, name in enumerate(TIME_NAMES)}
+
+
+def _log_parameter(profile: CostProfile, name: str) -> float:
+    return float(profile.coefficients.time[_INDEX[name]])
+
+
+def _gpu_s(time: Floats) -> float:
+    """G at the top clocks, of the physical model's table of symbols."""
+    math_s, mem_s, overlap = np.exp(time[[_INDEX["gpu_s"], _INDEX["mem_s"], _INDEX["gpu_mem_overlap"]]])
+    q = 1.0 + overlap
+    return float((math_s**q + mem_s**q) ** (1.0 / q))

@@ -1,0 +1,234 @@
+"""Where a network comes from: what a user may name as MODEL becomes its costs, or a torch module.
+
+MODEL is a classifier of torchvision (``resnet50``), a task or workload of fedge (``resnet18-imagenet``), the user's
+``module:function`` that returns a ``torch.nn.Module``, an ``.onnx`` file, or a ``.json`` file that ``fedge layers
+--json`` wrote.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedge.costs.layers.known_networks import find_known_network
+from fedge.costs.layers.network_cost import NetworkCost, Shape
+from fedge.costs.layers.network_record import network_from_dict
+from fedge.errors import BadInput
+from fedge.worker import builtin_tasks
+from fedge.worker.refusal import Refusal
+
+if TYPE_CHECKING:
+    from torch import nn
+
+DEFAULT_IMAGE: Shape = (3, 224, 224)
+"""What torchvision's classifiers see, unless they or the user say otherwise."""
+OTHER_IMAGES: dict[str, Shape] = {"inception_v3": (3, 299, 299)}
+MODULES_HINT = (
+    "a classifier of torchvision (resnet50), a workload of fedge (resnet18-imagenet), or your own module:function"
+)
+FILES_HINT = "or a file: .onnx, or .json of `fedge layers`"
+MAX_SUGGESTIONS = 3
+"""So many like names are offered for an unknown one."""
+
+
+def load_network_cost(model: str, input_shape: Shape | None = None) -> NetworkCost:
+    """The costs of the network that MODEL names, for samples of ``input_shape`` (without the batch).
+
+    Raises ``BadInput`` for a name, file or shape that cannot be meant so.
+    """
+    if model.endswith(".onnx"):
+        from fedge.costs.layers.onnx_graph import read_onnx
+
+        _reject_shape(model, input_shape)
+        return read_onnx(Path(model))
+    if model.endswith(".json"):
+        _reject_shape(model, input_shape)
+        return _read_json(Path(model))
+    if model not in builtin_tasks.NETWORKS and (
+        model in builtin_tasks.REFUSED or find_known_network(model) is not None
+    ):
+        return _find_known_only(model, input_shape)
+    from fedge.costs.layers.torch_trace import trace_module
+
+    user_made = ":" in model
+    module, shape = _build(model, input_shape, empty=not user_made)
+    traced: NetworkCost = trace_module(module, shape, model)
+    return traced
+
+
+def build_module(model: str, input_shape: Shape | None = None) -> tuple[nn.Module, Shape]:
+    """The module that MODEL names, with freshly initialised weights, and the shape of one sample.
+
+    Raises ``BadInput``; files hold no module.
+    """
+    if model.endswith((".onnx", ".json")):
+        raise BadInput(model, "a file, which holds no torch module", MODULES_HINT)
+    return _build(model, input_shape, empty=False)
+
+
+def parse_input_shape(text: str | None) -> Shape | None:
+    """What ``--input`` says, as ``3x224x224``; None for nothing said. Raises ``BadInput``."""
+    if text is None:
+        return None
+    sides = text.lower().replace("×", "x").split("x")
+    if not all(side.isascii() and side.isdigit() and int(side) for side in sides):
+        raise BadInput("--input", repr(text), "the shape of one sample, without the batch: 3x224x224")
+    return tuple(int(side) for side in sides)
+
+
+def _reject_shape(model: str, input_shape: Shape | None) -> None:
+    if input_shape is not None:
+        raise BadInput("--input", "x".join(map(str, input_shape)), f"nothing: {model} says what its input is like")
+
+
+def _read_json(path: Path) -> NetworkCost:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise BadInput(str(path), " ".join(str(error).split()), "a file that `fedge layers --json` wrote") from error
+    return network_from_dict(data, str(path))
+
+
+def _find_known_only(model: str, input_shape: Shape | None) -> NetworkCost:
+    """A workload whose module is not here, but whose costs may be known."""
+    known = find_known_network(model)
+    if known is None:
+        raise BadInput("MODEL", repr(model), builtin_tasks.REFUSED[model])
+    if input_shape not in (None, known.input_shape):
+        raise BadInput("--input", "x".join(map(str, input_shape or ())), f"{model} is known for its own images only")
+    return known
+
+
+def _build(model: str, input_shape: Shape | None, *, empty: bool) -> tuple[nn.Module, Shape]:
+    """The module and its input's shape; ``empty``: with parameters that take no memory, for tracing."""
+    build, shape = _find_builder(model, input_shape)
+    try:
+        if empty:
+            with _without_memory():
+                return build(), shape
+        return build(), shape
+    except Refusal as error:
+        raise BadInput(error.where, error.got, error.right) from error
+
+
+def _find_builder(model: str, input_shape: Shape | None) -> tuple[Callable[[], nn.Module], Shape]:
+    if ":" in model:
+        return _user_builder(model, input_shape)
+    if model in builtin_tasks.REFUSED:
+        raise BadInput("MODEL", repr(model), builtin_tasks.REFUSED[model])
+    if model in builtin_tasks.NETWORKS:
+        return _own_network_builder(model, input_shape)
+    classifiers = _list_classifiers()
+    if model not in classifiers:
+        names = [*classifiers, *builtin_tasks.NETWORKS]
+        near = difflib.get_close_matches(model, names, MAX_SUGGESTIONS) or [
+            name for name in names if model and model in name
+        ]
+        hint = f"did you mean {' or '.join(near[:MAX_SUGGESTIONS])}? Or " if near else ""
+        raise BadInput("MODEL", repr(model), f"{hint}{MODULES_HINT}, {FILES_HINT}")
+    return _torchvision_builder(model, input_shape or OTHER_IMAGES.get(model, DEFAULT_IMAGE))
+
+
+def _list_classifiers() -> tuple[str, ...]:
+    """The names of torchvision's classifiers; none where torchvision is absent, whose own error comes later."""
+    try:
+        from fedge.worker.torchvision_shim import models
+    except Refusal as error:
+        raise BadInput(error.where, error.got, error.right) from error
+    return tuple(models.list_models(module=models))
+
+
+def _torchvision_builder(model: str, shape: Shape) -> tuple[Callable[[], nn.Module], Shape]:
+    """A classifier of torchvision, built for images of this size where it is built for one size."""
+    from fedge.worker.torchvision_shim import models
+
+    if len(shape) != 3:
+        raise BadInput("--input", "x".join(map(str, shape)), f"channels and two sides for {model}: 3x224x224")
+    settings: dict[str, Any] = {}
+    if model.startswith("vit_"):
+        settings["image_size"] = shape[-1]
+    elif model.startswith("maxvit"):
+        settings["input_size"] = shape[-2:]
+    elif model in {"googlenet", "inception_v3"}:
+        settings["init_weights"] = True  # what they do by default, said so that they do not warn of it
+
+    def build() -> nn.Module:
+        try:
+            made: nn.Module = models.get_model(model, **settings)
+        except (ValueError, AssertionError, RuntimeError) as error:
+            why = " ".join(str(error).split())[:200]
+            raise BadInput("--input", "x".join(map(str, shape)), f"images that {model} takes ({why})") from error
+        return made
+
+    return build, shape
+
+
+def _own_network_builder(model: str, input_shape: Shape | None) -> tuple[Callable[[], nn.Module], Shape]:
+    """A network of fedge's, for its own images or for square ones of another size."""
+    from fedge.worker.tasks import Shape as Images
+
+    own = builtin_tasks.builtin_shape(model)
+    shape = input_shape or (own.channels, own.side, own.side)
+    if len(shape) != 3 or shape[1] != shape[2]:
+        raise BadInput("--input", "x".join(map(str, shape)), f"channels and two equal sides for {model}: 3x224x224")
+    images = Images(shape[0], shape[1], own.classes)
+    return lambda: builtin_tasks.network_builder(model)(images), shape
+
+
+def _user_builder(model: str, input_shape: Shape | None) -> tuple[Callable[[], nn.Module], Shape]:
+    """What the user's ``module:function`` returns; the folder in which fedge was started counts as well."""
+    if input_shape is None:
+        raise BadInput("--input", "nothing", f"the shape of one sample of {model}, as --input 3x224x224")
+    module_name, _, function_name = model.partition(":")
+
+    def build() -> nn.Module:
+        made = _run_user_function(model, module_name, function_name)
+        from torch import nn
+
+        if not isinstance(made, nn.Module):
+            raise BadInput(model, type(made).__name__, "a function that returns a torch.nn.Module")
+        return made
+
+    return build, input_shape
+
+
+def _run_user_function(model: str, module_name: str, function_name: str) -> Any:
+    try:
+        with _folder_on_path():
+            return getattr(importlib.import_module(module_name), function_name)()
+    except (Exception, SystemExit) as error:
+        text = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise BadInput(model, f"an error: {text}", "a module that can be imported and a function that works") from error
+
+
+@contextmanager
+def _folder_on_path() -> Iterator[None]:
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        sys.path.remove(here)
+
+
+@contextmanager
+def _without_memory() -> Iterator[None]:
+    """While inside, the parameters of modules that are made know their shape and hold no numbers."""
+    from torch import nn
+    from torch.nn.modules import module as modules
+
+    def emptied(module: nn.Module, name: str, parameter: nn.Parameter) -> nn.Parameter:
+        return nn.Parameter(parameter.to("meta"), requires_grad=parameter.requires_grad)
+
+    # torch's own annotation forgets that a hook may return what is to be registered instead
+    handle = modules.register_module_parameter_registration_hook(emptied)  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        handle.remove()

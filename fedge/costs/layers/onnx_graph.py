@@ -1,0 +1,371 @@
+"""The costs of a network in an ONNX file, from its graph and inferred shapes; its weights are not read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedge.costs.layers import onnx_operators as operators
+from fedge.costs.layers.counting_rules import RULES, Operation
+from fedge.costs.layers.layer_cost import FOLDABLE_KINDS, build_convolution, build_folded_layer_cost, build_layer_cost
+from fedge.costs.layers.network_cost import Convolution, LayerCost, NetworkCost, Shape
+from fedge.errors import BadInput
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
+
+SIZE_OPERATORS = frozenset({
+    "Add", "Cast", "Concat", "Constant", "ConstantOfShape", "Div", "Equal", "Expand", "Floor", "Gather", "Identity",
+    "Mod", "Mul", "Neg", "Range", "ReduceProd", "Reshape", "Shape", "Slice", "Squeeze", "Sub", "Transpose", "Unsqueeze",
+    "Where",
+})  # fmt: skip
+"""What exporters compute sizes with."""
+MAX_SIZE_ELEMENTS = 64
+"""A tensor of more whole numbers is no list of sizes. Chosen by us."""
+FIXED_SIZES_HINT = "a network exported with fixed sizes; only the batch may be left open"
+
+
+def read_onnx(path: Path) -> NetworkCost:
+    """The cost of the network in an ONNX file, per sample.
+
+    Raises ``BadInput`` for a file that cannot be read, that has several inputs or sizes that are not fixed (other than
+    the batch), or where the package ``onnx`` is absent.
+    """
+    model = _infer_shapes(_load_model(path), path)
+    reader = _GraphReader(model.graph, path)
+    for node in model.graph.node:
+        try:
+            reader.add_node(node)
+        except (
+            LookupError,
+            TypeError,
+            ValueError,
+        ) as error:  # what an operator needs is not there, or is another thing
+            got = f"an operator {node.op_type} that cannot be read ({type(error).__name__}: {_one_line(error)})"
+            raise BadInput(f"{path}: {node.name or node.output[0]}", got, "a whole ONNX file") from error
+    name, shape = path.stem, reader.input_shape
+    return NetworkCost(name, shape, tuple(reader.layers), f"ONNX file {path.name}", tuple(reader.unknown))
+
+
+def _load_model(path: Path) -> ModelProto:
+    try:
+        import onnx
+    except ImportError as error:
+        raise BadInput(str(path), "no package onnx", 'pip install "fedge[onnx]"') from error
+    try:
+        model = onnx.load(str(path), load_external_data=False)
+    except FileNotFoundError as error:
+        raise BadInput(str(path), "no such file", "the path of an ONNX file") from error
+    except Exception as error:  # the parser raises its own kinds, which are no part of onnx's interface
+        raise BadInput(str(path), f"a file that onnx cannot read ({_one_line(error)})", "a whole ONNX file") from error
+    if not model.graph.node:
+        raise BadInput(str(path), "a file without operators", "a whole ONNX file")
+    return model
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]
+
+
+def _infer_shapes(model: ModelProto, path: Path) -> ModelProto:
+    """The model with a batch of one and the shape of every tensor that can be known."""
+    import onnx
+
+    weights = {tensor.name for tensor in model.graph.initializer}
+    inputs = [value for value in model.graph.input if value.name not in weights]
+    if len(inputs) != 1:
+        names = ", ".join(value.name for value in inputs)
+        raise BadInput(str(path), f"a network with {len(inputs)} inputs ({names})", "a network with one input")
+    _check_sizes(inputs[0], path)
+    for tensor in model.graph.initializer:
+        if not _may_be_size(tensor):  # every inference would copy the weights, and needs none of them
+            for field in ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data"):
+                tensor.ClearField(field)
+    opened = inputs[0].type.tensor_type.shape.dim[0].dim_param
+    inputs[0].type.tensor_type.shape.dim[0].dim_value = 1
+    for value in (*model.graph.output, *model.graph.value_info):
+        for size in value.type.tensor_type.shape.dim:
+            if opened and size.dim_param == opened:
+                size.dim_value = 1
+    try:
+        model = onnx.shape_inference.infer_shapes(model, data_prop=True)
+        while _fold_computed_sizes(model.graph):
+            model = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    except Exception as error:
+        raise BadInput(
+            str(path), f"shapes that do not go together ({_one_line(error)})", "a whole ONNX file"
+        ) from error
+    return model
+
+
+def _fold_computed_sizes(graph: GraphProto) -> int:
+    """Replace what computes a size from sizes that are known by its result, which shape inference does in part only.
+
+    Says how many were replaced: every one may make further shapes known.
+    """
+    from onnx import numpy_helper
+    from onnx.reference import ReferenceEvaluator
+
+    shapes = {value.name: _known_shape(value) for value in (*graph.input, *graph.value_info)}
+    values = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer if _may_be_size(tensor)}
+    done = []
+    for node in graph.node:
+        shape = shapes.get(node.input[0]) if node.op_type == "Shape" else None
+        feeds = {name: values[name] for name in node.input if name in values}
+        if shape is not None:
+            feeds = {node.input[0]: np.broadcast_to(np.float32(0), shape)}
+        if node.op_type not in SIZE_OPERATORS or len(feeds) < len(set(node.input)):
+            continue
+        results: Any = ReferenceEvaluator(node).run(None, feeds)
+        value = np.asarray(results[0])
+        if value.size <= MAX_SIZE_ELEMENTS and (value.dtype.kind in "iub" or value.ndim == 0):
+            values[node.output[0]] = value
+            graph.initializer.append(numpy_helper.from_array(value, node.output[0]))
+            done.append(node)
+    for node in done:
+        graph.node.remove(node)
+    settled = [value for value in graph.value_info if _known_shape(value) is not None]
+    del graph.value_info[:]  # what is still open is inferred anew
+    graph.value_info.extend(settled)
+    return len(done)
+
+
+def _may_be_size(tensor: TensorProto) -> bool:
+    """A few whole numbers, in the file itself."""
+    from onnx import TensorProto as Types
+
+    inside = tensor.data_location != Types.EXTERNAL
+    return inside and tensor.data_type in {Types.INT64, Types.INT32} and prod(tensor.dims) <= MAX_SIZE_ELEMENTS
+
+
+def _check_sizes(value: ValueInfoProto, path: Path) -> None:
+    sizes = value.type.tensor_type.shape.dim
+    shown = "x".join(size.dim_param or str(size.dim_value or "?") for size in sizes) or "unknown"
+    where = f"{path}: input {value.name}"
+    if len(sizes) < 2 or not all(size.dim_value for size in sizes[1:]):
+        raise BadInput(where, shown, FIXED_SIZES_HINT)
+    if sizes[0].dim_value > 1:
+        raise BadInput(where, f"a batch fixed at {sizes[0].dim_value} ({shown})", "a batch of one, or one left open")
+
+
+class _GraphReader:
+    """Notes the nodes of a graph one after the other, in the order in which they run."""
+
+    def __init__(self, graph: GraphProto, path: Path) -> None:
+        self.path = path
+        self.layers: list[LayerCost] = []
+        self.unknown: list[str] = []
+        tensors = {tensor.name: tensor for tensor in graph.initializer}
+        self._shapes: dict[str, Shape] = {name: tuple(tensor.dims) for name, tensor in tensors.items()}
+        for value in (*graph.input, *graph.value_info, *graph.output):
+            shape = _known_shape(value)
+            if shape is not None and value.name not in tensors:
+                self._shapes[value.name] = shape
+        self._constant = set(tensors)
+        self._unseen = {name: prod(tensor.dims) for name, tensor in tensors.items() if _may_be_learnt(tensor)}
+        self._made_by: dict[str, str] = {}
+        images = next(value.name for value in graph.input if value.name not in tensors)
+        self.input_shape = self._shapes[images][1:]
+
+    def add_node(self, node: NodeProto) -> None:
+        """Add the node's layer, or its name where no rule counts it."""
+        inputs = [name for name in node.input if name]
+        constant = node.op_type in operators.CREATORS or all(name in self._constant for name in inputs)
+        if constant:
+            self._constant.update(node.output)
+        if node.op_type in operators.FREE:
+            self._follow_reshape(node, inputs)
+            return
+        settings = _read_settings(node)
+        kind = _find_kind(node, settings)
+        if kind is None or kind not in RULES or node.domain not in {"", "ai.onnx"}:
+            self._report_unknown(f"{node.domain}::{node.op_type}".removeprefix("::"))
+            return
+        self._add_layer(node, kind, inputs, settings)
+
+    def _follow_reshape(self, node: NodeProto, inputs: list[str]) -> None:
+        """A parameter that is only reshaped is still that parameter."""
+        if inputs and inputs[0] in self._unseen and node.output[0] in self._constant:
+            self._unseen[node.output[0]] = self._unseen.pop(inputs[0])
+
+    def _add_layer(self, node: NodeProto, kind: str, inputs: list[str], settings: Mapping[str, Any]) -> None:
+        if node.op_type == "Concat" and not any(self._depends_on_sample(name) for name in inputs):
+            return  # sizes put together for a reshape
+        if node.op_type in {"Gather", "Add", "Mul", "Div", "Sub"} and all(self._is_size(name) for name in inputs):
+            return  # the same
+        operation, convolution = self._build_operation(node, kind, inputs, settings)
+        learnt = [name for place, name in enumerate(node.input) if not _is_statistic(node, place)]
+        parameters = sum(self._unseen.pop(name, 0) for name in learnt)
+        name = node.name or f"{node.op_type}:{node.output[0]}"
+        if kind == "batch_norm" and self._made_by.get(inputs[0]) in FOLDABLE_KINDS:
+            self.layers.append(build_folded_layer_cost(name, operation, parameters))
+        else:
+            self.layers.append(build_layer_cost(name, operation, parameters, convolution))
+        self._made_by[node.output[0]] = operation.kind
+
+    def _depends_on_sample(self, name: str) -> bool:
+        return name not in self._constant
+
+    def _is_size(self, name: str) -> bool:
+        return name in self._constant and prod(self._shapes.get(name, ())) <= 8 and name not in self._unseen
+
+    def _report_unknown(self, name: str) -> None:
+        if name not in self.unknown:
+            self.unknown.append(name)
+
+    def _find_shape(self, name: str) -> Shape:
+        if name not in self._shapes:
+            raise BadInput(f"{self.path}: {name}", "a shape that cannot be known beforehand", FIXED_SIZES_HINT)
+        return self._shapes[name]
+
+    def _build_operation(
+        self, node: NodeProto, kind: str, inputs: list[str], settings: Mapping[str, Any]
+    ) -> tuple[Operation, Convolution | None]:
+        """The node as its rule wants it, and a convolution's geometry."""
+        read = inputs[:1] if node.op_type in ONLY_FIRST_INPUT else inputs[2:3] if kind == "scatter" else inputs
+        operation = Operation(
+            kind,
+            activations=tuple(self._find_shape(name) for name in read if self._depends_on_sample(name)),
+            weights=tuple(self._find_shape(name) for name in read if not self._depends_on_sample(name)),
+            outputs=(self._find_shape(node.output[0]),),
+        )
+        if kind in {"conv", "conv_transpose"}:
+            return _describe_convolution(operation, self._find_shape(inputs[1]), settings)
+        details = DETAILS.get(node.op_type)
+        if details is not None:
+            operation = details(operation, [self._find_shape(name) for name in inputs], settings)
+        return operation, None
+
+
+ONLY_FIRST_INPUT = frozenset({
+    "Clip", "Pad", "Tile", "Resize", "ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL2",
+    "ReduceLogSumExp", "CumSum", "TopK", "Trilu",
+})  # fmt: skip
+"""Operators whose further inputs are settings."""
+
+
+def _known_shape(value: ValueInfoProto) -> Shape | None:
+    kind = value.type.tensor_type
+    if not kind.HasField("shape") or not all(size.HasField("dim_value") for size in kind.shape.dim):
+        return None
+    return tuple(size.dim_value for size in kind.shape.dim)
+
+
+def _may_be_learnt(tensor: TensorProto) -> bool:
+    """Whole numbers are sizes and places, single numbers are settings."""
+    from onnx import TensorProto as Types
+
+    real = {Types.FLOAT, Types.DOUBLE, Types.FLOAT16, Types.BFLOAT16}
+    return tensor.data_type in real and prod(tensor.dims) > 1
+
+
+def _is_statistic(node: NodeProto, place: int) -> bool:
+    return node.op_type == "BatchNormalization" and place in operators.STATISTICS_INPUTS
+
+
+def _read_settings(node: NodeProto) -> dict[str, Any]:
+    from onnx import helper
+
+    return {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+
+
+def _find_kind(node: NodeProto, settings: Mapping[str, Any]) -> str | None:
+    """The kind of rule that counts a node; None where there is none."""
+    if node.op_type == "Resize":
+        return operators.RESIZE_KINDS.get(_decode_text(settings.get("mode")))
+    if node.op_type == "Einsum":
+        return "matmul" if len(node.input) == 2 and "." not in _decode_text(settings["equation"]) else None
+    return operators.KINDS.get(node.op_type)
+
+
+def _decode_text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value or "nearest")
+
+
+def _describe_convolution(
+    operation: Operation, weight: Shape, settings: Mapping[str, Any]
+) -> tuple[Operation, Convolution | None]:
+    window = weight[2:]
+    one = (1,) * len(window)
+    made = _replace_fields(operation, window=window, groups=settings.get("group", 1))
+    if operation.kind == "conv_transpose" or not operation.activations:
+        return made, None
+    stride, dilation = (tuple(settings.get(name, one)) for name in ("strides", "dilations"))
+    return made, build_convolution(made, stride, _side_paddings(made, stride, dilation, settings), dilation)
+
+
+def _side_paddings(operation: Operation, stride: Shape, dilation: Shape, settings: Mapping[str, Any]) -> Shape:
+    """The padding of each side; half of what both ends of it have together, rounded up."""
+    sides = len(operation.window)
+    if (pads := settings.get("pads")) is not None:
+        return tuple((pads[side] + pads[side + sides] + 1) // 2 for side in range(sides))
+    if _decode_text(settings.get("auto_pad", b"NOTSET")) in {"NOTSET", "VALID"}:
+        return (0,) * sides
+    reach = [d * (k - 1) + 1 for k, d in zip(operation.window, dilation, strict=True)]
+    inside, outside = operation.activations[0][2:], operation.outputs[0][2:]
+    lacking = [(o - 1) * s + r - i for i, o, s, r in zip(inside, outside, stride, reach, strict=True)]
+    return tuple((max(lack, 0) + 1) // 2 for lack in lacking)
+
+
+OperationDetails = Callable[[Operation, list[Shape], Mapping[str, Any]], Operation]
+
+
+def _replace_fields(operation: Operation, **changes: Any) -> Operation:
+    from dataclasses import replace
+
+    return replace(operation, **changes)
+
+
+def _describe_gemm(operation: Operation, inputs: list[Shape], settings: Mapping[str, Any]) -> Operation:
+    return _replace_fields(operation, inner=inputs[0][0 if settings.get("transA") else 1])
+
+
+def _describe_matmul(operation: Operation, inputs: list[Shape], settings: Mapping[str, Any]) -> Operation:
+    return _replace_fields(operation, kind="linear" if operation.weights else "matmul", inner=inputs[0][-1])
+
+
+def _describe_einsum(operation: Operation, inputs: list[Shape], settings: Mapping[str, Any]) -> Operation:
+    """A product of two tensors; the inner dimension is all that is summed over."""
+    letters = _decode_text(settings["equation"]).replace(" ", "").split("->")[0].split(",")
+    sizes = {
+        letter: size
+        for names, shape in zip(letters, inputs, strict=True)
+        for letter, size in zip(names, shape, strict=True)
+    }
+    return _replace_fields(operation, inner=prod(sizes.values()) // prod(operation.outputs[0]))
+
+
+def _describe_pool(operation: Operation, inputs: list[Shape], settings: Mapping[str, Any]) -> Operation:
+    return _replace_fields(operation, window=tuple(settings["kernel_shape"]))
+
+
+def _describe_recurrent(operation: Operation, inputs: list[Shape], settings: Mapping[str, Any]) -> Operation:
+    """One layer, in one direction or both: inputs are (steps, batch, width), weights (directions, gates h, width)."""
+    steps, width = inputs[0][0], inputs[0][-1]
+    return _replace_fields(operation, inner=settings["hidden_size"], sizes=(steps, *(width,) * inputs[1][0]))
+
+
+def _describe_attention(operation: Operation, inputs: list[Shape], settings: Mapping[str, Any]) -> Operation:
+    """Queries, keys and values of (batch, heads, length, width), or of three dimensions with the heads put together."""
+    query, key, value = inputs[:3]
+    heads = query[1] if len(query) == 4 else settings.get("q_num_heads", 1)
+    apart = 1 if len(query) == 4 else heads
+    return _replace_fields(operation, sizes=(heads, query[-2], key[-2], query[-1] // apart, value[-1] // apart))
+
+
+DETAILS: dict[str, OperationDetails] = {
+    "Gemm": _describe_gemm,
+    "Einsum": _describe_einsum,
+    "MatMul": _describe_matmul,
+    "MaxPool": _describe_pool,
+    "AveragePool": _describe_pool,
+    "LSTM": _describe_recurrent,
+    "GRU": _describe_recurrent,
+    "RNN": _describe_recurrent,
+    "Attention": _describe_attention,
+}
+"""What rules need beside shapes."""

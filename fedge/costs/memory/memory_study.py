@@ -1,0 +1,246 @@
+"""perf4sight as published (arXiv 2108.05580): extremely randomised trees on the 56 features, memory and time apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from fedge.costs.memory import residual_process
+from fedge.costs.memory.convolution_features import compute_features
+from fedge.costs.memory.step_model import estimate_ceiling_mb, find_unbounded_steps, fit_memory_model, fit_time_model
+from fedge.costs.memory.step_table import StepTable
+from fedge.costs.memory.step_terms import compute_memory_terms, compute_own_time_terms, compute_time_terms
+from fedge.errors import BadInput, UnknownName
+from fedge.types import Floats
+
+if TYPE_CHECKING:
+    from sklearn.ensemble import ExtraTreesRegressor
+
+
+FOREST_TREES = 300
+
+
+def fit_forest(features: Floats, target: Floats, seed: int) -> ExtraTreesRegressor:
+    """Trees grown on raw features (n, 56) and a raw target (n,); raises ``BadInput`` without scikit-learn."""
+    try:
+        from sklearn.ensemble import ExtraTreesRegressor
+    except ModuleNotFoundError as error:
+        raise BadInput("--method perf4sight", "no scikit-learn", "install it: pip install scikit-learn") from error
+    return ExtraTreesRegressor(FOREST_TREES, random_state=seed, n_jobs=1).fit(features, target)
+
+
+TRAIN_LEVELS = (0, 30, 50, 70, 90)
+"""The paper's: percent of the parameters that were pruned away."""
+StudySplit = Literal["within", "left-out"]
+TargetName = Literal["memory", "latency"]
+TARGETS: tuple[TargetName, ...] = ("memory", "latency")
+MEMORY_NOISE, TIME_NOISE = (0.025, 0.05, 0.04, 0.5), (0.04, 0.1, 0.1, 0.3)
+"""For ``smooth.grid``: a step's noise, a network's offset, the curve over batch size and its length; chosen by us."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryErrorRow:
+    """One error: ``mape`` in percent over ``n`` steps."""
+
+    method: str
+    network: str
+    split: StudySplit
+    target: TargetName
+    mape: float
+    n: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MeasuredSteps:
+    """Measured steps (n,) of some networks with all their terms; NaN where a step ran out of memory."""
+
+    network: np.ndarray
+    level: Floats
+    batch: Floats
+    layers: Floats
+    measured: Mapping[TargetName, Floats]
+    terms: Mapping[str, Floats]
+
+    def __getitem__(self, rows: np.ndarray) -> MeasuredSteps:
+        measured = {name: values[rows] for name, values in self.measured.items()}
+        terms = {name: values[rows] for name, values in self.terms.items()}
+        network, level, batch, layers = (of[rows] for of in (self.network, self.level, self.batch, self.layers))
+        return MeasuredSteps(network, level, batch, layers, measured, terms)
+
+    @property
+    def level_and_log_batch(self) -> Floats:
+        """Level as a share and log batch size, (n, 2)."""
+        return np.stack([self.level / 100.0, np.log(self.batch)], axis=1)
+
+
+PredictionMethod = Callable[[MeasuredSteps, MeasuredSteps, TargetName, StudySplit, int], Floats]
+"""Predicts the second steps from the first, which all hold the target; the last is a seed."""
+
+
+def evaluate_methods(
+    tables: Sequence[StepTable],
+    methods: Sequence[str],
+    *,
+    left_out: bool,
+    seed: int = 0,
+    told: Callable[[str], None] = lambda _: None,
+) -> list[MemoryErrorRow]:
+    """The errors of every method on every network; raises ``BadInput`` where there is nothing to learn from."""
+    check_study(tables, methods, left_out)
+    steps = gather_steps(tables)
+    rows: list[MemoryErrorRow] = []
+    for method, split, table in iterate_cells(tables, methods, left_out):
+        rows += [_evaluate_cell(steps, method, table.network, split, target, seed) for target in TARGETS]
+        told(f"{method} {split} {table.network}")
+    return rows
+
+
+def iterate_cells(
+    tables: Sequence[StepTable], methods: Sequence[str], left_out: bool
+) -> Iterator[tuple[str, StudySplit, StepTable]]:
+    """What is judged, in order."""
+    splits: tuple[StudySplit, ...] = ("within", "left-out") if left_out else ("within",)
+    return ((method, split, table) for method in methods for split in splits for table in tables)
+
+
+def check_study(tables: Sequence[StepTable], methods: Sequence[str], left_out: bool) -> None:
+    """Raise ``BadInput`` for an unknown method, a table that cannot be split, or nothing to leave out."""
+    for method in methods:
+        if method not in METHODS:
+            raise UnknownName("--method", method, tuple(METHODS))
+    if left_out and len(tables) < 2:
+        raise BadInput("--leave-network-out", f"{len(tables)} network", "at least two: one is left out")
+    for table in tables:
+        trained = np.isin(table.pruned_pct, TRAIN_LEVELS)
+        for target in (table.memory_mb, table.step_ms):
+            if not (np.isfinite(target) & trained).any() or not (np.isfinite(target) & ~trained).any():
+                levels = ", ".join(map(str, TRAIN_LEVELS))
+                raise BadInput(table.network, "no steps to learn from or to judge", f"levels {levels} and others")
+
+
+def gather_steps(tables: Sequence[StepTable]) -> MeasuredSteps:
+    """All steps of the tables."""
+    return _concatenate_steps([_gather_level(table, level) for table in tables for level in table.layers])
+
+
+def _gather_level(table: StepTable, level: int) -> MeasuredSteps:
+    rows, layers = table.pruned_pct == level, table.layers[level]
+    batch = table.batch_size[rows]
+    raw = compute_features(layers, batch)
+    count = len(batch)
+    return MeasuredSteps(
+        np.full(count, table.network),
+        np.full(count, float(level)),
+        batch,
+        np.full(count, float(len(layers))),
+        {"memory": table.memory_mb[rows], "latency": table.step_ms[rows]},
+        {
+            "features": raw,
+            "memory": compute_memory_terms(layers, batch),
+            "own": compute_own_time_terms(layers, batch),
+            "time": compute_time_terms(layers, batch),
+        },
+    )
+
+
+def _concatenate_steps(parts: Sequence[MeasuredSteps]) -> MeasuredSteps:
+    first = parts[0]
+    measured = {name: np.concatenate([part.measured[name] for part in parts]) for name in first.measured}
+    terms = {name: np.concatenate([part.terms[name] for part in parts]) for name in first.terms}
+    network, level, batch, layers = (
+        np.concatenate([getattr(part, name) for part in parts]) for name in ("network", "level", "batch", "layers")
+    )
+    return MeasuredSteps(network, level, batch, layers, measured, terms)
+
+
+def _evaluate_cell(
+    steps: MeasuredSteps, method: str, network: str, split: StudySplit, target: TargetName, seed: int
+) -> MemoryErrorRow:
+    there = steps[np.isfinite(steps.measured[target])]
+    own, trained = there.network == network, np.isin(there.level, TRAIN_LEVELS)
+    learn, judge = (trained, own & ~trained) if split == "within" else (~own, own)
+    judged = there[judge]
+    predicted = METHODS[method](there[learn], judged, target, split, seed)
+    mape = 100.0 * float(np.mean(np.abs(predicted / judged.measured[target] - 1.0)))
+    return MemoryErrorRow(method, network, split, target, mape, int(judge.sum()))
+
+
+# Methods --------------------------------------------------------------------------------------------------------------
+
+
+def predict_perf4sight(
+    learn: MeasuredSteps, judge: MeasuredSteps, target: TargetName, split: StudySplit, seed: int
+) -> Floats:
+    """The paper's model: within a network it sees that network alone."""
+    if split == "within":
+        learn = learn[learn.network == judge.network[0]]
+    grown = fit_forest(learn.terms["features"], learn.measured[target], seed)
+    predicted: Floats = grown.predict(judge.terms["features"])
+    return predicted
+
+
+def predict_fedge(
+    learn: MeasuredSteps, judge: MeasuredSteps, target: TargetName, split: StudySplit, seed: int
+) -> Floats:
+    """Ours: the terms, and what is left of them as far as it is smooth."""
+    way = {
+        ("within", "memory"): _predict_own_memory,
+        ("within", "latency"): _predict_own_time,
+        ("left-out", "memory"): _predict_other_memory,
+        ("left-out", "latency"): _predict_other_time,
+    }[split, target]
+    return way(learn, judge)
+
+
+def _predict_own_memory(learn: MeasuredSteps, judge: MeasuredSteps) -> Floats:
+    """The network's own levels; of the others' steps only where the board is full."""
+    ceiling_mb = estimate_ceiling_mb(learn.measured["memory"])
+    own = learn[learn.network == judge.network[0]]
+    memory_mb = own.measured["memory"]
+    model = fit_memory_model(own.terms["memory"], memory_mb, own.network, ceiling_mb)
+    shows = find_unbounded_steps(memory_mb, model.floor_mb, ceiling_mb)
+    need_mb = model.need_mb(judge.terms["memory"])
+    if shows.any():
+        residual = np.log(memory_mb[shows] / model.need_mb(own.terms["memory"][shows]))
+        left = residual_process.fit_smooth_process(
+            own.level_and_log_batch[shows], residual, residual_process.list_scale_candidates(*MEMORY_NOISE)
+        )
+        need_mb = need_mb * np.exp(left.predict(judge.level_and_log_batch))
+    return model.clip_to_board_mb(need_mb)
+
+
+def _predict_own_time(learn: MeasuredSteps, judge: MeasuredSteps) -> Floats:
+    own = learn[learn.network == judge.network[0]]
+    step_ms = own.measured["latency"]
+    model = fit_time_model(own.terms["own"], step_ms, own.layers, own.network)
+    residual = np.log(step_ms / model.step_ms(own.terms["own"], own.layers))
+    left = residual_process.fit_smooth_process(
+        own.level_and_log_batch, residual, residual_process.list_scale_candidates(*TIME_NOISE)
+    )
+    predicted: Floats = model.step_ms(judge.terms["own"], judge.layers) * np.exp(
+        left.predict(judge.level_and_log_batch)
+    )
+    return predicted
+
+
+def _predict_other_memory(learn: MeasuredSteps, judge: MeasuredSteps) -> Floats:
+    memory_mb = learn.measured["memory"]
+    model = fit_memory_model(learn.terms["memory"], memory_mb, learn.network, estimate_ceiling_mb(memory_mb))
+    return model.clip_to_board_mb(model.need_mb(judge.terms["memory"]))
+
+
+def _predict_other_time(learn: MeasuredSteps, judge: MeasuredSteps) -> Floats:
+    step_ms = learn.measured["latency"]
+    model = fit_time_model(learn.terms["time"], step_ms, learn.layers, learn.network)
+    at, places = (
+        residual_process.build_transfer_points(s.terms["time"], s.terms["features"][:, 12]) for s in (learn, judge)
+    )
+    left = residual_process.fit_transfer_process(at, np.log(step_ms / model.step_ms(learn.terms["time"], learn.layers)))
+    predicted: Floats = model.step_ms(judge.terms["time"], judge.layers) * np.exp(left.predict(places))
+    return predicted
+
+
+METHODS: Mapping[str, PredictionMethod] = {"perf4sight": predict_perf4sight, "fedge": predict_fedge}

@@ -1,0 +1,155 @@
+"""How alike two places are by their distance: Matern correlations, once (3/2) and twice (5/2) differentiable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedge.types import Floats
+
+
+def matern3(distance: Floats) -> Floats:
+    """Matern-3/2 correlation at distances in lengths, any shape."""
+    scaled = np.sqrt(3.0) * distance
+    alike: Floats = (1.0 + scaled) * np.exp(-scaled)
+    return alike
+
+
+def matern5(distance: Floats) -> Floats:
+    """Matern-5/2 correlation at distances in lengths, any shape."""
+    scaled = np.sqrt(5.0) * distance
+    alike: Floats = (1.0 + scaled + scaled**2 / 3.0) * np.exp(-scaled)
+    return alike
+
+
+SMOOTH_OUTLIER_SDS = 2.0
+"""A residual of more noise sds counts less."""
+SMOOTH_ROUNDS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessScales:
+    """Standard deviations of log memory or log time, and lengths; levels as shares, batch sizes as logarithms."""
+
+    noise: float
+    offset: float
+    """Of the whole network."""
+    batch: float
+    """Of a curve over the batch size that all levels share."""
+    level: float
+    """Of a curve over the level, and of one over level and batch size."""
+    own: float
+    """Of a level's own offset."""
+    level_length: float
+    batch_length: float
+    both_length: float = 0.7
+    own_length: float = 3.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SmoothProcess:
+    """The process at the steps that it learnt from: ``at`` (n, 2) level and log batch size, ``weights`` (n,)."""
+
+    scales: ProcessScales
+    points: Floats
+    weights: Floats
+
+    def predict(self, at: Floats) -> Floats:
+        """Log residual at level and log batch size (m, 2)."""
+        residual: Floats = _shared_covariance(self.scales, at, self.points) @ self.weights
+        return residual
+
+
+def list_scale_candidates(noise: float, offset: float, batch: float, batch_length: float) -> Iterator[ProcessScales]:
+    """The scales that are weighed against each other; chosen by us."""
+    for own in (0.003, 0.03, 0.06, 0.1, 0.15):
+        for length in (0.1, 0.2, 0.4):
+            for level in (0.04, 0.08):
+                yield ProcessScales(noise, offset, batch, level, own, length, batch_length)
+
+
+def fit_smooth_process(at: Floats, residual: Floats, scales: Iterable[ProcessScales]) -> SmoothProcess:
+    """The process of the likeliest scales; ``at`` (n, 2), ``residual`` (n,) log measured minus log modelled."""
+    tried = [_fit_scales(one, at, residual) for one in scales]
+    return max(tried, key=lambda pair: pair[0])[1]
+
+
+def _fit_scales(scales: ProcessScales, at: Floats, residual: Floats) -> tuple[float, SmoothProcess]:
+    same_level = at[:, None, 0] == at[None, :, 0]
+    near = matern3(_distances(at[:, 1], at[:, 1]) / scales.own_length)
+    covariance = _shared_covariance(scales, at, at) + np.where(same_level, scales.own**2 * near, 0.0)
+    noise = np.full(len(at), scales.noise**2)
+    weights = _solve_weights(covariance, noise, residual)[1]
+    for _ in range(SMOOTH_ROUNDS):
+        off = np.abs(noise * weights) / scales.noise
+        noise = scales.noise**2 * np.maximum(1.0, off / SMOOTH_OUTLIER_SDS)
+        likelihood, weights = _solve_weights(covariance, noise, residual)
+    return likelihood, SmoothProcess(scales, at, weights)
+
+
+def _solve_weights(covariance: Floats, noise: Floats, residual: Floats) -> tuple[float, Floats]:
+    """Log likelihood without its constant, and the weights."""
+    root = np.linalg.cholesky(covariance + np.diag(noise))
+    weights = np.linalg.solve(root.T, np.linalg.solve(root, residual))
+    return float(-0.5 * residual @ weights - np.log(np.diag(root)).sum()), weights
+
+
+def _shared_covariance(scales: ProcessScales, one: Floats, other: Floats) -> Floats:
+    level = matern5(_distances(one[:, 0], other[:, 0]) / scales.level_length)
+    batch = _distances(one[:, 1], other[:, 1])
+    both = level * matern3(batch / scales.both_length)
+    shared: Floats = (
+        scales.offset**2 + scales.batch**2 * matern3(batch / scales.batch_length) + scales.level**2 * (level + both)
+    )
+    return shared
+
+
+def _distances(one: Floats, other: Floats) -> Floats:
+    return np.abs(one[:, None] - other[None, :])
+
+
+NOISE, BATCH, CURVE = 0.1, 0.1, 0.05
+"""Standard deviations of log time: a step's own, of a curve over the batch size, of one over all three."""
+TRANSFER_LENGTHS = np.array([1.5, 1.0, 1.0])
+TRANSFER_BATCH_LENGTH = 0.5
+TRANSFER_OUTLIER_SDS = 2.0
+TRANSFER_ROUNDS = 3
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TransferProcess:
+    """The process at the steps ``at`` (n, 3) that it learnt from, with their weights (n,)."""
+
+    points: Floats
+    weights: Floats
+
+    def predict(self, at: Floats) -> Floats:
+        """Log residual at (m, 3)."""
+        residual: Floats = _transfer_covariance(at, self.points) @ self.weights
+        return residual
+
+
+def build_transfer_points(terms: Floats, flop: Floats) -> Floats:
+    """Log batch size, log traffic per image and log FLOP per element moved: (n, 3) from ``terms.time_terms`` (n, 6)."""
+    batch, traffic = terms[:, 1], terms[:, 4]
+    return np.stack([np.log(batch), np.log(traffic / batch), np.log(flop / traffic)], axis=1)
+
+
+def fit_transfer_process(at: Floats, residual: Floats) -> TransferProcess:
+    """The process of residuals (n,) at (n, 3); a step that is far off counts less."""
+    covariance = _transfer_covariance(at, at)
+    noise: Floats = np.full(len(at), NOISE**2)
+    weights: Floats = np.zeros(len(at))
+    for _ in range(TRANSFER_ROUNDS):
+        weights = np.asarray(np.linalg.solve(covariance + np.diag(noise), residual), dtype=np.float64)
+        noise = NOISE**2 * np.maximum(1.0, np.abs(noise * weights) / (TRANSFER_OUTLIER_SDS * NOISE))
+    return TransferProcess(at, weights)
+
+
+def _transfer_covariance(one: Floats, other: Floats) -> Floats:
+    distance = np.sqrt((((one[:, None, :] - other[None, :, :]) / TRANSFER_LENGTHS) ** 2).sum(axis=2))
+    batch = np.abs(one[:, None, 0] - other[None, :, 0]) / TRANSFER_BATCH_LENGTH
+    covariance: Floats = CURVE**2 * matern5(distance) + BATCH**2 * matern3(batch)
+    return covariance

@@ -1,0 +1,133 @@
+"""What one training step of a network needs on a board: peak memory and time, with their spread and label.
+
+Computed from the layers' geometry with coefficients fitted to training steps measured on a TX2. For another board the
+arithmetic follows the GPU's FLOP/s, the traffic the memory's bytes/s and launching the processor's score, all from data
+sheets, and the memory is the TX2's: estimated.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from fedge.costs.layers.network_cost import LayerCost, NetworkCost
+from fedge.costs.memory.memory_calibration import MemoryCalibration, load_stock_calibration
+from fedge.costs.memory.step_model import TimeModel
+from fedge.costs.memory.step_terms import MEGABYTES, MEMORY_TERMS, compute_memory_terms, compute_time_terms
+from fedge.types import DeviceSpec, Floats, Label
+
+TX2_SPEEDS = (665.9, 59.7, 0.42)
+"""GFLOP/s, GB/s and processor score of the TX2 in the data sheets that other boards' are taken from as well."""
+MIN_PRODUCT_FLOP_PER_OUTPUT = 16.0
+"""An operator with so many multiplications per output, or more, is a matrix product; chosen by us."""
+KNOWN_SIDES = (160, 320)
+"""Sides of the images for which the measured 224 speak; beyond it is estimated. Chosen by us."""
+MIN_CONVOLUTION_SHARE = 0.9
+"""The share of the FLOP that convolutions have in the measured networks, at least; chosen by us."""
+OTHER_NETWORK_SD_LOG, OTHER_BOARD_SD_LOG = (0.25, 0.30), (0.15, 0.60)
+"""Doubt in log memory and log time, added for a network unlike the measured ones and for another board than the TX2.
+Chosen by us; the time on other boards is that wide because newer libraries, which they come with, are faster."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepNeed:
+    """Peak memory of the training process (what the board has in use, minus idle) and the time of a step of SGD.
+
+    The spreads are standard deviations of the logarithm.
+    """
+
+    memory_mb: float
+    step_s: float
+    memory_sd_log: float
+    step_sd_log: float
+    label: Label
+    source: str
+
+
+def predict_step_need(network: NetworkCost, device: DeviceSpec, batch_size: int) -> StepNeed:
+    """What a step of ``batch_size`` samples needs; calibrated on the TX2, estimated for every other board.
+
+    Raises ``ValueError`` for a batch size below 1.
+    """
+    if batch_size < 1:
+        raise ValueError(f"batch_size: got {batch_size}; 1 or more")
+    calibration, layers = load_stock_calibration(), _build_layer_matrix(network)
+    batch = np.array([float(batch_size)])
+    memory_mb = _memory_mb(calibration, network, layers, batch)
+    step_s = _step_s(calibration.time, device, network, layers, batch)
+    known, here = _is_known(network), device.name == calibration.board
+    spreads = _combine_spreads(calibration, known, here)
+    label: Label = "calibrated" if known and here else "estimated"
+    return StepNeed(memory_mb, step_s, *spreads, label=label, source=_describe_source(calibration, known, here))
+
+
+def _memory_mb(calibration: MemoryCalibration, network: NetworkCost, layers: Floats, batch: Floats) -> float:
+    terms = compute_memory_terms(layers, batch)
+    terms[:, MEMORY_TERMS.index("weights")] = MEGABYTES * network.parameters
+    return float(max(calibration.memory.need_mb(terms)[0], calibration.memory.floor_mb))
+
+
+def _step_s(time: TimeModel, device: DeviceSpec, network: NetworkCost, layers: Floats, batch: Floats) -> float:
+    flop, traffic, processor = (
+        theirs / ours.value
+        for theirs, ours in zip(TX2_SPEEDS, (device.gpu_gflops, device.mem_gbps, device.cpu_score), strict=True)
+    )
+    slower = np.array([processor, processor * _image_size_ratio(network), flop, flop, traffic, traffic])
+    there = TimeModel(time.coefficients * slower, time.launch_ms * processor)
+    return float(there.step_ms(compute_time_terms(layers, batch), np.array([float(len(layers))]))[0]) / 1e3
+
+
+def _image_size_ratio(network: NetworkCost) -> float:
+    """A sample's numbers beside those of the measured images, 3 x 224 x 224: what is loaded."""
+    return math.prod(network.input_shape) / (3 * 224 * 224)
+
+
+def _combine_spreads(calibration: MemoryCalibration, known: bool, here: bool) -> tuple[float, float]:
+    spreads = [calibration.memory_sd_log, calibration.step_sd_log]
+    for doubts, applies in ((OTHER_NETWORK_SD_LOG, not known), (OTHER_BOARD_SD_LOG, not here)):
+        if applies:
+            spreads = [math.hypot(spread, doubt) for spread, doubt in zip(spreads, doubts, strict=True)]
+    return spreads[0], spreads[1]
+
+
+def _describe_source(calibration: MemoryCalibration, known: bool, here: bool) -> str:
+    source = calibration.source
+    if not known:
+        source += "; another kind of network or image than was measured"
+    return source if here else f"{source}; carried to this board by data-sheet ratios"
+
+
+def _is_known(network: NetworkCost) -> bool:
+    """Whether the network is of the measured kind: convolutions on images of about 224 x 224."""
+    convolutions = sum(layer.flop for layer in network.layers if layer.convolution is not None)
+    sides = network.input_shape[1:]
+    low, high = KNOWN_SIDES
+    like = len(network.input_shape) == 3 and all(low <= side <= high for side in sides)
+    return like and convolutions >= MIN_CONVOLUTION_SHARE * network.flop
+
+
+@lru_cache(maxsize=64)
+def _build_layer_matrix(network: NetworkCost) -> Floats:
+    """The convolutions, and matrix products as convolutions of one pixel's kernel: (layers, 7), ``table.COLUMNS``."""
+    rows = [row for layer in network.layers if (row := _layer_row(layer)) is not None] or [_whole_network_row(network)]
+    return np.array(rows, dtype=np.float64).reshape(len(rows), 7)
+
+
+def _layer_row(layer: LayerCost) -> tuple[float, ...] | None:
+    c = layer.convolution
+    if c is not None:
+        return c.in_channels, c.out_channels, c.kernel, c.padding, c.stride, c.groups, c.input_size
+    if not layer.activations or not layer.output or layer.flop < 2 * MIN_PRODUCT_FLOP_PER_OUTPUT * layer.activations:
+        return None
+    outputs = max(1, layer.output[-1])
+    inputs = round(layer.flop / (2 * layer.activations))
+    return inputs, outputs, 1, 0, 1, 1, math.sqrt(layer.activations / outputs)
+
+
+def _whole_network_row(network: NetworkCost) -> tuple[float, ...]:
+    """A network without either, as one matrix product of its activations and FLOP."""
+    written = max(1, network.activations)
+    return max(1.0, network.flop / (2 * written)), 1, 1, 0, 1, 1, math.sqrt(written)

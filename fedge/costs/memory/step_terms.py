@@ -1,0 +1,121 @@
+"""What a training step's memory and time are sums of: bytes kept, work space, and work in whole tiles, from geometry.
+
+Memory is a constant (CUDA's context, its libraries, the interpreter), the weights with what the optimiser keeps of
+them, the activations that wait for the backward pass, and the largest work space that one convolution asks for. Time is
+a constant, a share per image, the arithmetic as the kernels' tiles round it up, the traffic, and the weights' update.
+
+n input and m output channels, k kernel, i input and o output side, b batch size; a tile of t channels rounds up to a
+multiple of t. Which terms, tiles and thresholds was chosen by us, with the tables of four networks on a TX2 in sight.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedge.costs.memory.convolution_features import ConvolutionGeometry, build_geometry
+from fedge.types import Floats
+
+MEMORY_TERMS = ("base", "weights", "outputs", "inputs", "workspace", "largest")
+OWN_TIME_TERMS = ("base", "image", "3x3", "large", "1x1", "3x3 weights", "traffic", "depthwise", "weights")
+TIME_TERMS = ("base", "image", "forward", "weight gradient", "traffic", "weights")
+MEGABYTES = 4e-6
+"""Of one number."""
+DEPTHWISE_TRAFFIC = 0.5
+"""An element of a depthwise convolution beside one of a dense one, in traffic: it is read by fewer passes."""
+FEW_CHANNELS = 16
+"""Up to so many input channels a 3 x 3 shows no work space, up to so many outputs a larger kernel no arithmetic."""
+TILE, SMALL_TILE, WIDE_TILE = 64, 32, 128
+
+
+def compute_memory_terms(layers: Floats, batch_size: Floats) -> Floats:
+    """Megabytes by term, shape (batches, 6): layers (layers, 7) as in ``table.COLUMNS``, batch sizes (batches,).
+
+    ``base`` is 1, since its coefficient is in megabytes; the others' coefficients are small numbers.
+    """
+    a = build_geometry(layers, batch_size)
+    outputs, inputs = a.b * a.m * a.o**2, a.b * a.n * a.i**2
+    asks = (a.g == 1) & (a.k == 3) & (a.n > FEW_CHANNELS)
+    workspace = np.where(asks, a.b * a.i**2 * _round_to_tiles(a.m, TILE), 0.0)
+    terms = (
+        np.full(a.b.shape, 1.0 / MEGABYTES),
+        a.m * a.n_e * a.k**2 + 0.0 * a.b,
+        outputs,
+        inputs,
+        workspace.max(axis=1, keepdims=True),
+        np.maximum(outputs, inputs).max(axis=1, keepdims=True),
+    )
+    return MEGABYTES * np.stack([term.sum(axis=1) for term in terms], axis=1)
+
+
+def compute_own_time_terms(layers: Floats, batch_size: Floats) -> Floats:
+    """Work by term, (batches, 9), for a model fitted to one network's own steps.
+
+    FLOP for the arithmetic, elements for the traffic; ``base`` is 1 and ``image`` the batch size.
+    """
+    a = build_geometry(layers, batch_size)
+    dense = a.g == 1
+    unit, three, large = dense & (a.k == 1), dense & _is_small_kernel(a.k), dense & (a.k > 3) & (a.m > FEW_CHANNELS)
+    return _stack_columns(
+        a,
+        np.where(three, _flop(a, _round_to_tiles(a.n, SMALL_TILE), _round_to_tiles(a.m, TILE)), 0.0),
+        np.where(large, _flop(a, a.n, _round_to_tiles(a.m, TILE)), 0.0),
+        np.where(unit, _flop(a, a.n, a.m), 0.0),
+        np.where(three, _weight_gradient(a), 0.0),
+        np.where(dense, _moved_elements(a), 0.0),
+        np.where(dense, 0.0, _moved_elements(a)),
+        _weight_elements(a),
+    )
+
+
+def compute_time_terms(layers: Floats, batch_size: Floats) -> Floats:
+    """Work by term, (batches, 6), for a model that holds for networks that it has not seen."""
+    a = build_geometry(layers, batch_size)
+    dense = a.g == 1
+    first = (np.arange(len(layers)) == 0)[None, :]  # the images need no gradient
+    forward = _flop(a, a.n_e, _round_to_tiles(a.m, WIDE_TILE)) + np.where(
+        first, 0.0, _flop(a, _round_to_tiles(a.n_e, WIDE_TILE), a.m)
+    )
+    return _stack_columns(
+        a,
+        np.where(dense, forward, 0.0),
+        np.where(dense, _weight_gradient(a), 0.0),
+        np.where(dense, 1.0, DEPTHWISE_TRAFFIC) * _moved_elements(a),
+        _weight_elements(a),
+    )
+
+
+def _stack_columns(a: ConvolutionGeometry, *terms: Floats) -> Floats:
+    """The constant, the batch size and every term summed over the layers."""
+    shape = np.broadcast_shapes(a.b.shape, a.n.shape)
+    sums = [np.broadcast_to(term, shape).sum(axis=1) for term in terms]
+    return np.stack([np.ones(len(a.b)), a.b[:, 0], *sums], axis=1)
+
+
+def _flop(a: ConvolutionGeometry, inputs: Floats, outputs: Floats) -> Floats:
+    return 2 * a.b * a.o**2 * inputs * outputs * a.k**2
+
+
+def _is_small_kernel(kernel: Floats) -> np.ndarray:
+    """Kernels that count as 3 x 3."""
+    small: np.ndarray = (kernel > 1) & (kernel <= 3)
+    return small
+
+
+def _weight_gradient(a: ConvolutionGeometry) -> Floats:
+    """Tiles lie over the output channels and over a kernel's weights."""
+    return 2 * a.b * a.o**2 * _round_to_tiles(a.m / a.g, TILE) * _round_to_tiles(a.n_e * a.k**2, TILE)
+
+
+def _moved_elements(a: ConvolutionGeometry) -> Floats:
+    """Elements in and out, without the first layer's images."""
+    first = (np.arange(a.n.shape[1]) == 0)[None, :]
+    return np.where(first, 0.0, a.b * a.n * a.i**2) + a.b * a.m * a.o**2
+
+
+def _weight_elements(a: ConvolutionGeometry) -> Floats:
+    return a.m * a.n_e * a.k**2 + 0.0 * a.b
+
+
+def _round_to_tiles(size: Floats, tile: int) -> Floats:
+    rounded: Floats = np.ceil(size / tile) * tile
+    return rounded

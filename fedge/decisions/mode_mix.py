@@ -1,0 +1,99 @@
+"""Two modes in one round: the split of the minibatches that keeps a deadline with least energy, in closed form.
+
+Symbols: n minibatches, mode k takes t_k seconds and e_k joules for each, L seconds left, s and j seconds and joules
+that one change of mode costs. Of a slower, cheaper mode a and a faster, dearer mode b the most that a can do is
+m = floor((L - s - n t_b) / (t_a - t_b)), and since e_a < e_b, the most is the best. This is the integer programme of
+BoFL (Guo et al., Middleware 2022) for two modes; relaxed to any shares of any modes it has a solution of two modes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedge.decisions.limits import LIMIT_ROUNDING
+from fedge.pareto import front_mask
+from fedge.types import Floats
+
+
+@dataclass(frozen=True, slots=True)
+class ModeSplit:
+    """``steps`` minibatches in row ``slow`` and the rest in row ``fast``; one mode alone is ``fast``, with 0 steps.
+
+    ``work_s`` and ``work_j`` are of all minibatches, with the change of mode.
+    """
+
+    slow: int
+    fast: int
+    steps: int
+    work_s: float
+    work_j: float
+
+
+def find_best_split(
+    step_s: Floats, step_j: Floats, steps: float, room_s: float, *, switch_s: float = 0.0, switch_j: float = 0.0
+) -> ModeSplit | None:
+    """The split over at most two modes of least energy that ends within ``room_s``; None when no mode alone does.
+
+    ``step_s`` and ``step_j`` have shape (modes,); rows that are not finite are never taken. Exact over all pairs and
+    splits into whole minibatches (``steps`` may have a fraction, which the faster mode does). One mode alone wins a
+    tie. Only the Pareto front can be part of the best pair, so the work is O(modes log modes + front^2).
+    """
+    rows = np.flatnonzero(front_mask(step_s, step_j))
+    rows = rows[np.argsort(step_s[rows], kind="stable")]
+    t, e = step_s[rows], step_j[rows]
+    latest_s = room_s * (1.0 + LIMIT_ROUNDING)
+    alone = np.flatnonzero(steps * t <= latest_s)
+    if len(alone) == 0:
+        return None
+    one = int(alone[-1])
+    single = ModeSplit(int(rows[one]), int(rows[one]), 0, float(steps * t[one]), float(steps * e[one]))
+    most = _max_slow_steps(t, steps, latest_s - switch_s)
+    with np.errstate(invalid="ignore"):
+        energy = most * e[:, None] + (steps - most) * e[None, :] + switch_j
+    energy[most < 1] = np.inf
+    slow, fast = np.unravel_index(int(np.argmin(energy)), energy.shape)
+    if energy[slow, fast] >= single.work_j:
+        return single
+    count = int(most[slow, fast])
+    work_s = count * t[slow] + (steps - count) * t[fast] + switch_s
+    return ModeSplit(int(rows[slow]), int(rows[fast]), count, float(work_s), float(energy[slow, fast]))
+
+
+def _max_slow_steps(t: Floats, steps: float, room_s: float) -> Floats:
+    """How many minibatches row i (slower) can do when row j does the rest, shape (front, front); 0 where it cannot.
+
+    ``t`` ascends. At least a part of a minibatch stays for row j: all in row i is one mode alone.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        most = np.floor((room_s - steps * t[None, :]) / (t[:, None] - t[None, :]))
+    most = np.minimum(most, np.ceil(steps) - 1.0)
+    slower: NDArray[np.bool_] = t[:, None] > t[None, :]
+    kept: Floats = np.where(slower & (most >= 1.0), most, 0.0)
+    return kept
+
+
+def least_energy_per_step(
+    step_s: Floats, step_j: Floats, known_s: Floats, known_j: Floats, allowed_s: Floats
+) -> Floats:
+    """Joules per minibatch of the best mix of each row with one known mode, shape (rows, allowed); inf where none fits.
+
+    ``allowed_s`` (allowed,) are seconds per minibatch; ``known_s`` and ``known_j`` (known,) must have a mode for each
+    that is as fast. Shares of minibatches are not rounded, and changing the mode costs nothing: for comparing modes.
+    """
+    t, e = step_s[:, None, None], step_j[:, None, None]
+    u, f = known_s[None, :, None], known_j[None, :, None]
+    slower = t >= u
+    slow_s, fast_s = np.where(slower, t, u), np.where(slower, u, t)
+    slow_j, fast_j = np.where(slower, e, f), np.where(slower, f, e)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = np.clip((allowed_s - fast_s) / (slow_s - fast_s), 0.0, 1.0)
+    share = np.where(slow_s == fast_s, 1.0, share)
+    share = np.where(slow_j < fast_j, share, 0.0)
+    latest_s = allowed_s * (1.0 + LIMIT_ROUNDING)
+    mixed = np.where(fast_s <= latest_s, share * slow_j + (1.0 - share) * fast_j, np.inf).min(axis=1)
+    alone = np.where(step_s[:, None] <= latest_s, step_j[:, None], np.inf)
+    least: Floats = np.minimum(mixed, alone)
+    return least

@@ -1,0 +1,45 @@
+"""The deadline of a round that weighs the fleet's time and energy, or spends least energy: sweeps over columns.
+
+Symbols: D deadline, idle power p_i, a_i(D) the least joules above idling of board i's points within reach at D. A round
+until D costs E(D) = sum_i [p_i D + a_i(D)]. D_maxn and E_maxn are length and joules of the round at MAXN, as expected.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedge.decisions.limits import LIMIT_ROUNDING
+from fedge.decisions.planning.cost_sweep import build_cost_steps, find_least
+from fedge.decisions.planning.front_columns import FrontColumns
+
+TINY_J = 1e-12
+
+
+@dataclass(frozen=True, slots=True)
+class DeadlinePlan:
+    """A deadline, the joules of a round until then, and whether every limit is kept."""
+
+    deadline_s: float
+    energy_j: float
+    feasible: bool
+
+
+def find_weighted_deadline(columns: FrontColumns, time_weight: float, cap_s: float = np.inf) -> DeadlinePlan:
+    """The D of least w D / D_maxn + (1 - w) E(D) / E_maxn, at most ``cap_s``; the shorter of equally good ones.
+
+    Never below what the slowest board's fastest mode is expected to need: a shorter deadline would not shorten the
+    round. When even that is beyond the cap, it is the deadline, not feasible. ``time_weight`` 0 is the least energy.
+    Exact: between two boards' ends E only grows, by idling. O(m), and a sort of the few points around the best D.
+    """
+    steps = build_cost_steps(columns, columns.above_idle_j, float(columns.idle_w.sum()), cap_s)
+    price = (1.0 - time_weight) / max(columns.maxn_energy_j, TINY_J)
+    deadline_s, _ = find_least(steps.add_prices(price, time_weight / columns.maxn_round_s))
+    kept = steps.floor_s <= cap_s * (1.0 + LIMIT_ROUNDING)
+    return DeadlinePlan(deadline_s, steps.evaluate(deadline_s), kept)
+
+
+def is_deadline_safe(columns: FrontColumns, deadline_s: float) -> bool:
+    """Whether every board has a point that ends by ``deadline_s`` with the margin."""
+    return bool((columns.safe_ends_s[columns.offsets[:-1]] <= deadline_s * (1.0 + LIMIT_ROUNDING)).all())

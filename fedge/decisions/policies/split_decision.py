@@ -1,0 +1,52 @@
+"""Least energy within a deadline in one mode, or in two where that saves more than changing the mode costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedge.decisions.mode_mix import find_best_split
+from fedge.decisions.policies.mode_costs import format_figure
+from fedge.errors import FedgeError
+from fedge.types import Decision, Floats, Front, ModeMix, Modes, RoundGoal
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ModeFigures:
+    """Per mode: when the round is over and joules above idling, as they are counted with margins and as expected."""
+
+    modes: Modes
+    safe_s: Floats
+    safe_j: Floats
+    expected_s: Floats
+    expected_j: Floats
+
+
+def decide_least_energy(
+    figures: ModeFigures, offer: Front, goal: RoundGoal, deadline_s: float, usable: NDArray[np.bool_], margin: str
+) -> Decision:
+    """The decision for ``deadline_s``, which one of the ``usable`` modes must keep alone; ``margin`` says how surely.
+
+    The slower mode comes first, so that what it really took is known when the rest is decided on.
+    """
+    step_s = np.where(usable, (figures.safe_s - offer.link_s) / goal.steps, np.inf)
+    switch_j = offer.switch_s * max(0.0, offer.maxn.work_j / offer.maxn.work_s - offer.idle_w)
+    room_s = deadline_s - offer.link_s
+    split = find_best_split(
+        step_s, figures.safe_j / goal.steps, goal.steps, room_s, switch_s=offer.switch_s, switch_j=switch_j
+    )
+    if split is None:
+        raise FedgeError(f"no mode ends within {format_figure(deadline_s)} s")
+    share = split.steps / goal.steps
+    time_s, energy_j = (
+        share * column[split.slow] + (1.0 - share) * column[split.fast]
+        for column in (figures.expected_s, figures.expected_j)
+    )
+    found = f"{format_figure(time_s)} s and {format_figure(energy_j)} J above idling expected"
+    why = f"Least energy within {format_figure(deadline_s)} s {margin}: {found}"
+    if split.steps == 0:
+        return Decision(figures.modes[split.fast], f"{why}.")
+    parts = f"{split.steps} of {goal.steps:.0f} minibatches in {figures.modes[split.slow]} first"
+    return Decision(figures.modes[split.fast], f"{why}, {parts}.", mix=ModeMix(figures.modes[split.slow], split.steps))

@@ -1,0 +1,179 @@
+"""Proposes the mode whose trial is expected to save most, as long as trying it leaves time for the rest of the round.
+
+Symbols: t, p step time and power with log-spreads s_t, s_p; i idle power; e = t (p - i) joules above idling per step;
+n steps left, k steps of the trial, L seconds left. Rounds allow a_r seconds per step; with the modes known now the best
+mix of two costs b_r per step, with mode m among them c_rm. A trial of m is worth sum_r w_r E max(0, 1 - c_rm / b_r),
+the expected improvement of Bayesian optimisation (Mockus 1975), over the rounds seen and some that may come. It is safe
+when k t exp(z s_t) + (n - k) min(t exp(z s_t)) <= L.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedge.decisions.measured_correction import find_rows
+from fedge.decisions.mode_mix import least_energy_per_step
+from fedge.pareto import front_mask
+from fedge.types import Floats, Modes, PowerMode, Predictions
+
+MIN_EXPECTED_SAVING = 0.001
+"""A mode is tried when that is expected to save this share of a round's joules above idling, and what the trial costs
+is saved again within the rounds that are left; chosen by us."""
+MAX_ROUNDS_AHEAD = 20
+"""No more rounds than these count as left: by then most of a saving would have been found otherwise; chosen by us."""
+SPREAD_FACTOR = 1.5
+"""How much wider than predicted the spread is taken: the best of thousands lies further off than most. Chosen by us."""
+MAX_TEACHING_PROBES = 2
+"""So many modes beside the first are tried for what they teach rather than for what they save; chosen by us."""
+TEACHING_SLOWDOWN = 1.5
+"""They are no slower than this multiple of the fastest; chosen by us."""
+TEACHING_BAND = 0.1
+"""And could cost as little as the predicted front if they were this much cheaper, log units; chosen by us."""
+MAX_FUTURE_SLOWDOWN = 1.6
+"""Rounds that may come allow from once to this often the fastest mode's time: slower modes save nothing more."""
+FUTURE_DEADLINES = 9
+"""How many of them are looked at."""
+MAX_CANDIDATES = 150
+"""Modes whose trial is worked out in full, those that could save most; chosen by us."""
+QUANTILES = tuple(NormalDist().inv_cdf((2 * i + 1) / 8) for i in range(4))
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeBudget:
+    """What is left of a round, and what is known of others."""
+
+    steps: float
+    """Minibatches' worth of work, warm-up included."""
+    left_s: float
+    """Seconds until the deadline."""
+    probe_s: float
+    """How long a trial lasts at least."""
+    margin_z: float
+    """Standard deviations of margin on every time."""
+    allowed_s: tuple[float, ...] = ()
+    """Seconds per minibatch that earlier rounds allowed, and at the end those of this one."""
+    foresight: float = 0.0
+    """How many rounds unlike these to prepare for."""
+    rounds_left: int = MAX_ROUNDS_AHEAD
+    """How many rounds come after this one."""
+    switch_s: float = 0.0
+    """Seconds of a change of mode."""
+    switch_j: float = 0.0
+    """Joules of a change of mode."""
+    warm_up: float = 0.0
+    """Minibatches' worth of warm-up, of those in ``steps``, that the next part begins with."""
+
+
+def count_probe_steps(step_s: Floats, room: ProbeBudget) -> Floats:
+    """How many minibatches a trial takes in each mode, shape (modes,)."""
+    steps: Floats = np.maximum(1.0, np.ceil(room.probe_s / step_s))
+    return steps
+
+
+def list_informative_modes(
+    predictions: Predictions, idle_w: float, known: Collection[PowerMode], room: ProbeBudget
+) -> Modes:
+    """The modes near the predicted front among which the first few trials are chosen for what they teach.
+
+    Near is what would cost as little as the front's modes if it were a little cheaper than predicted. None once more
+    than ``MAX_TEACHING_PROBES`` modes are known, or where none is safe.
+    """
+    rows = sorted(find_rows(predictions.modes, known).values())
+    safe = (
+        _mask_safe(predictions, room, rows)
+        if len(rows) <= MAX_TEACHING_PROBES
+        else np.zeros(len(predictions.modes), dtype=np.bool_)
+    )
+    step_j = predictions.step_s * (predictions.power_w - idle_w)
+    front = np.flatnonzero(front_mask(predictions.step_s, step_j))
+    front = front[np.argsort(predictions.step_s[front], kind="stable")]
+    least_j = np.interp(predictions.step_s, predictions.step_s[front], step_j[front])
+    unsure = np.hypot(predictions.step_s_sd_log, predictions.power_w_sd_log)
+    near = step_j * np.exp(-np.minimum(unsure, TEACHING_BAND)) <= least_j
+    quick = predictions.step_s <= TEACHING_SLOWDOWN * np.nanmin(predictions.step_s)
+    return Modes(predictions.modes.knobs[safe & near & quick])
+
+
+def find_most_saving_mode(
+    predictions: Predictions, idle_w: float, known: Collection[PowerMode], room: ProbeBudget
+) -> PowerMode | None:
+    """The mode whose trial is expected to save most; None when none is both worthwhile and safe.
+
+    ``known`` are modes whose rows of ``predictions`` can be relied on, at least one.
+    """
+    rows = sorted(find_rows(predictions.modes, known).values())
+    safe = _mask_safe(predictions, room, rows)
+    row = _find_most_saving_row(predictions, idle_w, rows, safe, room) if safe.any() else None
+    return None if row is None else predictions.modes[row]
+
+
+def is_probe_safe(predictions: Predictions, mode: PowerMode, room: ProbeBudget) -> bool:
+    """Whether trying ``mode`` leaves time for the rest at full speed."""
+    row = find_rows(predictions.modes, [mode]).get(mode)
+    return row is not None and bool(_mask_safe(predictions, room, ())[row])
+
+
+def _mask_safe(predictions: Predictions, room: ProbeBudget, known: Sequence[int]) -> NDArray[np.bool_]:
+    """Marks the modes that are not known yet and leave time for the rest at full speed, and half of the steps."""
+    careful_s = predictions.step_s * np.exp(room.margin_z * predictions.step_s_sd_log)
+    steps = count_probe_steps(predictions.step_s, room)
+    careful_s = np.where(np.isfinite(careful_s), careful_s, np.inf)
+    rest_s = (room.steps - room.warm_up - steps) * careful_s.min() + 2.0 * room.switch_s
+    trial_s = (steps + room.warm_up) * careful_s
+    safe: NDArray[np.bool_] = (2 * steps <= room.steps) & (trial_s + rest_s <= room.left_s)
+    safe &= np.isfinite(careful_s)
+    safe[list(known)] = False
+    return safe
+
+
+def _find_most_saving_row(
+    predictions: Predictions, idle_w: float, known: Sequence[int], safe: NDArray[np.bool_], room: ProbeBudget
+) -> int | None:
+    """The row of largest expected improvement; None when that is not worthwhile."""
+    known_s = predictions.step_s[known]
+    known_j = known_s * (predictions.power_w[known] - idle_w)
+    allowed_s, weights = _list_future_budgets(float(known_s.min()), room)
+    now_j = least_energy_per_step(known_s, known_j, known_s, known_j, allowed_s).min(axis=0)
+
+    def saved(rows: NDArray[np.intp], time_z: float, power_z: float, some: slice = slice(None)) -> Floats:
+        step_s = predictions.step_s[rows] * np.exp(time_z * predictions.step_s_sd_log[rows])
+        power_w = predictions.power_w[rows] * np.exp(power_z * predictions.power_w_sd_log[rows])
+        new_j = least_energy_per_step(step_s, step_s * (power_w - idle_w), known_s, known_j, allowed_s[some])
+        share: Floats = np.maximum(0.0, 1.0 - new_j / now_j[some]) @ weights[some]
+        return share
+
+    rows = np.flatnonzero(safe)
+    at_best = saved(rows, -1.0, -1.0, slice(None, None, 2))
+    rows = rows[np.argsort(-at_best, kind="stable")[:MAX_CANDIDATES]]
+    worth = np.mean([saved(rows, SPREAD_FACTOR * a, SPREAD_FACTOR * b) for a in QUANTILES for b in QUANTILES], axis=0)
+    net = worth - _probe_cost(predictions, idle_w, rows, float(now_j[-1]), room) / max(
+        1, min(room.rounds_left, MAX_ROUNDS_AHEAD)
+    )
+    best = int(np.argmax(net))
+    return int(rows[best]) if net[best] > MIN_EXPECTED_SAVING and room.rounds_left > 0 else None
+
+
+def _probe_cost(
+    predictions: Predictions, idle_w: float, rows: NDArray[np.intp], now_j: float, room: ProbeBudget
+) -> Floats:
+    """What trying each of ``rows`` costs more than going on as now, as a share of the round's joules."""
+    steps = count_probe_steps(predictions.step_s[rows], room)
+    step_j = predictions.step_s[rows] * (predictions.power_w[rows] - idle_w)
+    more: Floats = (steps * np.maximum(0.0, step_j - now_j) + room.switch_j) / (room.steps * now_j)
+    return more
+
+
+def _list_future_budgets(fastest_s: float, room: ProbeBudget) -> tuple[Floats, Floats]:
+    """Seconds per minibatch that rounds allow, and how much each of them counts; never below the fastest known."""
+    coming_s = fastest_s * np.linspace(1.0, MAX_FUTURE_SLOWDOWN, FUTURE_DEADLINES)
+    coming_s[0] = 1.005 * fastest_s
+    seen_s = np.maximum(np.array(room.allowed_s, dtype=np.float64), fastest_s)
+    weights = np.concatenate([np.full(FUTURE_DEADLINES, room.foresight / FUTURE_DEADLINES), np.ones(len(seen_s))])
+    kept = weights > 0
+    allowed_s = np.concatenate([coming_s, seen_s])[kept]
+    return allowed_s, weights[kept] / weights.sum()

@@ -1,0 +1,146 @@
+"""``select_oort``: guided selection by statistical and system utility (Lai et al., OSDI 2021, Algorithm 1).
+
+Symbols: K = ``call.count``, R = the round, B_i = client i's samples, F_i = its last mean loss, L_i = its last round,
+t_i = its last duration, T = the preferred duration, e = the share of K that explores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedge.decisions.selection.client_figures import (
+    clamp_count,
+    estimate_durations_s,
+    estimate_samples,
+    sort_by_name,
+    valid_loss,
+)
+from fedge.decisions.selection.selector_options import complete_options
+from fedge.decisions.selection.weighted_sampling import round_randomly, sample_without_replacement
+from fedge.types import ClientStatus, Floats, SelectionContext, SelectionResult
+
+UNCERTAINTY = 0.1
+"""The factor of the temporal uncertainty, the paper's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pacer:
+    """T as a percentile of the clients' durations, and the mean utility of the windows that moves it."""
+
+    percentile: float
+    rounds: float = 0.0
+    utility: float = 0.0
+    """The sum over the ``rounds`` of the present window."""
+    previous: float = 0.0
+    """The sum over the window before; 0 before the first is full."""
+
+
+def select_oort(clients: Sequence[ClientStatus], call: SelectionContext, rng: np.random.Generator) -> SelectionResult:
+    """Unexplored clients for a share e of the seats, drawn in proportion to 1 / t_i, and the rest by utility.
+
+    e = max(least, start decay^(R - 1)), 0.9 to 0.2 by 0.98. Where e K is not whole it is rounded at random, so that one
+    seat explores too. When one kind runs out, the other takes its seats. A client that took part and never reported a
+    loss counts as of the lowest utility.
+    """
+    numbers, named, size = (
+        complete_options("oort", call.options),
+        sort_by_name(clients),
+        clamp_count(call.count, clients),
+    )
+    pacer = update_pacer(_load_pacer(call.memory, numbers), _compute_reward(named, call.round - 1), numbers)
+    wanted = round_randomly(size * exploration_share(call.round, numbers), rng)
+    asked = np.array([client.last_round is not None for client in named], dtype=np.bool_)
+    known, unknown = np.flatnonzero(asked), np.flatnonzero(~asked)
+    exploring = min(len(unknown), max(wanted, size - len(known)))
+    speed = 1.0 / estimate_durations_s(named)
+    taken = [int(row) for row in unknown[sample_without_replacement(speed[unknown], exploring, rng)]]
+    if exploring < size:
+        utility = compute_utilities(named, call.round, pacer.percentile, numbers)[known]
+        taken += [int(row) for row in known[_draw_exploited(utility, size - exploring, numbers["cut_off"], rng)]]
+    return SelectionResult(tuple(sorted(named[row].board for row in taken)), _dump_pacer(pacer))
+
+
+def exploration_share(round_: int, numbers: Mapping[str, float]) -> float:
+    """e, the share of clients that are taken to be known."""
+    decayed = numbers["exploration"] * numbers["exploration_decay"] ** max(0, round_ - 1)
+    return max(numbers["exploration_least"], decayed)
+
+
+def compute_utilities(
+    clients: Sequence[ClientStatus], round_: int, percentile: float, numbers: Mapping[str, float]
+) -> Floats:
+    """(U_i + sqrt(0.1 ln R / L_i)) (T / t_i)^alpha [t_i > T], shape (n,); alpha is the option ``slow_penalty``.
+
+    U_i is the statistical utility, clipped at its 95th percentile (option ``clip``) and scaled to 0..1 over those that
+    took part, as the authors' program does, so that both terms are of one size.
+    """
+    asked = np.array([client.last_round is not None for client in clients], dtype=np.bool_)
+    raw = compute_statistical_utility(clients)
+    seen = raw[asked] if asked.any() else raw
+    low, high = seen.min(), np.quantile(seen, numbers["clip"])
+    scaled = (np.clip(raw, low, high) - low) / (high - low) if high > low else np.ones_like(raw)
+    last = np.array([max(1, client.last_round or 1) for client in clients], dtype=np.float64)
+    utility = scaled + np.sqrt(UNCERTAINTY * np.log(max(1, round_)) / last)
+    seconds = estimate_durations_s(clients)
+    preferred_s = np.percentile(seconds, percentile)
+    penalised: Floats = utility * np.minimum(1.0, preferred_s / seconds) ** numbers["slow_penalty"]
+    return penalised
+
+
+def compute_statistical_utility(clients: Sequence[ClientStatus]) -> Floats:
+    """B_i sqrt(mean of the squared losses), with the mean loss in the root's place: no more is known; shape (n,).
+
+    The mean is never above the root of the mean square, and equal to it when all samples have the same loss.
+    """
+    losses = [valid_loss(client) for client in clients]
+    raw: Floats = estimate_samples(clients) * np.array([0.0 if loss is None else loss for loss in losses])
+    return raw
+
+
+def update_pacer(pacer: Pacer, reward: float | None, numbers: Mapping[str, float]) -> Pacer:
+    """The pacer after a round of ``reward`` (None: nothing is known of that round).
+
+    When a window is full and brought less than the one before, T is relaxed by ``pacer_percent`` percentiles.
+    """
+    if reward is None:
+        return pacer
+    rounds, utility = pacer.rounds + 1.0, pacer.utility + reward
+    if rounds < numbers["pacer_window"]:
+        return Pacer(pacer.percentile, rounds, utility, pacer.previous)
+    relaxed = numbers["pacer_percent"] if utility < pacer.previous else 0.0
+    return Pacer(min(100.0, pacer.percentile + relaxed), 0.0, 0.0, utility)
+
+
+def _compute_reward(clients: Sequence[ClientStatus], round_: int) -> float | None:
+    """The mean statistical utility of those that took part in ``round_`` and are there now."""
+    mine = [row for row, c in enumerate(clients) if c.last_round == round_ and valid_loss(c) is not None]
+    return float(compute_statistical_utility(clients)[mine].mean()) if mine else None
+
+
+def _draw_exploited(utility: Floats, size: int, cut_off: float, rng: np.random.Generator) -> NDArray[np.intp]:
+    """Rows drawn in proportion to utility from those that reach ``cut_off`` of the ``size``-th highest."""
+    threshold = cut_off * np.sort(utility)[-size]
+    admitted = np.flatnonzero(utility >= threshold)
+    return admitted[sample_without_replacement(utility[admitted], size, rng)]
+
+
+def _load_pacer(memory: Mapping[str, float], numbers: Mapping[str, float]) -> Pacer:
+    return Pacer(
+        memory.get("percentile", numbers["preferred_percentile"]),
+        memory.get("window_rounds", 0.0),
+        memory.get("window_utility", 0.0),
+        memory.get("previous_utility", 0.0),
+    )
+
+
+def _dump_pacer(pacer: Pacer) -> dict[str, float]:
+    return {
+        "percentile": pacer.percentile,
+        "window_rounds": pacer.rounds,
+        "window_utility": pacer.utility,
+        "previous_utility": pacer.previous,
+    }

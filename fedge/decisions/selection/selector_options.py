@@ -1,0 +1,92 @@
+"""The numbers that each selector takes, with defaults and ranges, and the check of what was given."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fedge.errors import BadInput
+
+
+@dataclass(frozen=True, slots=True)
+class SelectorOption:
+    """A number from ``low`` to ``high``; a default of None means that the selector goes without it."""
+
+    default: float | None
+    low: float
+    high: float = math.inf
+    whole: bool = False
+
+    @property
+    def description(self) -> str:
+        """What would be right, in words."""
+        number = "a whole number" if self.whole else "a number"
+        if math.isinf(self.high):
+            return f"{number} of at least {self.low:g}"
+        return f"{number} from {self.low:g} to {self.high:g}"
+
+    def allows(self, value: float) -> bool:
+        """Whether ``value`` is such a number."""
+        return math.isfinite(value) and self.low <= value <= self.high and (not self.whole or value == round(value))
+
+
+SELECTOR_OPTIONS: Mapping[str, Mapping[str, SelectorOption]] = {
+    "all": {},
+    "random": {},
+    "round-robin": {},
+    "power-of-choice": {"candidates": SelectorOption(None, 1, whole=True)},
+    "oort": {
+        "exploration": SelectorOption(0.9, 0.0, 1.0),
+        "exploration_decay": SelectorOption(0.98, 0.0, 1.0),
+        "exploration_least": SelectorOption(0.2, 0.0, 1.0),
+        "slow_penalty": SelectorOption(2.0, 0.0, 100.0),
+        "preferred_percentile": SelectorOption(30.0, 0.0, 100.0),
+        "pacer_window": SelectorOption(20, 1, whole=True),
+        "pacer_percent": SelectorOption(5.0, 0.0, 100.0),
+        "cut_off": SelectorOption(0.95, 0.0, 1.0),
+        "clip": SelectorOption(0.95, 0.0, 1.0),
+    },
+    "tifl": {
+        "tiers": SelectorOption(5, 1, whole=True),
+        "credits": SelectorOption(20, 1, whole=True),
+        "interval": SelectorOption(10, 1, whole=True),
+    },
+    "energy-aware": {
+        "charge_floor": SelectorOption(0.2, 0.0, 1.0),
+        "temperature_c": SelectorOption(80.0, -40.0, 150.0),
+        "power_w": SelectorOption(None, 0.1),
+        "charge_weight": SelectorOption(1.0, 0.0, 1e6),
+        "energy_weight": SelectorOption(1.0, 0.0, 1e6),
+        "fairness_weight": SelectorOption(1.0, 0.0, 1e6),
+    },
+    "planner": {
+        "uncertainty": SelectorOption(0.1, 0.0, 1e6),
+        "unknown_share": SelectorOption(0.1, 0.0, 1.0),
+    },
+}
+"""Selector -> its options by name. docs/selection.md says what each does and where its default comes from."""
+
+
+def check_options(selector: str, given: Mapping[str, float], where: str = "selection.options") -> None:
+    """Raise ``BadInput`` for an option that ``selector`` does not take, or a value out of its range.
+
+    A selector that is not in ``SELECTOR_OPTIONS`` (the user's own) takes what it likes.
+    """
+    if selector not in SELECTOR_OPTIONS:
+        return
+    known = SELECTOR_OPTIONS[selector]
+    for name, value in given.items():
+        if name not in known:
+            raise BadInput(f"{where}.{name}", f"{value:g}", f"{selector} takes {', '.join(known) or 'no options'}")
+        if not known[name].allows(value):
+            raise BadInput(f"{where}.{name}", f"{value:g}", known[name].description)
+
+
+def complete_options(selector: str, given: Mapping[str, float]) -> dict[str, float]:
+    """What was given, completed with the defaults; options that are gone without are missing. ``BadInput`` as above."""
+    check_options(selector, given)
+    defaults = {
+        name: option.default for name, option in SELECTOR_OPTIONS[selector].items() if option.default is not None
+    }
+    return {**defaults, **given}

@@ -1,0 +1,234 @@
+"""Chooses a mode, measures it, and tries another where that is worth it, so that the limit holds as measured.
+
+Symbols: q what is limited (watts, or seconds per step) with spread s (log), c what is to be least (seconds, or joules
+per step), L the limit, b the least c of the modes measured to hold L, Phi the normal distribution. Measuring a mode is
+expected to save Phi((log L - log q) / s) max(0, log b - log c) of the cost: the probability that it holds, times the
+share by which it is cheaper. That is the constrained expected improvement of Bayesian optimisation (Schonlau 1998;
+Gardner et al., ICML 2014) without the cost's own spread: it is as careful as the fallback is good, and bolder once a
+mode is known to hold. Margins that grow from try to try lost more time on measured tables.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+
+from fedge.decisions.limits import format_figure, mask_within
+from fedge.decisions.mode_objectives import compute_step_energy_j
+from fedge.modes import CLOCK_TOLERANCE_MHZ, find_mode_index
+from fedge.types import Floats, Measurement, Modes, PowerMode, Predictions
+
+MAX_PROBES = 2
+MIN_EXPECTED_SAVING = 0.003
+"""A further measurement is made while it is expected to save this share of the cost. Chosen by us: on measured tables a
+smaller one measures more and saves no more."""
+MIN_SD_LOG = 0.02
+"""No prediction of what is limited is taken to be surer than this. Chosen by us: of thousands of modes the choice is
+the one most flattered by error, and some predictors state no spread at all."""
+
+_TINY = 1e-300
+
+Measure = Callable[[PowerMode], Measurement]
+Learn = Callable[[Sequence[Measurement]], Predictions]
+"""From all measurements so far to predictions of the same modes."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedChoice:
+    """The mode chosen, the measurements that were made for it, whether it was measured to hold the limit, and why."""
+
+    mode: PowerMode
+    extra: tuple[Measurement, ...]
+    feasible: bool
+    why: str
+
+
+def choose_verified_within_power(
+    predictions: Predictions,
+    limit_w: float,
+    measure: Measure,
+    learn: Learn,
+    seen: Sequence[Measurement],
+    tries: int = MAX_PROBES,
+) -> VerifiedChoice:
+    """The fastest mode measured to draw at most ``limit_w``, after at most ``tries`` further measurements.
+
+    ``predictions`` hold every mode that may be chosen and were learnt from ``seen``. Each time the mode of largest
+    expected saving is measured; ``learn`` is called between two measurements only, and not when the first one leaves
+    nothing to save. A mode measured before is not measured again. When nothing measured holds the limit: the mode of
+    least power, not feasible. Measurements of another board, and of a board that throttled, prove nothing.
+    """
+    aim = _LimitedObjective(
+        limit_w,
+        "W",
+        "Fastest mode",
+        lambda p: (p.power_w, p.power_w_sd_log),
+        lambda p: p.step_s,
+        lambda m: m.power_w,
+        lambda m: m.step_s,
+    )
+    return _choose_verified(aim, predictions, measure, learn, seen, tries)
+
+
+def choose_verified_within_deadline(
+    predictions: Predictions,
+    limit_s: float,
+    measure: Measure,
+    learn: Learn,
+    seen: Sequence[Measurement],
+    tries: int = MAX_PROBES,
+) -> VerifiedChoice:
+    """The mode of least energy measured to take at most ``limit_s`` per step; else as ``choose_verified_within_power``.
+
+    When nothing measured holds the limit: the fastest mode, not feasible.
+    """
+    aim = _LimitedObjective(
+        limit_s,
+        "s per step",
+        "Mode of least energy",
+        lambda p: (p.step_s, p.step_s_sd_log),
+        compute_step_energy_j,
+        lambda m: m.step_s,
+        lambda m: m.step_s * m.power_w,
+    )
+    return _choose_verified(aim, predictions, measure, learn, seen, tries)
+
+
+@dataclass(frozen=True, slots=True)
+class _LimitedObjective:
+    """What is limited and what is to be least, in predictions (with the limited figure's spread) and measurements."""
+
+    limit: float
+    unit: str
+    title: str
+    limited: Callable[[Predictions], tuple[Floats, Floats]]
+    cost: Callable[[Predictions], Floats]
+    measured_limited: Callable[[Measurement], float]
+    measured_cost: Callable[[Measurement], float]
+
+
+@dataclass(frozen=True, slots=True)
+class _MeasuredFigures:
+    """What a measured mode was seen to have, the median over its measurements."""
+
+    limited: float
+    cost: float
+
+
+def _choose_verified(
+    aim: _LimitedObjective,
+    predictions: Predictions,
+    measure: Measure,
+    learn: Learn,
+    seen: Sequence[Measurement],
+    tries: int,
+) -> VerifiedChoice:
+    by_row = _group_by_row(predictions, seen)
+    extra: list[Measurement] = []
+    while len(extra) < tries:
+        row = _find_next_row(aim, predictions, by_row)
+        if row is not None and extra:
+            predictions = learn([*seen, *extra])
+            row = _find_next_row(aim, predictions, by_row)
+        if row is None:
+            break
+        extra.append(measure(predictions.modes[row]))
+        by_row.setdefault(row, []).append(extra[-1])
+    return _build_choice(aim, predictions, _summarize_measured(aim, by_row), tuple(extra))
+
+
+def _group_by_row(predictions: Predictions, seen: Sequence[Measurement]) -> dict[int, list[Measurement]]:
+    """The board's own measurements by row of the predictions."""
+    by_row: dict[int, list[Measurement]] = {}
+    for measurement in seen:
+        if measurement.board is not None or measurement.throttled:
+            continue
+        row = _find_row(predictions.modes, measurement.mode)
+        if row is not None:
+            by_row.setdefault(row, []).append(measurement)
+    return by_row
+
+
+def _find_row(modes: Modes, mode: PowerMode) -> int | None:
+    """``find_mode_index`` among the modes of the same GPU clock only: a tenth of the work where there are thousands."""
+    near = np.flatnonzero(np.abs(modes.knobs[:, 2] - mode.gpu_mhz) < CLOCK_TOLERANCE_MHZ)
+    place = find_mode_index(Modes(modes.knobs[near]), mode)
+    return None if place is None else int(near[place])
+
+
+def _summarize_measured(
+    aim: _LimitedObjective, by_row: Mapping[int, Sequence[Measurement]]
+) -> dict[int, _MeasuredFigures]:
+    proofs = {row: [m for m in measurements if not m.throttled] for row, measurements in by_row.items()}
+    return {
+        row: _MeasuredFigures(median(map(aim.measured_limited, kept)), median(map(aim.measured_cost, kept)))
+        for row, kept in proofs.items()
+        if kept
+    }
+
+
+def _find_best(aim: _LimitedObjective, known: Mapping[int, _MeasuredFigures]) -> int | None:
+    """The measured row of least cost that holds the limit; the first of equals."""
+    holding = [row for row, of in known.items() if mask_within(np.array(of.limited), aim.limit)]
+    return min(holding, key=lambda row: (known[row].cost, known[row].limited, row), default=None)
+
+
+def _find_next_row(
+    aim: _LimitedObjective, predictions: Predictions, by_row: Mapping[int, Sequence[Measurement]]
+) -> int | None:
+    """The row to measure next; None when no measurement is worth it, or every row was measured."""
+    known = _summarize_measured(aim, by_row)
+    best = _find_best(aim, known)
+    saving = _expected_saving(aim, predictions, None if best is None else known[best].cost)
+    saving[list(by_row)] = -np.inf
+    row = int(np.argmax(saving))
+    least = -np.inf if best is None else MIN_EXPECTED_SAVING
+    return row if saving[row] > least else None
+
+
+def _expected_saving(aim: _LimitedObjective, predictions: Predictions, best_cost: float | None) -> Floats:
+    """Share of the cost that measuring each row is expected to save, shape (n,); -inf without a finite prediction.
+
+    As long as no mode is known to hold the limit, the dearest prediction stands for the best cost: finding one that
+    holds at all is then worth most.
+    """
+    limited, sd_log = aim.limited(predictions)
+    cost = aim.cost(predictions)
+    finite = np.isfinite(limited) & np.isfinite(cost)
+    saving: Floats = np.full(len(cost), -np.inf)
+    if not finite.any():
+        return saving
+    least = float(cost[finite].max()) if best_cost is None else best_cost
+    cheaper = np.flatnonzero(finite & (cost < least))
+    saving[finite] = 0.0
+    room = np.log(max(aim.limit, _TINY) / limited[cheaper]) / np.maximum(sd_log[cheaper], MIN_SD_LOG)
+    saving[cheaper] = _normal_cdf(room) * np.log(least / cost[cheaper])
+    return saving
+
+
+def _normal_cdf(values: Floats) -> Floats:
+    return np.array([0.5 * math.erfc(-v) for v in (values / math.sqrt(2.0)).tolist()], dtype=np.float64)
+
+
+def _build_choice(
+    aim: _LimitedObjective,
+    predictions: Predictions,
+    known: Mapping[int, _MeasuredFigures],
+    extra: tuple[Measurement, ...],
+) -> VerifiedChoice:
+    spent = f"after {len(extra)} further measurement{'' if len(extra) == 1 else 's'}"
+    best, limit = _find_best(aim, known), f"{format_figure(aim.limit)} {aim.unit}"
+    if best is not None:
+        why = f"{aim.title} measured within {limit}: {format_figure(known[best].limited)} {aim.unit}, {spent}."
+        return VerifiedChoice(predictions.modes[best], extra, feasible=True, why=why)
+    limited = np.nan_to_num(aim.limited(predictions)[0], nan=np.inf)
+    for row, of in known.items():
+        limited[row] = of.limited
+    row = int(np.argmin(limited))
+    how = "measured" if row in known else "expected"
+    why = f"No measured mode holds {limit} {spent}; the lowest {how} is {format_figure(limited[row])} {aim.unit}."
+    return VerifiedChoice(predictions.modes[row], extra, feasible=False, why=why)

@@ -1,0 +1,184 @@
+"""Availability: whether an emulated board is there at a fleet time, until when, and when it is there next."""
+
+from __future__ import annotations
+
+import csv
+import math
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from fedge.errors import BadInput
+from fedge.experiment import AvailabilitySpec, Experiment, FleetBoard
+from fedge.seeds import make_generator
+
+TRACE_COLUMNS = ("board", "on_s", "off_s")
+_EXPECTED_TRACE = f"a CSV file of {','.join(TRACE_COLUMNS)}"
+OnInterval = tuple[float, float]
+"""Fleet times from which, and until which, a board is there."""
+
+
+class Availability(Protocol):
+    """When one board is there; fleet times in seconds, any order of questions gives the same answers."""
+
+    def available_until_s(self, at_s: float) -> float:
+        """When a board that is there at ``at_s`` goes away: infinity for never, ``at_s`` when it is not there."""
+        ...
+
+    def next_available_s(self, at_s: float) -> float | None:
+        """The first time from ``at_s`` on at which the board is there; None when it never comes back."""
+        ...
+
+
+class AlwaysAvailable:
+    """A board that never goes away."""
+
+    def available_until_s(self, at_s: float) -> float:
+        return math.inf
+
+    def next_available_s(self, at_s: float) -> float | None:
+        return at_s
+
+
+class AlternatingAvailability:
+    """On and off in turn without end; each lasts exponentially long, drawn from the board's own generator.
+
+    It begins as in the long run: there with probability ``on_s / (on_s + off_s)``, and, since the exponential
+    distribution has no memory, for a whole further interval.
+    """
+
+    def __init__(self, on_s: float, off_s: float, rng: np.random.Generator) -> None:
+        self._mean_s = (off_s, on_s)
+        self._rng = rng
+        self._starts_on = bool(rng.random() < on_s / (on_s + off_s))
+        self._switches_s = [0.0]
+        """When the state changes; the first one is the run's start."""
+
+    def available_until_s(self, at_s: float) -> float:
+        place = self._interval_index(at_s)
+        return self._switches_s[place + 1] if self._is_on(place) else at_s
+
+    def next_available_s(self, at_s: float) -> float | None:
+        place = self._interval_index(at_s)
+        return at_s if self._is_on(place) else self._switches_s[place + 1]
+
+    def _is_on(self, place: int) -> bool:
+        return self._starts_on == (place % 2 == 0)
+
+    def _interval_index(self, at_s: float) -> int:
+        """Which interval ``at_s`` lies in; draws as many as that takes, always in the same order."""
+        while self._switches_s[-1] <= at_s:
+            place = len(self._switches_s) - 1
+            self._switches_s.append(
+                self._switches_s[-1] + float(self._rng.exponential(self._mean_s[self._is_on(place)]))
+            )
+        return bisect_right(self._switches_s, at_s) - 1
+
+
+class TracedAvailability:
+    """There in the given intervals only: ascending, none touching another."""
+
+    def __init__(self, intervals: Iterable[OnInterval]) -> None:
+        self._intervals = tuple(intervals)
+        self._starts_s = [start_s for start_s, _ in self._intervals]
+
+    def available_until_s(self, at_s: float) -> float:
+        place = bisect_right(self._starts_s, at_s) - 1
+        return max(at_s, self._intervals[place][1]) if place >= 0 else at_s
+
+    def next_available_s(self, at_s: float) -> float | None:
+        if self.available_until_s(at_s) > at_s:
+            return at_s
+        place = bisect_right(self._starts_s, at_s)
+        return self._starts_s[place] if place < len(self._starts_s) else None
+
+
+def build_availabilities(experiment: Experiment, boards: Iterable[FleetBoard]) -> dict[str, Availability]:
+    """Every board's presence by its name; raises ``BadInput`` for a trace that cannot be used."""
+    return {board.name: build_availability(board.entry.availability, board.name, experiment.seed) for board in boards}
+
+
+def build_availability(spec: AvailabilitySpec | None, board: str, seed: int) -> Availability:
+    """When ``board`` is there; one that its trace does not name never is. Raises ``BadInput`` like
+    ``read_availability_trace``.
+    """
+    if spec is None:
+        return AlwaysAvailable()
+    if spec.trace is not None:
+        return TracedAvailability(read_availability_trace(Path(spec.trace)).get(board, ()))
+    if spec.on_s is None or spec.off_s is None:
+        return AlwaysAvailable()
+    return AlternatingAvailability(spec.on_s, spec.off_s, make_generator(seed, board, "availability"))
+
+
+def read_availability_trace(path: Path) -> Mapping[str, tuple[OnInterval, ...]]:
+    """Each board's intervals in a CSV file with the columns ``board,on_s,off_s``; an empty ``off_s`` has no end.
+
+    Intervals of a board may come in any order and touch; they are read once per process. Raises ``BadInput`` with file
+    and line for a file that is missing, lacks a column, or has a line that makes no sense.
+    """
+    return _read_cached(path)
+
+
+@lru_cache(maxsize=16)
+def _read_cached(path: Path) -> Mapping[str, tuple[OnInterval, ...]]:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError as error:
+        raise BadInput(str(path), "no such file", _EXPECTED_TRACE) from error
+    except OSError as error:
+        raise BadInput(str(path), "a file that cannot be read", f"{_EXPECTED_TRACE} ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise BadInput(str(path), "a file that cannot be read", f"{_EXPECTED_TRACE} (in UTF-8)") from error
+    seen: dict[str, list[tuple[float, float, int]]] = {}
+    for line, board, on_s, off_s in _iter_lines(path, text):
+        seen.setdefault(board, []).append((on_s, off_s, line))
+    return {board: _join_intervals(path, board, sorted(intervals)) for board, intervals in seen.items()}
+
+
+def _iter_lines(path: Path, text: str) -> Iterator[tuple[int, str, float, float]]:
+    reader = csv.DictReader(text.splitlines())
+    missing = [column for column in TRACE_COLUMNS if column not in (reader.fieldnames or ())]
+    if missing:
+        got = ",".join(reader.fieldnames or ()) or "nothing"
+        raise BadInput(f"{path}: line 1", got, f"a header with the columns {','.join(TRACE_COLUMNS)}")
+    for row in reader:
+        where = f"{path}: line {reader.line_num}"
+        board = (row["board"] or "").strip()
+        if not board:
+            raise BadInput(where, "no board", "a board's name, such as nano-1")
+        on_s, off_s = _parse_seconds(where, "on_s", row["on_s"]), _parse_seconds(where, "off_s", row["off_s"] or "inf")
+        if not (0 <= on_s < off_s and math.isfinite(on_s)):
+            raise BadInput(where, f"on_s {on_s:g}, off_s {off_s:g}", "0 <= on_s < off_s, in seconds of fleet time")
+        yield reader.line_num, board, on_s, off_s
+
+
+def _parse_seconds(where: str, column: str, text: str | None) -> float:
+    try:
+        value = float(text or "")
+    except ValueError:
+        value = math.nan
+    if math.isnan(value):
+        raise BadInput(f"{where}, {column}", repr(text or ""), "a number of seconds")
+    return value
+
+
+def _join_intervals(path: Path, board: str, intervals: list[tuple[float, float, int]]) -> tuple[OnInterval, ...]:
+    """The intervals in order, those that touch made one; two that overlap are a mistake in the file."""
+    for (_, off_s, _), (on_s, _, line) in pairwise(intervals):
+        if on_s < off_s:
+            raise BadInput(
+                f"{path}: line {line}", f"{board} on at {on_s:g} s", f"a time after it went off, {off_s:g} s"
+            )
+    joined: list[OnInterval] = []
+    for on_s, off_s, _ in intervals:
+        if joined and joined[-1][1] == on_s:
+            joined[-1] = (joined[-1][0], off_s)
+        else:
+            joined.append((on_s, off_s))
+    return tuple(joined)

@@ -1,0 +1,68 @@
+"""A board's own DeviceSpec: the tables that the board itself exposes in place of the catalogue's."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from fedge import modes
+from fedge.types import DeviceSpec, PowerMode
+
+READ_ON_BOARD = "measured: read on the board"
+KNOBS = ("cores", "cpu_mhz", "gpu_mhz", "mem_mhz")
+HZ_PER_MHZ = 1e6
+KHZ_PER_MHZ = 1e3
+
+
+def mode_from_wire(wire: Mapping[str, int], spec: DeviceSpec) -> PowerMode:
+    """A mode in the power daemon's units as a ``PowerMode``; a knob that the board does not have stands at its top."""
+    return PowerMode(
+        int(wire.get("cores", max(spec.cores))),
+        wire["cpu_khz"] / KHZ_PER_MHZ if "cpu_khz" in wire else max(spec.cpu_mhz),
+        wire["gpu_hz"] / HZ_PER_MHZ if "gpu_hz" in wire else max(spec.gpu_mhz),
+        wire["emc_hz"] / HZ_PER_MHZ if "emc_hz" in wire else max(spec.mem_mhz),
+    )
+
+
+def mode_to_wire(mode: PowerMode, knobs: Mapping[str, Sequence[int]]) -> dict[str, int]:
+    """A mode in the power daemon's units, of the knobs that the board has."""
+    wished = {
+        "cores": mode.cores,
+        "cpu_khz": round(mode.cpu_mhz * KHZ_PER_MHZ),
+        "gpu_hz": round(mode.gpu_mhz * HZ_PER_MHZ),
+        "emc_hz": round(mode.mem_mhz * HZ_PER_MHZ),
+    }
+    return {knob: value for knob, value in wished.items() if knobs.get(knob)}
+
+
+def build_board_spec(catalogued: DeviceSpec, described: Mapping[str, Any], total_power: str) -> DeviceSpec:
+    """The spec of one real board: tables and presets from the power daemon's ``describe``, the rest the catalogue's.
+
+    ``total_power`` is the formula that the board's sensors really use. A knob that the board does not expose keeps one
+    value, the catalogue's top, because nothing can change it.
+    """
+    allowed = described["allowed"]
+    tables = {
+        "cores": tuple(int(count) for count in allowed["cores"]),
+        "cpu_mhz": tuple(khz / KHZ_PER_MHZ for khz in allowed["cpu_khz"]),
+        "gpu_mhz": tuple(hz / HZ_PER_MHZ for hz in allowed["gpu_hz"]),
+        "mem_mhz": tuple(hz / HZ_PER_MHZ for hz in allowed["emc_hz"]),
+    }
+    read = [knob for knob in KNOBS if tables[knob]]
+    kept: dict[str, Any] = {knob: tables[knob] or getattr(catalogued, knob)[-1:] for knob in KNOBS}
+    sources = dict(catalogued.sources) | dict.fromkeys([*read, "presets", "total_power"], READ_ON_BOARD)
+    sources |= {
+        knob: f"{catalogued.sources[knob]}; the board exposes no such knob" for knob in KNOBS if not tables[knob]
+    }
+    spec = dataclasses.replace(catalogued, **kept, total_power=total_power, sources=MappingProxyType(sources))
+    return dataclasses.replace(spec, **_build_presets(spec, described["presets"]))
+
+
+def _build_presets(spec: DeviceSpec, described: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The board's stock modes that need no reboot, each on the board's tables, and MAXN."""
+    usable = [preset for preset in described if not preset["needs_reboot"]]
+    presets = {preset["name"]: modes.snap_to_spec(spec, mode_from_wire(preset["mode"], spec)) for preset in usable}
+    default = next((preset["name"] for preset in usable if preset["default"]), "MAXN")
+    return {"presets": MappingProxyType(presets | {"MAXN": spec.maxn}), "default_preset": default}

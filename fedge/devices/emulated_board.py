@@ -1,0 +1,254 @@
+"""An emulated board: takes power modes, meters work on the fleet's clock, warms up, heats, throttles and rests.
+
+Temperature follows one thermal mass: dT/dt = (T_ambient + R P - T) / tau, with R such that the board's largest power
+settles ``HEADROOM_C`` above the ambient air (estimated), and the passive trip point of the boards' own thermal zones.
+A board with a standing inference service trains between its batches, which are played on the same clock.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from fedge.devices.mode_surface import ModeSurface
+from fedge.types import DeviceSpec, Measurement, PowerMode, ServiceUse, Workload
+
+WARM_UP_STEPS = 1.5
+"""Extra steps' worth of time that a round's first minibatches cost (autotuning, caches; estimated)."""
+MODE_SWITCH_S = 0.05
+"""What a change of mode takes in the middle of the work: writing the clocks and their settling (estimated)."""
+NOISE_TIME_SD = 0.008
+NOISE_POWER_SD = 0.010
+"""Run-to-run noise of a long measurement (the tables' smoothness residuals: 0.4-0.8 % time, 0.8-1.2 % power)."""
+JITTER_SD = 0.03
+"""Noise of a single minibatch's time and power on top (estimated); averages out over the steps."""
+OUTLIER_CHANCE = 0.01
+OUTLIER_SLOWDOWN = (1.15, 1.5)
+"""Rarely something else runs on the board (19 to 48 of 4,368 measured rows lie more than 25 % off, both ways)."""
+HEADROOM_C = 45.0
+THERMAL_TAU_S = 240.0
+TRIP_C = 97.0
+THROTTLED_SLOWDOWN = 1.25
+THROTTLED_POWER = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class ThermalModel:
+    """The board's thermal mass: kelvin per watt and ambient temperature."""
+
+    kelvin_per_w: float
+    ambient_c: float
+
+    def temperature_after_c(self, temperature_c: float, power_w: float, seconds: float) -> float:
+        """Temperature after ``seconds`` at ``power_w``."""
+        settled_c = self.ambient_c + self.kelvin_per_w * power_w
+        return settled_c + (temperature_c - settled_c) * math.exp(-seconds / THERMAL_TAU_S)
+
+    def seconds_until(self, limit_c: float, temperature_c: float, power_w: float) -> float:
+        """Seconds at ``power_w`` until ``limit_c`` is reached; infinite when it never is."""
+        settled_c = self.ambient_c + self.kelvin_per_w * power_w
+        if temperature_c >= limit_c:
+            return 0.0
+        if settled_c <= limit_c:
+            return math.inf
+        return THERMAL_TAU_S * math.log((settled_c - temperature_c) / (settled_c - limit_c))
+
+
+@dataclass(frozen=True, slots=True)
+class SharedWork:
+    """Minibatches to be done beside a service: how many, seconds of each, and of the first one beyond that.
+
+    From ``hot_after_s`` on everything takes ``THROTTLED_SLOWDOWN`` times as long. As many minibatches are done as fit
+    in ``limit_s``, at least one.
+    """
+
+    mode: PowerMode
+    steps: int
+    step_s: float
+    warm_up_s: float
+    hot_after_s: float
+    limit_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class SharedWorkResult:
+    """What became of a stretch: minibatches done, seconds of all, of them in training, and watts of the rest."""
+
+    steps: int
+    seconds: float
+    train_s: float
+    other_w: float
+    use: ServiceUse
+
+
+class ServiceEmulator(Protocol):
+    """A standing service on an emulated board."""
+
+    def idle_w(self, mode: PowerMode, idle_w: float) -> float:
+        """Watts while the board waits and serves, from those of the board at rest."""
+        ...
+
+    def expected_w(self, mode: PowerMode, train_w: float) -> float:
+        """Watts while the board trains and serves, from those of training alone; before it is played."""
+        ...
+
+    def run_work(self, stretch: SharedWork) -> SharedWorkResult:
+        """Train and serve, one thing at a time."""
+        ...
+
+
+def build_thermal_model(spec: DeviceSpec, ambient_c: float) -> ThermalModel:
+    """The thermal mass of a board of this kind (estimated)."""
+    return ThermalModel(HEADROOM_C / spec.max_w.value, ambient_c)
+
+
+class EmulatedBoard:
+    """A ``fedge.protocols.Device`` on the fleet's virtual time; ``rng`` fixes its noise."""
+
+    def __init__(
+        self,
+        spec: DeviceSpec,
+        surface: ModeSurface,
+        thermal: ThermalModel,
+        temperature_c: float,
+        rng: np.random.Generator,
+        beside: ServiceEmulator | None = None,
+    ) -> None:
+        self.spec = spec
+        self.surface = surface
+        self.thermal = thermal
+        self.temperature_c = temperature_c
+        self.mode = find_top_mode(surface)
+        """A board is found in its fastest mode."""
+        self._rng = rng
+        self._beside = beside
+        self._worked: PowerMode | None = None
+        """The mode of the round's work so far."""
+
+    def idle_w(self, mode: PowerMode) -> float:
+        idle_w = float(self.surface.idle_w[self.surface.find_row(mode)])
+        return idle_w if self._beside is None else self._beside.idle_w(mode, idle_w)
+
+    @contextmanager
+    def use_mode(self, mode: PowerMode) -> Iterator[None]:
+        self.surface.find_row(mode)
+        found, self.mode = self.mode, mode
+        try:
+            yield
+        finally:
+            self.mode = found
+
+    def idle_for(self, seconds: float, mode: PowerMode) -> None:
+        """Let the board idle, and cool, in ``mode``."""
+        self.temperature_c = self.thermal.temperature_after_c(self.temperature_c, self.idle_w(mode), seconds)
+
+    def measure(
+        self, workload: Workload, steps: int, work: Callable[[int], object], limit_s: float | None = None
+    ) -> Measurement:
+        row = self.surface.find_row(self.mode)
+        jitter_sd = JITTER_SD / math.sqrt(steps)
+        step_s = float(self.surface.step_s[row]) * self._draw_noise_factor(math.hypot(NOISE_TIME_SD, jitter_sd))
+        power_w = float(self.surface.power_w[row]) * self._draw_noise_factor(math.hypot(NOISE_POWER_SD, jitter_sd))
+        if self._rng.random() < OUTLIER_CHANCE:
+            step_s *= self._rng.uniform(*OUTLIER_SLOWDOWN)
+        warm_up_s = WARM_UP_STEPS * step_s if self._worked is None else 0.0
+        switch_s = MODE_SWITCH_S if self._worked not in (None, self.mode) else None
+        self._worked = self.mode
+        planned = Measurement(self.mode, steps, step_s, power_w, warm_up_s=warm_up_s, switch_s=switch_s)
+        if self._beside is not None:
+            return self._measure_with_service(self._beside, planned, work, limit_s)
+        cut = self._cut_to_limit(planned, limit_s)
+        error = JITTER_SD / math.sqrt(cut.steps)
+        done = replace(cut, time_se_log=error, power_se_log=error)
+        work(done.steps)
+        return self._apply_heat(done)
+
+    def _measure_with_service(
+        self, beside: ServiceEmulator, planned: Measurement, work: Callable[[int], object], limit_s: float | None
+    ) -> Measurement:
+        """What was planned of training alone, done beside the service; heat slows both."""
+        before_s = planned.switch_s or 0.0
+        mixed_w = beside.expected_w(planned.mode, planned.power_w)
+        hot_after_s = max(0.0, self.thermal.seconds_until(TRIP_C, self.temperature_c, mixed_w) - before_s)
+        left_s = None if limit_s is None else limit_s - before_s
+        stretch = SharedWork(planned.mode, planned.steps, planned.step_s, planned.warm_up_s, hot_after_s, left_s)
+        played = beside.run_work(stretch)
+        longer = played.seconds / (played.steps * planned.step_s + planned.warm_up_s)
+        error = JITTER_SD / math.sqrt(played.steps)
+        seen = replace(
+            planned,
+            steps=played.steps,
+            step_s=planned.step_s * longer,
+            warm_up_s=planned.warm_up_s * longer,
+            power_w=_mean_power_w(planned.power_w, played),
+            time_se_log=error,
+            power_se_log=error,
+            service=played.use,
+        )
+        work(seen.steps)
+        cool_s = min(seen.work_s, before_s + hot_after_s)
+        return self._apply_throttling(seen, cool_s, seen.work_s)
+
+    def _cut_to_limit(self, planned: Measurement, limit_s: float | None) -> Measurement:
+        """As many of the minibatches as fit in ``limit_s``, heat considered, at least one."""
+        if limit_s is None:
+            return planned
+        few, many = 1, planned.steps + 1
+        while many - few > 1:
+            middle = (few + many) // 2
+            fits = self._hot_s(replace(planned, steps=middle)) <= limit_s
+            few, many = (middle, many) if fits else (few, middle)
+        return replace(planned, steps=few)
+
+    def _draw_noise_factor(self, sd_log: float) -> float:
+        return math.exp(sd_log * self._rng.standard_normal())
+
+    def _cool_s(self, planned: Measurement) -> float:
+        """Seconds of the work before the trip point is reached."""
+        until_s = self.thermal.seconds_until(TRIP_C, self.temperature_c, planned.power_w)
+        return min(planned.work_s, until_s)
+
+    def _hot_s(self, planned: Measurement) -> float:
+        """Seconds of the work with what is throttled of it."""
+        cool_s = self._cool_s(planned)
+        return cool_s + (planned.work_s - cool_s) * THROTTLED_SLOWDOWN
+
+    def _apply_heat(self, planned: Measurement) -> Measurement:
+        """The measurement after heating; past the trip point the rest of the work runs throttled."""
+        return self._apply_throttling(planned, self._cool_s(planned), self._hot_s(planned))
+
+    def _apply_throttling(self, planned: Measurement, cool_s: float, total_s: float) -> Measurement:
+        """The measurement of ``total_s`` seconds, throttled after ``cool_s``; and the board as warm as it then is."""
+        power_w = planned.power_w
+        hot_s, hot_w = total_s - cool_s, planned.power_w * THROTTLED_POWER
+        mean_w = (cool_s * power_w + hot_s * hot_w) / total_s
+        tripped_c = self.thermal.temperature_after_c(self.temperature_c, power_w, cool_s)
+        end_c = min(self.thermal.temperature_after_c(tripped_c, hot_w, hot_s), TRIP_C) if hot_s > 0 else tripped_c
+        peak_c = max(self.temperature_c, tripped_c)
+        self.temperature_c = end_c
+        slowed = total_s / planned.work_s
+        return replace(
+            planned,
+            step_s=slowed * planned.step_s,
+            power_w=mean_w,
+            peak_c=peak_c,
+            throttled=hot_s > 0,
+            warm_up_s=slowed * planned.warm_up_s,
+            switch_s=None if planned.switch_s is None else slowed * planned.switch_s,
+        )
+
+
+def _mean_power_w(train_w: float, played: SharedWorkResult) -> float:
+    """Mean watts of training and of what is done between its minibatches."""
+    return (played.train_s * train_w + (played.seconds - played.train_s) * played.other_w) / played.seconds
+
+
+def find_top_mode(surface: ModeSurface) -> PowerMode:
+    """MAXN, or the nearest to it that the surface holds (a measured table may lack some modes)."""
+    share = surface.modes.knobs / surface.modes.knobs.max(axis=0)
+    return surface.modes[int(np.argmax(share.sum(axis=1)))]

@@ -1,0 +1,60 @@
+"""What a board draws at rest in the modes in which that was measured, kept in a file so that it is measured once."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from fedge.types import PowerMode
+
+logger = logging.getLogger(__name__)
+
+
+class IdlePowerStore:
+    """Watts at rest by mode; with a ``path``, what was written there before is known, too.
+
+    ``meter`` says whose watts they are, sensor and rails: those of another one are kept for it, and not known here.
+    """
+
+    def __init__(self, path: Path | None = None, meter: str = "") -> None:
+        self._path, self._meter = path, meter
+        self._watts: dict[str, float] = _read(path).get(meter, {}) if path is not None else {}
+
+    def find_w(self, mode: PowerMode) -> float | None:
+        """What was measured in ``mode``; None when nothing was."""
+        return self._watts.get(str(mode))
+
+    def record(self, mode: PowerMode, watts: float) -> None:
+        """Remember a measurement; the file is replaced as a whole, and one that cannot be written costs a warning."""
+        self._watts[str(mode)] = watts
+        if self._path is None:
+            return
+        try:
+            _write(self._path, _read(self._path) | {self._meter: self._watts})
+        except OSError as error:
+            logger.warning("%s cannot be written (%s): the next program measures idle power again", self._path, error)
+
+
+def _write(path: Path, watts: Mapping[str, Mapping[str, float]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        unfinished.write_text(json.dumps(watts, indent=1), encoding="utf-8")
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _read(path: Path) -> dict[str, dict[str, float]]:
+    """Watts by mode, by meter."""
+    try:
+        written = json.loads(path.read_text(encoding="utf-8"))
+        return {str(meter): {str(mode): float(w) for mode, w in seen.items()} for meter, seen in written.items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, AttributeError, TypeError) as error:
+        logger.warning("%s cannot be read (%s): idle power is measured again", path, error)
+        return {}

@@ -1,0 +1,257 @@
+"""A real board: its modes through the power daemon, its work timed and its energy integrated from its own sensors."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from fedge.devices.board_spec import mode_from_wire, mode_to_wire
+from fedge.devices.idle_power import IdlePowerStore
+from fedge.devices.sensing.energy_integral import account_for_gaps, join_windows
+from fedge.devices.step_timing import TimedChunk, count_next_steps, estimate_step_timing
+from fedge.errors import ModeNotSet
+from fedge.powerd.powerd_client import PowerdClient, PowerdError
+from fedge.protocols import Clock
+from fedge.types import DeviceSpec, Energy, Measurement, PowerMode, Workload
+
+logger = logging.getLogger(__name__)
+LEASE_S = 15.0
+"""The board is put back this long after a client that holds it went silent; chosen by us."""
+LEASE_RENEWAL_S = LEASE_S / 3
+CLOCK_TOLERANCE = 0.001
+"""Two clocks that differ by less are one: some kernels keep kHz of a table in Hz."""
+IDLE_SETTLE_S = 2.0
+"""A board is left alone for so long before its power at rest is measured; chosen by us."""
+IDLE_S = 5.0
+"""So long is its power at rest measured; chosen by us, 50 samples at 10 Hz."""
+ENERGY_WINDOW_S = 60.0
+"""Long work's energy is taken in parts of about so many seconds, long before a meter forgets; chosen by us."""
+
+
+class EnergyMeter(Protocol):
+    """Energy of a stretch of time; ``fedge.devices.sensing.sampler.Sampler`` is the real one."""
+
+    def energy_between(self, start_s: float, end_s: float) -> Energy: ...
+
+    def record_mode_change(self) -> None: ...
+
+
+class JetsonBoard:
+    """A ``fedge.protocols.Device`` on real hardware.
+
+    ``power`` is a connection to the power daemon, ``connect`` opens one more, for the lease; ``knobs`` are its tables
+    by wire name. Inside ``held`` nobody else can change the mode; ``in_mode`` holds the board by itself. All
+    of it raises ``BoardError``.
+    """
+
+    def __init__(
+        self,
+        spec: DeviceSpec,
+        knobs: Mapping[str, Sequence[int]],
+        power: PowerdClient,
+        connect: Callable[[], PowerdClient],
+        meter: EnergyMeter,
+        clock: Clock,
+        *,
+        idle: IdlePowerStore | None = None,
+        holder: str = "fedge",
+    ) -> None:
+        self.spec = spec
+        self.total_power = spec.total_power
+        self._knobs = knobs
+        self._connect = connect
+        self._power = power
+        self._meter = meter
+        self._clock = clock
+        self._idle = idle or IdlePowerStore()
+        self._holder = holder
+        self._lease: BoardLease | None = None
+        self._mode: PowerMode | None = None
+        self._worked: PowerMode | None = None
+        """The mode of the work so far."""
+        self._cold = True
+        """No work was done yet since the mode was set: the first minibatch may take longer."""
+        self._set_s = 0.0
+        """What setting the present mode took."""
+
+    def idle_w(self, mode: PowerMode) -> float:
+        """Watts at rest in ``mode``: measured when it is first asked for, remembered then."""
+        known = self._idle.find_w(mode)
+        if known is not None:
+            return known
+        with self.use_mode(mode):
+            self._clock.sleep_s(IDLE_SETTLE_S)
+            start_s = self._clock.now_s()
+            self._clock.sleep_s(IDLE_S)
+            watts = self._measure_energy(start_s, self._clock.now_s()).mean_w
+            self._check_mode_kept(mode)
+        self._idle.record(mode, watts)
+        return watts
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Keep the board for this client; what was found is put back at the end, also when the client dies."""
+        if self._lease is not None:
+            yield
+            return
+        with BoardLease(self._connect, self._holder) as lease:
+            self._lease = lease
+            try:
+                yield
+            finally:
+                self._lease, self._mode = None, None
+
+    @contextmanager
+    def use_mode(self, mode: PowerMode) -> Iterator[None]:
+        with self.hold():
+            outer = self._mode
+            self._set_mode(mode)
+            try:
+                yield
+            except BaseException as error:
+                with _keep_first_error(error):
+                    self._restore_mode(outer)
+                raise
+            self._restore_mode(outer)
+
+    def measure(
+        self, workload: Workload, steps: int, work: Callable[[int], object], limit_s: float | None = None
+    ) -> Measurement:
+        mode = self._mode or self._read_mode()
+        since_s = seen_s = self._clock.now_s()
+        chunks, energies = list[TimedChunk](), list[Energy]()
+        while (count := count_next_steps(chunks, steps, limit_s)) > 0:
+            if (
+                seen_s - since_s >= ENERGY_WINDOW_S
+            ):  # up to the stretch before the last: nobody waits for a sample after it
+                energies.append(self._measure_energy(since_s, seen_s))
+                since_s = seen_s
+            seen_s = self._clock.now_s()
+            work(count)
+            chunks.append(TimedChunk(count, self._clock.now_s() - seen_s))
+        energies.append(self._measure_energy(since_s, self._clock.now_s()))
+        self._check_mode_kept(mode)
+        return self._build_measurement(mode, chunks, join_windows(energies))
+
+    def _measure_energy(self, start_s: float, end_s: float) -> Energy:
+        """The energy of a stretch in one mode; raises ``SensorLost`` and ``ModeNotSet`` when it is not of that."""
+        energy = account_for_gaps(self._meter.energy_between(start_s, end_s))
+        if energy.mode_changes:
+            raise ModeNotSet(f"the power mode was changed {energy.mode_changes} times during the work; it has to stay")
+        return energy
+
+    def _build_measurement(self, mode: PowerMode, chunks: Sequence[TimedChunk], energy: Energy) -> Measurement:
+        timing, self._cold = estimate_step_timing(chunks, self._cold), False
+        first, switched = self._worked is None, self._worked not in (None, mode)
+        set_s, self._set_s, self._worked = self._set_s, 0.0, mode
+        return Measurement(
+            mode,
+            sum(chunk.steps for chunk in chunks),
+            timing.step_s,
+            energy.mean_w,
+            peak_c=energy.peak_c,
+            throttled=energy.throttled,
+            warm_up_s=timing.warm_up_s + (set_s if first else 0.0),
+            switch_s=set_s if switched else None,
+            time_se_log=timing.se_log,
+            power_se_log=energy.power_se_log,
+        )
+
+    def _set_mode(self, mode: PowerMode) -> None:
+        assert self._lease is not None
+        start_s = self._clock.now_s()
+        with _translate_errors(f"set {mode}"):
+            self._power.set_mode(mode_to_wire(mode, self._knobs), token=self._lease.token)
+        self._meter.record_mode_change()
+        self._mode, self._set_s, self._cold = mode, self._clock.now_s() - start_s, True
+
+    def _restore_mode(self, outer: PowerMode | None) -> None:
+        """Back to the mode around this one, or to what was found."""
+        assert self._lease is not None
+        self._mode = None
+        if outer is not None:
+            self._set_mode(outer)
+            return
+        with _translate_errors("put back what was found"):
+            self._power.restore(token=self._lease.token)
+        self._meter.record_mode_change()
+        self._cold = True
+
+    def _read_mode(self) -> PowerMode:
+        return mode_from_wire(self._read_state()["mode"], self.spec)
+
+    def _read_state(self) -> Mapping[str, Any]:
+        """What the daemon reads back now; raises ``ModeNotSet`` when it can read nothing."""
+        with _translate_errors("read the mode"):
+            now: Mapping[str, Any] = self._power.get()
+        if not now["mode"]:
+            raise ModeNotSet(f"the board's mode cannot be read: {now.get('stopped') or 'the daemon does not say why'}")
+        return now
+
+    def _check_mode_kept(self, mode: PowerMode) -> None:
+        """Work counts for a mode only if the board was in it to the end."""
+        now, wished = self._read_state(), mode_to_wire(mode, self._knobs)
+        if any(abs(now["mode"].get(knob, value) - value) > CLOCK_TOLERANCE * value for knob, value in wished.items()):
+            why = now.get("stopped") or "something else changed it"
+            raise ModeNotSet(f"the board left {mode} during the work: got {now['mode']}; {why}")
+
+
+class BoardLease:
+    """The board for oneself, renewed by a thread until the block ends; then what was found is put back."""
+
+    def __init__(self, connect: Callable[[], PowerdClient], holder: str) -> None:
+        self._power, self._holder = connect(), holder
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._renew, name="lease", daemon=True)
+        self.token = ""
+
+    def __enter__(self) -> Self:
+        try:
+            with _translate_errors("hold the board"):
+                self.token = str(self._power.hold(self._holder, LEASE_S)["token"])
+        except ModeNotSet:
+            self._power.close()
+            raise
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._thread.join()
+        with contextlib.closing(self._power), _keep_first_error(error), _translate_errors("give the board back"):
+            self._power.hold(self._holder, 0, token=self.token)
+
+    def _renew(self) -> None:
+        while not self._over.wait(LEASE_RENEWAL_S):
+            try:
+                self._power.hold(self._holder, LEASE_S, token=self.token)
+            except PowerdError as error:  # the work's own calls report it; here nobody listens
+                logger.warning("the lease on the board could not be renewed: %s", error)
+
+
+@contextmanager
+def _keep_first_error(first: BaseException | None) -> Iterator[None]:
+    """Let an error pass unless another one came before it, which then is the one to report."""
+    try:
+        yield
+    except ModeNotSet as error:
+        if first is None:
+            raise
+        logger.warning("the board could not be put back at once, the end of its lease does it: %s", error)
+
+
+@contextmanager
+def _translate_errors(what: str) -> Iterator[None]:
+    """The power daemon's errors as the library's own, always with what was read back."""
+    try:
+        yield
+    except PowerdError as error:
+        untold = error.got is not None and str(error.got) not in error.text
+        raise ModeNotSet(f"could not {what}: {error}{f' (read back {error.got})' if untold else ''}") from error

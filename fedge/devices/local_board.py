@@ -1,0 +1,115 @@
+"""The board that this program runs on, put together: its daemon, its sensors, its own spec; closed at the end."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedge.clock import RealClock
+from fedge.devices import catalogue
+from fedge.devices.board_identity import BoardIdentity, match_board_spec
+from fedge.devices.board_spec import HZ_PER_MHZ, build_board_spec
+from fedge.devices.idle_power import IdlePowerStore
+from fedge.devices.jetson_board import JetsonBoard
+from fedge.devices.sensing import open_sensor
+from fedge.devices.sensing.sampler import Sampler
+from fedge.errors import BoardError, SensorLost
+from fedge.powerd.machine import Machine
+from fedge.powerd.powerd_client import SOCKET, PowerdClient, PowerdError
+from fedge.protocols import Clock, PowerSensor
+from fedge.types import DeviceSpec
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class BoardLocation:
+    """Where a board's daemon, files and sensors are; ``device`` names its catalogue entry where it must be told."""
+
+    device: str | None = None
+    power_socket: str = SOCKET
+    root: str = "/"
+    sensor: str = "sysfs"
+    sample_hz: float = 10.0
+    state_dir: Path | None = None
+    """Where what was measured at rest is remembered; None: nowhere."""
+    holder: str = "fedge"
+    """The name that others are told while this program holds the board."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LocalBoard:
+    """A board as found: the device, its sensor and sampler, who it is, and the catalogue's entry of its kind."""
+
+    board: JetsonBoard
+    sensor: PowerSensor
+    sampler: Sampler
+    identity: BoardIdentity
+    catalogued: DeviceSpec
+
+    def hottest_c(self) -> float | None:
+        """The hottest sensor now; None where there is none, or when it cannot be read: no work is lost over it."""
+        try:
+            return self.sensor.read().hottest_c
+        except SensorLost as error:
+            logger.warning("the temperature is not known: %s", error)
+            return None
+
+
+@contextmanager
+def open_local_board(place: BoardLocation, clock: Clock | None = None) -> Iterator[LocalBoard]:
+    """The board of ``place``, its sampler running.
+
+    Raises ``BoardError`` for a daemon that does not answer and for a board that nobody knows, ``SensorLost`` for one
+    whose power cannot be read, ``BadInput`` for a sensor or device of no known name.
+    """
+    clock = clock or RealClock()
+    described = describe_board(place)
+    identity = parse_identity(described)
+    catalogued = find_board_spec(place, identity, described)
+    with (
+        closing(open_sensor(place.sensor, Machine(place.root), clock, catalogued.total_power)) as sensor,
+        Sampler(sensor, clock, place.sample_hz) as sampler,
+        closing(PowerdClient(place.power_socket)) as power,
+    ):
+        board = JetsonBoard(
+            build_board_spec(catalogued, described, sensor.total_power),
+            described["knobs"],
+            power,
+            lambda: PowerdClient(place.power_socket),
+            sampler,
+            clock,
+            idle=IdlePowerStore(
+                place.state_dir / "idle.json" if place.state_dir else None, f"{place.sensor}: {sensor.total_power}"
+            ),
+            holder=place.holder,
+        )
+        yield LocalBoard(board, sensor, sampler, identity, catalogued)
+
+
+def describe_board(place: BoardLocation) -> Mapping[str, Any]:
+    """What the power daemon says of the board; raises ``BoardError`` when it does not answer."""
+    try:
+        with closing(PowerdClient(place.power_socket)) as power:
+            described: Mapping[str, Any] = power.describe()
+    except PowerdError as error:
+        raise BoardError(f"the power daemon does not describe the board: {error}") from error
+    return described
+
+
+def parse_identity(described: Mapping[str, Any]) -> BoardIdentity:
+    """Who the board is."""
+    said = described["board"]
+    return BoardIdentity(said["model"], tuple(said["compatible"]), said["l4t"])
+
+
+def find_board_spec(place: BoardLocation, identity: BoardIdentity, described: Mapping[str, Any]) -> DeviceSpec:
+    """The catalogue's entry of the board: the one that is named, or that of its module."""
+    if place.device is not None:
+        return catalogue.find(place.device, where="device")
+    clocks = [hz / HZ_PER_MHZ for hz in described["knobs"]["gpu_hz"]]
+    return match_board_spec(identity, clocks, catalogue.load_catalogue())

@@ -1,0 +1,85 @@
+"""What an emulated board really does: a surface of step time and power over its modes, never its predictor's own model.
+
+Symbols: x_i = log(knob / its maximum), four per mode; r(x) = smooth residual; sd = its size in log units.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedge.types import Floats, Modes, PowerMode
+
+BOARD_DEVIATION = (0.01, 0.08)
+"""Smallest and largest deviation between boards of one kind in time and in power (SIGMETRICS'22: 1 % AGX to 7.8 % Nano
+in time, up to 8.8 % in energy)."""
+MAX_IDLE_SHARE = 0.95
+"""Idle power is at most this share of the power at work in the same mode."""
+_WAVES = 24
+_WAVE_NUMBER = 1.5
+"""Spread of the residual's wave numbers per unit of log-knob: smooth between neighbours, different across the grid."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ModeSurface:
+    """Noise-free truth per mode: seconds per step, watts at work and watts idling; arrays of shape (n,)."""
+
+    modes: Modes
+    step_s: Floats
+    power_w: Floats
+    idle_w: Floats
+
+    def select_rows(self, keep: NDArray[np.bool_]) -> ModeSurface:
+        """The rows that ``keep`` marks."""
+        return ModeSurface(Modes(self.modes.knobs[keep]), self.step_s[keep], self.power_w[keep], self.idle_w[keep])
+
+    def find_row(self, mode: PowerMode) -> int:
+        """The row of ``mode``; raises ``LookupError`` for a mode that the board does not have."""
+        knobs = np.array([mode.cores, mode.cpu_mhz, mode.gpu_mhz, mode.mem_mhz])
+        hits = np.flatnonzero((np.abs(self.modes.knobs - knobs) < 1e-6).all(axis=1))
+        if len(hits) == 0:
+            raise LookupError(f"{mode} is not among the board's {len(self.modes)} modes")
+        return int(hits[0])
+
+
+def scale_step_time(surface: ModeSurface, ratio: float) -> ModeSurface:
+    """The same modes and watts, with steps ``ratio`` times as long."""
+    return ModeSurface(surface.modes, surface.step_s * ratio, surface.power_w, surface.idle_w)
+
+
+def draw_board_surface(
+    average: ModeSurface, residual_time_sd_log: float, residual_power_sd_log: float, rng: np.random.Generator
+) -> ModeSurface:
+    """The surface of one board of a kind: the kind's average, its own deviation, and a smooth residual over the modes.
+
+    The residual has the size of the calibration's residuals, so that the board is as far from the physical model as a
+    real one is.
+    """
+    x = _log_knobs(average.modes)
+    time = _draw_deviation(rng) + _draw_smooth_residual(x, residual_time_sd_log, rng)
+    power = _draw_deviation(rng) + _draw_smooth_residual(x, residual_power_sd_log, rng)
+    scale = np.exp(power)
+    power_w = average.power_w * scale
+    idle_w = np.minimum(average.idle_w * scale.mean(), MAX_IDLE_SHARE * power_w)
+    return ModeSurface(average.modes, average.step_s * np.exp(time), power_w, idle_w)
+
+
+def _draw_deviation(rng: np.random.Generator) -> float:
+    size = rng.uniform(*BOARD_DEVIATION)
+    return float(np.log1p(size) * rng.choice([-1.0, 1.0]))
+
+
+def _log_knobs(modes: Modes) -> Floats:
+    scaled: Floats = np.log(modes.knobs / modes.knobs.max(axis=0))
+    return scaled
+
+
+def _draw_smooth_residual(x: Floats, sd: float, rng: np.random.Generator) -> Floats:
+    """A random smooth function of the log-knobs (cosine features) with standard deviation ``sd`` over the modes."""
+    waves = rng.normal(0.0, _WAVE_NUMBER, size=(x.shape[1], _WAVES))
+    phases = rng.uniform(0.0, 2 * np.pi, size=_WAVES)
+    values: Floats = np.cos(x @ waves + phases).sum(axis=1)
+    spread = values.std()
+    return (values - values.mean()) * (sd / spread) if spread > 0 else np.zeros(len(x))

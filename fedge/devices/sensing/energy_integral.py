@@ -1,0 +1,214 @@
+"""Joules of a window from samples of power: the trapezoid rule, with what was odd about the window; pure.
+
+=====================  ==========================================================================================
+``p(t)``               power, watts: straight lines between samples, held before the first and after the last
+``E``                  energy of the window [a, b], joules: the integral of ``p`` from a to b
+``T``                  the sampling period, seconds
+``n``, ``m``, ``s``    samples inside the window, their mean and standard deviation, watts
+``r``                  correlation of neighbouring samples, corrected for its bias in short series
+=====================  ==========================================================================================
+
+Since ``p`` does not depend on the window, energies of adjacent windows add up exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from fedge.errors import SensorLost
+from fedge.types import Energy, SensorSample
+
+GAP_PERIODS = 3.0
+"""A stretch without a sample that is longer than so many periods is a gap."""
+MIN_SAMPLES_FOR_CORRELATION = 8
+"""With fewer samples their correlation cannot be told, and they count as independent. Chosen by us."""
+MAX_CORRELATION = 0.999
+UNKNOWN_SE_LOG = 0.05
+"""Standard error of a mean power of which there is one sample at most; chosen by us."""
+GAP_SD_LOG = 0.3
+"""How far off the power of a gap may be, log units, when it is taken from the samples around it; chosen by us."""
+MOST_UNSEEN, MOST_UNSEEN_S = 0.1, 1.0
+"""With more than a tenth of a window unseen, by a gap longer than a second, it is no measurement; chosen by us."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """The samples that matter to a window: those inside or on its ends, and the nearest ones beyond."""
+
+    start_s: float
+    end_s: float
+    inside: Sequence[SensorSample]
+    before: SensorSample | None
+    """The last one before the start; None when a sample lies on the start."""
+    after: SensorSample | None
+    """The first one after the end; None when a sample lies on the end."""
+
+    @property
+    def all_samples(self) -> list[SensorSample]:
+        around = [*([self.before] if self.before else []), *self.inside]
+        return [*around, *([self.after] if self.after else [])]
+
+
+def integrate_energy(
+    samples: Sequence[SensorSample],
+    start_s: float,
+    end_s: float,
+    period_s: float,
+    total_power: str,
+    mode_changes: Sequence[float] = (),
+) -> Energy:
+    """The energy of [start_s, end_s] from samples in the order of their times, and what was odd about it.
+
+    Samples outside the window serve to interpolate at its ends; where there are none, the nearest power is held. A
+    window shorter than a period may have no sample inside: its energy is interpolated between its neighbours, and
+    ``samples`` is 0. A gap is a stretch longer than ``GAP_PERIODS * period_s``, counted with its whole length also
+    when a part of it lies outside. ``throttled``: a throttle counter grew from the last sample not after the start
+    to the first not before the end. ``mode_changes`` are times of changes; those strictly inside count.
+    ``power_se_log`` is ``UNKNOWN_SE_LOG`` with fewer than two samples inside, when nothing is known of their scatter.
+
+    Raises ``SensorLost`` when the nearest sample is more than ``GAP_PERIODS`` periods away from the window, and
+    ``ValueError`` for a window that does not end after its start.
+    """
+    if not end_s > start_s:
+        raise ValueError(f"a window from {start_s} to {end_s} s; it has to end after its start")
+    window = _select_window(samples, start_s, end_s)
+    if not is_covered(window.all_samples, start_s, end_s, period_s):
+        raise SensorLost(f"no power sample within {GAP_PERIODS:g} periods of the window {start_s:.3f} to {end_s:.3f} s")
+    stretches = _sample_distances_s(window)
+    return Energy(
+        start_s=start_s,
+        end_s=end_s,
+        energy_j=_energy_j(window),
+        samples=len(window.inside),
+        total_power=total_power,
+        gaps=sum(stretch > GAP_PERIODS * period_s for stretch in stretches),
+        longest_gap_s=max(stretches),
+        throttled=_has_throttled(window.all_samples),
+        mode_changes=sum(start_s < at_s < end_s for at_s in mode_changes),
+        peak_c=_peak_c(window),
+        power_se_log=mean_power_se_log([sample.total_w for sample in window.inside]),
+    )
+
+
+def account_for_gaps(energy: Energy) -> Energy:
+    """The energy, its error wider by what the gaps leave unsaid; raises ``SensorLost`` when they leave too much.
+
+    The gaps are taken as ``gaps`` times the longest, which is at least what they are together.
+    """
+    whole_s = energy.end_s - energy.start_s
+    unseen = min(energy.gaps * energy.longest_gap_s / whole_s, 1.0)
+    if unseen > MOST_UNSEEN and min(energy.longest_gap_s, whole_s) > MOST_UNSEEN_S:
+        raise SensorLost(
+            f"{energy.samples} power samples in {whole_s:.1f} s, {energy.gaps} gaps, the longest "
+            f"{energy.longest_gap_s:.1f} s; at most {MOST_UNSEEN:.0%} may be unseen: check the sensor and "
+            "what else the board does"
+        )
+    return replace(energy, power_se_log=math.hypot(energy.power_se_log, GAP_SD_LOG * unseen))
+
+
+def join_windows(parts: Sequence[Energy]) -> Energy:
+    """Adjacent windows, at least one, as one; a gap across a border counts in both."""
+    first, last = parts[0], parts[-1]
+    if len(parts) == 1:
+        return first
+    energy_j = math.fsum(part.energy_j for part in parts)
+    error_j = math.hypot(*(part.energy_j * part.power_se_log for part in parts))
+    return replace(
+        first,
+        end_s=last.end_s,
+        energy_j=energy_j,
+        samples=sum(part.samples for part in parts),
+        gaps=sum(part.gaps for part in parts),
+        longest_gap_s=max(part.longest_gap_s for part in parts),
+        throttled=any(part.throttled for part in parts),
+        mode_changes=sum(part.mode_changes for part in parts),
+        peak_c=max((part.peak_c for part in parts if part.peak_c is not None), default=None),
+        power_se_log=error_j / energy_j if energy_j > 0 else UNKNOWN_SE_LOG,
+    )
+
+
+def is_covered(samples: Sequence[SensorSample], start_s: float, end_s: float, period_s: float) -> bool:
+    """Whether a sample lies in the window, or near enough to it for a window that is shorter than a period."""
+    margin_s = GAP_PERIODS * period_s
+    return any(start_s - margin_s <= sample.at_s <= end_s + margin_s for sample in samples)
+
+
+def mean_power_se_log(watts: Sequence[float]) -> float:
+    """Standard error of the mean of watts sampled at even distances, log units; ``UNKNOWN_SE_LOG`` for fewer than two.
+
+    ``s / (m sqrt(n'))`` with ``n' = n (1 - r) / (1 + r)`` independent samples' worth: samples of power follow each
+    other, so that n of them say less than n. ``r`` is that of neighbours plus ``(1 + 3 r) / n``, its usual shortfall
+    in a short series (Kendall 1954), and never below 0: a sawtooth gains nothing. A drift counts as scatter.
+    """
+    n = len(watts)
+    mean_w = math.fsum(watts) / n if n else 0.0
+    if n < 2 or mean_w <= 0:
+        return UNKNOWN_SE_LOG
+    off = [power_w - mean_w for power_w in watts]
+    squares = math.fsum(o * o for o in off)
+    if squares <= (1e-12 * mean_w) ** 2 * n:
+        return 0.0
+    r = 0.0
+    if n >= MIN_SAMPLES_FOR_CORRELATION:
+        neighbours = math.fsum(a * b for a, b in pairwise(off)) / squares
+        r = min(max(neighbours + (1 + 3 * neighbours) / n, 0.0), MAX_CORRELATION)
+    independent = max(n * (1 - r) / (1 + r), 1.0)
+    return math.sqrt(squares / (n - 1) / independent) / mean_w
+
+
+def _select_window(samples: Sequence[SensorSample], start_s: float, end_s: float) -> _Window:
+    first = bisect_left(samples, start_s, key=_at_s)
+    after = bisect_right(samples, end_s, key=_at_s)
+    inside = samples[first:after]
+    before = samples[first - 1] if first and not (inside and inside[0].at_s == start_s) else None
+    beyond = samples[after] if after < len(samples) and not (inside and inside[-1].at_s == end_s) else None
+    return _Window(start_s, end_s, inside, before, beyond)
+
+
+def _energy_j(window: _Window) -> float:
+    """The integral of the straight lines through the samples, held beyond the first and the last."""
+    lines = [(sample.at_s, sample.total_w) for sample in window.all_samples]
+    ends = [(at_s, _power_at(lines, at_s)) for at_s in (window.start_s, window.end_s)]
+    inside = [(sample.at_s, sample.total_w) for sample in window.inside]
+    points = [ends[0], *inside, ends[1]]
+    return math.fsum((b_s - a_s) * (a_w + b_w) / 2 for (a_s, a_w), (b_s, b_w) in pairwise(points))
+
+
+def _power_at(lines: Sequence[tuple[float, float]], at_s: float) -> float:
+    right = bisect_left(lines, at_s, key=lambda point: point[0])
+    if right == len(lines):
+        return lines[-1][1]
+    b_s, b_w = lines[right]
+    if right == 0 or b_s == at_s:
+        return b_w
+    a_s, a_w = lines[right - 1]
+    return a_w + (b_w - a_w) * ((at_s - a_s) / (b_s - a_s))
+
+
+def _sample_distances_s(window: _Window) -> list[float]:
+    """Seconds between one sample and the next, over the window; its ends stand in where there is no sample beyond."""
+    times = [sample.at_s for sample in window.all_samples]
+    knots = [
+        *([window.start_s] if window.before is None else []),
+        *times,
+        *([window.end_s] if window.after is None else []),
+    ]
+    return [b - a for a, b in pairwise(knots)]
+
+
+def _has_throttled(samples: Sequence[SensorSample]) -> bool:
+    counts = [sample.throttle_events for sample in samples if sample.throttle_events is not None]
+    return any(later > earlier for earlier, later in pairwise(counts))
+
+
+def _peak_c(window: _Window) -> float | None:
+    seen = window.inside or window.all_samples
+    return max((at_c for sample in seen if (at_c := sample.hottest_c) is not None), default=None)
+
+
+def _at_s(sample: SensorSample) -> float:
+    return sample.at_s

@@ -1,0 +1,131 @@
+"""jetson-stats (jtop) as a power sensor: optional, since it is under the AGPL; nothing else depends on it."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from fedge.devices.sensing.latest_sample import FIRST_SAMPLE_LIMIT_S, LatestSample
+from fedge.devices.sensing.power_formula import choose_total_formula, evaluate_formula_w, rails_in_formula
+from fedge.devices.sensing.sysfs_readings import keep_plausible_temperatures
+from fedge.errors import SensorLost
+from fedge.powerd.machine import Machine
+from fedge.protocols import Clock
+from fedge.types import SensorSample
+
+MIN_INTERVAL_S = 0.5
+"""Below, its service becomes unstable: its own exporter refuses less."""
+INSTALL_HINT = (
+    "install it with pip install 'fedge[jetson]', in the version of the board's jtop service, or choose sysfs"
+)
+SERVICE_HINT = (
+    "check the service (systemctl status jtop), that this user is in the group jtop, and that both have one version; "
+    "or choose sysfs"
+)
+
+
+class JtopSensor:
+    """Implements ``PowerSensor`` from the jtop service; a sample's time is when the service's data came.
+
+    The first client of the service fixes its interval, others get that one. jtop has no over-current counters.
+    """
+
+    def __init__(
+        self, machine: Machine, clock: Clock, total_power: str | None = None, interval_s: float = MIN_INTERVAL_S
+    ) -> None:
+        self._clock, self._wanted = clock, total_power
+        self.interval_s = max(interval_s, MIN_INTERVAL_S)
+        self._arrival = LatestSample("jtop", clock, self.interval_s)
+        self._total: str | None = None
+        try:
+            self._client = importlib.import_module("jtop").jtop(interval=self.interval_s)
+        except ImportError as error:
+            raise SensorLost(f"jtop cannot be imported ({error}); {INSTALL_HINT}") from error
+        try:
+            self._client.attach(self._process_data)
+            self._client.start()
+            self.read()
+        except Exception as error:  # jtop's own JtopException cannot be named before it is imported
+            self.close()
+            raise error if isinstance(error, SensorLost) else SensorLost(f"jtop: {error}; {SERVICE_HINT}") from error
+
+    @property
+    def total_power(self) -> str:
+        return self._total or ""
+
+    def read(self) -> SensorSample:
+        """The newest data of the service; raises ``SensorLost`` when it is gone or has no power."""
+        return self._arrival.wait_for_sample(FIRST_SAMPLE_LIMIT_S + self.interval_s)
+
+    def close(self) -> None:
+        """Leave the service."""
+        self._client.close()
+
+    def _process_data(self, data: Any) -> None:
+        """New data, in a thread of jtop's."""
+        try:
+            rails_w = _parse_rails_w(data.power)
+            self._total = self._total or choose_total_formula(rails_w, self._wanted, "jtop knows no rail of this board")
+            self._arrival.put(_build_sample(self._clock.now_s(), data, rails_w, self._total))
+        except SensorLost as lost:
+            self._arrival.fail(str(lost))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            self._arrival.fail(f"its data has a form that is not known ({error!r}); choose sysfs")
+
+
+def _build_sample(at_s: float, data: Any, rails_w: Mapping[str, float], total: str) -> SensorSample:
+    total_w = evaluate_formula_w(total, rails_w)
+    if total_w is None:
+        missing = [rail for rail in rails_in_formula(total) if rail not in rails_w]
+        raise SensorLost(f"it lacks {', '.join(missing)} of the total {total}")
+    gpu: Mapping[str, Any] = next(iter(data.gpu.values()), {})
+    memory = data.memory.get("EMC", {})
+    return SensorSample(
+        at_s=at_s,
+        total_w=total_w,
+        rails_w=rails_w,
+        temperatures_c=_parse_temperatures_c(data.temperature),
+        gpu_load=_parse_share(gpu, "status", "load"),
+        cpu_mhz=max((mhz for core in data.cpu["cpu"] if (mhz := _parse_mhz(core)) is not None), default=None),
+        gpu_mhz=_parse_mhz(gpu),
+        mem_mhz=_parse_mhz({"freq": memory}),
+        mem_load=_parse_share(memory, "val"),
+    )
+
+
+def _parse_rails_w(power: Mapping[str, Any]) -> dict[str, float]:
+    """Watts by rail of those that are on; jtop has milliwatts."""
+    return {
+        name: float(rail["power"]) / 1e3
+        for name, rail in power["rail"].items()
+        if rail.get("online", True) and name != "NC"
+    }
+
+
+def _parse_temperatures_c(found: Mapping[str, Any]) -> dict[str, float]:
+    """C; newer versions wrap the number and say whether the sensor is on."""
+    wrapped = {name: at if isinstance(at, Mapping) else {"temp": at} for name, at in found.items()}
+    return keep_plausible_temperatures(
+        {name: float(at["temp"]) for name, at in wrapped.items() if at.get("online", True)}
+    )
+
+
+def _parse_mhz(engine: Mapping[str, Any]) -> float | None:
+    """Its present clock out of kHz."""
+    khz = _find_number(engine, "freq", "cur")
+    return None if khz is None else khz / 1e3
+
+
+def _parse_share(found: Any, *keys: str) -> float | None:
+    """0 to 1 out of percent."""
+    percent = _find_number(found, *keys)
+    return None if percent is None else percent / 100
+
+
+def _find_number(found: Any, *keys: str) -> float | None:
+    """A number down a nested mapping; None when it is not there."""
+    for key in keys:
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return float(found) if isinstance(found, int | float) and math.isfinite(found) else None

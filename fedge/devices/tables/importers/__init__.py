@@ -1,0 +1,69 @@
+"""Measurements made elsewhere, brought into the normal form: one module per layout, pure once the files are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedge.devices.tables.mode_table import build_mode_table
+from fedge.devices.tables.table_checks import list_table_notes
+from fedge.errors import BadInput
+from fedge.types import ProfileTable
+
+LAYOUTS = {
+    "tegrastats": "tegrastats log (JetPack 4 to 6), with --steps",
+    "jtop": "CSV log of jetson-stats, with --steps",
+    "powertrain": "run folders or result tables of github kedar-1401/Dream-Lab",
+    "bofl": "JSON of github hongpeng-guo/BoFL",
+}
+"""Name of a layout -> what it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedRow:
+    """One power mode's measurement in the units of the normal form."""
+
+    cores: int
+    cpu_khz: float
+    gpu_hz: float
+    mem_hz: float
+    batch_size: int
+    time_ms: float
+    power_w: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ImportedTables:
+    """What came of an import: one table per batch size, smallest first, and what was assumed, left out or repaired."""
+
+    tables: tuple[ProfileTable, ...]
+    notes: tuple[str, ...]
+
+
+def assemble_tables(
+    where: str, seen: Sequence[ImportedRow], device: str, workload: str, notes: Iterable[str]
+) -> ImportedTables:
+    """The tables of these measurements; raises ``BadInput`` for none and for impossible units."""
+    if not seen:
+        raise BadInput(where, "no power mode with a time and a power", "at least one")
+    rows = np.array(
+        [(s.cores, s.cpu_khz, s.gpu_hz, s.mem_hz, s.batch_size, s.time_ms, s.power_w) for s in seen], dtype=np.float64
+    )
+    tables = tuple(
+        build_mode_table(where, rows[rows[:, 4] == size], device, workload) for size in np.unique(rows[:, 4])
+    )
+    several = len(tables) > 1
+    own = [
+        f"batch size {table.batch_size}: {note}" if several else note
+        for table in tables
+        for note in list_table_notes(table)
+    ]
+    return ImportedTables(tables, (*notes, *own))
+
+
+def format_count(things: Sequence[str], noun: str) -> str:
+    """``3 minibatches (a, b, ...)``: how many, and the first ones by name."""
+    shown = ", ".join(things[:2]) + (", ..." if len(things) > 2 else "")
+    return f"{len(things)} {noun}{'' if len(things) == 1 else 's'} ({shown})"

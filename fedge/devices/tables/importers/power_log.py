@@ -1,0 +1,108 @@
+"""Power over time per rail, and the step time and power of every mode that ran meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+
+from fedge.devices.tables.importers import ImportedRow, ImportedTables, assemble_tables, format_count
+from fedge.devices.tables.importers.steps_file import ImportKey, StepRun, StepsFile
+from fedge.devices.tables.importers.timestamps import EARLIEST_S, format_time
+from fedge.errors import BadInput
+from fedge.types import Floats
+
+MIN_SAMPLES = 3
+"""A mode's mean over fewer power samples is named as shaky. Chosen by us."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PowerLog:
+    """Samples in order of time: the log's clock (n,), the module's watts (n,), and what was assumed on the way."""
+
+    at_s: Floats
+    power_w: Floats
+    notes: tuple[str, ...]
+
+
+def rails_in_formula(formula: str) -> tuple[str, ...]:
+    """The rails that a board's total is the sum of: ``"A + B"`` -> ``("A", "B")``."""
+    return tuple(rail.strip() for rail in formula.split("+"))
+
+
+def build_power_log(
+    where: str, samples: Sequence[tuple[float, Mapping[str, float]]], rails: Sequence[str], notes: Sequence[str]
+) -> PowerLog:
+    """The log of samples (time, milliwatts by rail) whose total is the sum of ``rails``.
+
+    Samples without one of the rails are left out and noted. Raises ``BadInput`` when that leaves none.
+    """
+    whole = [(at_s, sum(mw[rail] for rail in rails) / 1e3) for at_s, mw in samples if all(rail in mw for rail in rails)]
+    if not whole:
+        found = sorted({rail for _, mw in samples for rail in mw})
+        right = f"the board's rails, {' + '.join(rails)} (found: {', '.join(found) or 'none'}); is it this board's log?"
+        raise BadInput(where, "no sample of the module's power", right)
+    missing = len(samples) - len(whole)
+    some = (f"{missing} of {len(samples)} samples lack a rail of {' + '.join(rails)}: left out",) if missing else ()
+    ordered = np.array(sorted(whole), dtype=np.float64)
+    return PowerLog(ordered[:, 0], ordered[:, 1], (*notes, *some))
+
+
+def import_runs(where: str, log: PowerLog, steps: StepsFile, device: str, workload: str) -> ImportedTables:
+    """One row per mode and batch size: the median of its runs' minibatch times, the mean of the power samples in them.
+
+    Times of the runs below ``EARLIEST_S`` count from the log's first sample where the log has dates. A mode without a
+    sample is left out and noted; ``BadInput`` when that is so for every mode.
+    """
+    runs = steps.runs
+    shifted = min(run.start_s for run in runs) < EARLIEST_S <= log.at_s[0]
+    offset_s = float(log.at_s[0]) if shifted else 0.0
+    notes = [*log.notes, *(["the steps' times were counted from the log's first sample"] if shifted else [])]
+    by_mode: dict[ImportKey, list[StepRun]] = {}
+    for run in runs:
+        by_mode.setdefault(run.knobs, []).append(run)
+    seen, silent, shaky = [], [], []
+    for knobs, its_runs in by_mode.items():
+        watts = _select_samples_w(log, its_runs, offset_s)
+        if not len(watts):
+            silent.append(_format_key(knobs))
+            continue
+        if len(watts) < MIN_SAMPLES:
+            shaky.append(_format_key(knobs))
+        seen.append(_build_row(knobs, its_runs, float(watts.mean())))
+    if not seen:
+        raise _build_overlap_error(where, log, runs, offset_s)
+    notes += [f"{format_count(silent, 'mode')} without a power sample: left out"] if silent else []
+    notes += [f"{format_count(shaky, 'mode')} with fewer than {MIN_SAMPLES} power samples: run longer"] if shaky else []
+    return assemble_tables(f"{where} with {steps.where}", seen, device, workload, notes)
+
+
+def _select_samples_w(log: PowerLog, runs: Sequence[StepRun], offset_s: float) -> Floats:
+    """The watts sampled while any of the runs was under way, each sample once."""
+    during = np.zeros(len(log.at_s), dtype=bool)
+    for run in runs:
+        first, after = np.searchsorted(log.at_s, (run.start_s + offset_s, run.end_s + offset_s), side="left")
+        during[first:after] = True
+    watts: Floats = log.power_w[during]
+    return watts
+
+
+def _build_row(knobs: ImportKey, runs: Sequence[StepRun], power_w: float) -> ImportedRow:
+    time_ms = median(run.step_ms for run in runs)
+    return ImportedRow(knobs.cores, knobs.cpu_khz, knobs.gpu_hz, knobs.mem_hz, knobs.batch_size, time_ms, power_w)
+
+
+def _format_key(knobs: ImportKey) -> str:
+    return f"{knobs.cores}c/{knobs.cpu_khz / 1e3:g}/{knobs.gpu_hz / 1e6:g}/{knobs.mem_hz / 1e6:g} MHz"
+
+
+def _build_overlap_error(where: str, log: PowerLog, runs: Sequence[StepRun], offset_s: float) -> BadInput:
+    first_s, last_s = min(run.start_s for run in runs) + offset_s, max(run.end_s for run in runs) + offset_s
+    got = f"power samples from {format_time(float(log.at_s[0]))} to {format_time(float(log.at_s[-1]))}"
+    right = (
+        f"samples during the steps, {format_time(first_s)} to {format_time(last_s)}; both files need one clock "
+        f"and time zone"
+    )
+    return BadInput(where, got, right)

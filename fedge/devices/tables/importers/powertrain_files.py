@@ -1,0 +1,171 @@
+"""Imports PowerTrain's measurements (github kedar-1401/Dream-Lab): a folder of files per mode, or a result table."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from fedge.devices.tables.csv_sheet import CsvSheet, decode_text, parse_sheet, read_bytes
+from fedge.devices.tables.importers import ImportedRow, ImportedTables, assemble_tables, format_count
+from fedge.errors import BadInput
+
+BATCH_SIZE = 16
+"""The files do not say; the paper's training runs all have it."""
+BATCH_NOTE = f"batch size {BATCH_SIZE}: the paper's; the files do not say"
+LAST_MINIBATCHES = 40
+"""The last so many minibatches of a mode count, as in the paper; before them the power settles."""
+FOLDER_PATTERN = re.compile(r"pm_(\d{1,3})_(\d{1,12})_(\d{1,12})_(\d{1,12})", re.ASCII)
+"""A mode's folder: cores, CPU kHz, GPU Hz, memory Hz."""
+RESULT_COLUMNS = ("powermode", "observed_time", "observed_power")
+LAYOUT = "a folder with pm_CORES_KHZ_HZ_HZ folders in it, or a CSV with the columns " + ", ".join(RESULT_COLUMNS)
+MAX_STEP_MS = 600_000.0
+"""A minibatch longer than this is a whole epoch; some of the repository's result tables hold those."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModeFiles:
+    """One mode's folder: its name, and its files' text by what they hold (``epoch_stats``, ``tegrastats`` ...)."""
+
+    name: str
+    text: Mapping[str, str]
+
+
+def read_source(source: Path) -> Iterator[ModeFiles] | str:
+    """The mode folders below ``source``, read one by one, or a result table's text; ``BadInput`` for anything else."""
+    if not source.is_dir():
+        return decode_text(str(source), read_bytes(source, LAYOUT), LAYOUT)
+    if FOLDER_PATTERN.fullmatch(source.name):
+        return iter((_read_folder(source),))
+    folders = sorted(path for path in source.rglob("pm_*") if path.is_dir() and FOLDER_PATTERN.fullmatch(path.name))
+    if not folders:
+        raise BadInput(str(source), "no pm_... folder", LAYOUT)
+    parents = sorted({str(folder.parent) for folder in folders})
+    if len(parents) > 1:
+        raise BadInput(str(source), f"modes of {format_count(parents, 'folder')}", "one workload's folder")
+    return map(_read_folder, folders)
+
+
+def import_folders(
+    where: str, modes: Iterable[ModeFiles], device: str, workload: str, batch_size: int | None = None
+) -> ImportedTables:
+    """One row per mode folder: medians over the last ``LAST_MINIBATCHES`` minibatches, the first never among them.
+
+    Time is ``epochtime_ms`` of ``*_epoch_stats.csv`` (one line per minibatch), or fetch plus compute of
+    ``*_fetch.csv`` and ``*_compute.csv``; power is ``power cur`` (mW, the module's total as jtop makes it) of
+    ``*_tegrastats.csv`` meanwhile, by ``evaluate_log_time``. Modes with incomplete files are left out and noted.
+    """
+    seen, left_out = [], []
+    size = batch_size or BATCH_SIZE
+    for mode in modes:
+        try:
+            seen.append(_import_mode(mode, size))
+        except BadInput as error:
+            left_out.append(str(error))
+    if not seen:
+        raise BadInput(where, f"no mode with a time and a power ({left_out[0] if left_out else 'none at all'})", LAYOUT)
+    notes = [BATCH_NOTE] if batch_size is None else []
+    if left_out:
+        notes.append(f"{format_count(left_out, 'mode')}: left out")
+    return assemble_tables(where, seen, device, workload, notes)
+
+
+def import_results(where: str, text: str, device: str, workload: str, batch_size: int | None = None) -> ImportedTables:
+    """The observed columns of a result table (``RESULT_COLUMNS``): ms per minibatch and watts; predictions are
+    ignored.
+    """
+    sheet = parse_sheet(where, text, RESULT_COLUMNS)
+    seen, left_out = [], []
+    for row in sheet.rows:
+        mode = FOLDER_PATTERN.fullmatch("pm_" + row.cells["powermode"])
+        time_ms, power_w = _parse_float(row.cells["observed_time"]), _parse_float(row.cells["observed_power"])
+        if not mode or not all(math.isfinite(v) and v > 0 for v in (time_ms, power_w)):
+            left_out.append(f"line {row.line}")
+            continue
+        seen.append(_build_row(mode, batch_size or BATCH_SIZE, time_ms, power_w))
+    slowest_ms = max((row.time_ms for row in seen), default=0.0)
+    if slowest_ms > MAX_STEP_MS:
+        right = "milliseconds of one minibatch; the column looks like those of an epoch"
+        raise BadInput(f"{where}: observed_time", f"{slowest_ms:g} ms as the slowest", right)
+    notes = [BATCH_NOTE] if batch_size is None else []
+    if left_out:
+        notes.append(f"{format_count(left_out, 'row')} without a mode, a time and a power: left out")
+    return assemble_tables(where, seen, device, workload, notes)
+
+
+def _read_folder(folder: Path) -> ModeFiles:
+    """The kinds of files that matter; of fetch and compute only where the sum of both is not there."""
+    text: dict[str, str] = {}
+    for kind in ("tegrastats", "epoch_stats", "fetch", "compute"):
+        if "epoch_stats" in text:
+            break
+        paths = sorted(folder.glob(f"*_{kind}.csv"))
+        if len(paths) > 1:
+            raise BadInput(str(folder), f"{len(paths)} files *_{kind}.csv", "one run's files")
+        if paths:
+            text[kind] = read_bytes(paths[0], LAYOUT).decode("utf-8-sig", errors="replace")
+    return ModeFiles(folder.name, text)
+
+
+def _import_mode(mode: ModeFiles, batch_size: int) -> ImportedRow:
+    name = FOLDER_PATTERN.fullmatch(mode.name)
+    if not name:
+        raise BadInput(mode.name, "a folder of another name", "pm_CORES_KHZ_HZ_HZ")
+    minibatches = [(time_ms, at_s) for time_ms, at_s in _iterate_minibatches(mode) if time_ms > 0][1:][
+        -LAST_MINIBATCHES:
+    ]
+    if not minibatches:
+        raise BadInput(mode.name, "no minibatch after the first", "a run of several")
+    times_ms = [time_ms for time_ms, _ in minibatches]
+    start_s = minibatches[0][1] - minibatches[0][0] / 1e3
+    power = _parse_file(mode, "tegrastats", ("power cur", "log_time"))
+    samples = _iterate_finite_rows(power, ("power cur", "log_time"))
+    watts = [mw / 1e3 for mw, at_s in samples if start_s <= at_s <= minibatches[-1][1] and mw > 0]
+    if not watts:
+        raise BadInput(mode.name, "no power sample during its minibatches", "at least one")
+    return _build_row(name, batch_size, median(times_ms), median(watts))
+
+
+def _iterate_minibatches(mode: ModeFiles) -> Iterator[tuple[float, float]]:
+    """Milliseconds, and the log's clock at the end, of every minibatch."""
+    if "epoch_stats" in mode.text:
+        whole = ("epochtime_ms", "log_time")
+        yield from (
+            (time_ms, at_s) for time_ms, at_s in _iterate_finite_rows(_parse_file(mode, "epoch_stats", whole), whole)
+        )
+        return
+    fetch = ("epoch", "batch_idx", "fetchtime_ms")
+    compute = ("epoch", "batch_idx", "computetime_ms", "log_time")
+    fetched = {(epoch, i): ms for epoch, i, ms in _iterate_finite_rows(_parse_file(mode, "fetch", fetch), fetch)}
+    for epoch, i, ms, at_s in _iterate_finite_rows(_parse_file(mode, "compute", compute), compute):
+        if (epoch, i) in fetched:
+            yield fetched[epoch, i] + ms, at_s
+
+
+def _parse_file(mode: ModeFiles, kind: str, columns: Sequence[str]) -> CsvSheet:
+    if kind not in mode.text:
+        raise BadInput(mode.name, f"no *_{kind}.csv", LAYOUT)
+    return parse_sheet(f"{mode.name}: *_{kind}.csv", mode.text[kind], columns)
+
+
+def _iterate_finite_rows(sheet: CsvSheet, columns: Sequence[str]) -> Iterator[list[float]]:
+    """The rows whose cells are all finite numbers; the logs also hold ``null`` and lines of text."""
+    for row in sheet.rows:
+        values = [_parse_float(row.cells[column]) for column in columns]
+        if all(map(math.isfinite, values)):
+            yield values
+
+
+def _parse_float(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _build_row(mode: re.Match[str], batch_size: int, time_ms: float, power_w: float) -> ImportedRow:
+    cores, cpu_khz, gpu_hz, mem_hz = mode.groups()
+    return ImportedRow(int(cores), float(cpu_khz), float(gpu_hz), float(mem_hz), batch_size, time_ms, power_w)

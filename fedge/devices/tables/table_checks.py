@@ -1,0 +1,107 @@
+"""Whether a table's numbers can be in the units of their columns, and what a reader should know of a good table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedge.errors import BadInput
+from fedge.types import Floats, Modes, ProfileTable
+
+
+@dataclass(frozen=True, slots=True)
+class _Quantity:
+    """What a column holds. All bounds are chosen by us, wide of every board that there is."""
+
+    column: str
+    unit: str
+    """What the column's name says."""
+    bounds_unit: str
+    """The unit of the bounds and of the messages."""
+    description: str
+    smallest: float
+    """No row lies below."""
+    top: tuple[float, float]
+    """Between these lies the largest row."""
+    unit_mistakes: Mapping[float, str]
+    """What a number has to be multiplied by, if the column is in another unit -> that unit."""
+
+
+_OF_KHZ = {1e-3: "Hz", 1e3: "MHz", 1e6: "GHz"}
+_OF_HZ = {1e3: "kHz", 1e6: "MHz", 1e9: "GHz"}
+_OF_MS = {1e-3: "microseconds", 1e-6: "nanoseconds", 1e3: "seconds"}
+_OF_W = {1e-3: "milliwatts", 1e-6: "microwatts", 1e3: "kilowatts"}
+COLUMN_QUANTITIES = (
+    _Quantity("cores", "a count", "cores", "a board's core count", 1.0, (1.0, 128.0), {}),
+    _Quantity("cpu_khz", "kHz", "MHz", "a board's top clock", 10.0, (100.0, 20_000.0), _OF_KHZ),
+    _Quantity("gpu_hz", "Hz", "MHz", "a board's top clock", 10.0, (100.0, 20_000.0), _OF_HZ),
+    _Quantity("mem_hz", "Hz", "MHz", "a board's top clock", 10.0, (100.0, 20_000.0), _OF_HZ),
+    _Quantity("time_ms", "milliseconds", "s", "the slowest minibatch", 1e-5, (1e-4, 300.0), _OF_MS),
+    _Quantity("power_w", "watts", "W", "a board's top power", 0.1, (0.5, 1_000.0), _OF_W),
+)
+
+
+def check_units(where: str, modes: Modes, step_s: Floats, power_w: Floats) -> None:
+    """Raise ``BadInput`` for a table (in MHz, s, W) whose columns cannot have been in the units of their names.
+
+    Seconds under ``time_ms`` stay unseen as long as they could be milliseconds of a small model.
+    """
+    for quantity, values in zip(COLUMN_QUANTITIES, (*modes.knobs.T, step_s, power_w), strict=True):
+        _check_column(where, quantity, values)
+
+
+def _check_column(where: str, quantity: _Quantity, values: Floats) -> None:
+    low, high = quantity.top
+    top = float(values.max())
+    strange = (values < quantity.smallest) | (values > high)
+    strays, others = values[strange], values[~strange]
+    few = 2 * len(strays) < len(values) or low <= top <= high
+    if len(strays) and few and low <= others.max() <= high:
+        got = f"{strays[0]:g} {quantity.bounds_unit} in {len(strays)} of {len(values)} rows"
+        right = f"{quantity.unit} in every row: from {quantity.smallest:g} to {high:g} {quantity.bounds_unit}"
+        raise BadInput(f"{where}: {quantity.column}", got, right)
+    if not low <= top <= high:
+        right = f"{quantity.unit}: {quantity.description} lies between {low:g} and {high:g} {quantity.bounds_unit}"
+        raise BadInput(
+            f"{where}: {quantity.column}",
+            f"{top:g} {quantity.bounds_unit} as the top",
+            right + _unit_hint(quantity, top),
+        )
+
+
+def list_table_notes(table: ProfileTable) -> tuple[str, ...]:
+    """What was repaired in a table, and what cannot be learnt from it: a sentence each, none for most tables."""
+    notes = []
+    if table.duplicates:
+        noun = "row repeats" if table.duplicates == 1 else "rows repeat"
+        notes.append(f"{table.duplicates} {noun} a mode: the mode's median is used")
+    if len(table.modes) == 1:
+        notes.append("only one power mode: how time and power change from mode to mode cannot be seen in it")
+        return tuple(notes)
+    columns = (*table.modes.knobs.T, table.step_s, table.power_w)
+    for quantity, values in zip(COLUMN_QUANTITIES, columns, strict=True):
+        if np.ptp(values) == 0:
+            notes.append(_constant_column_note(quantity, float(values[0])))
+    return tuple(notes)
+
+
+def _unit_hint(quantity: _Quantity, top: float) -> str:
+    low, high = quantity.top
+    for factor, unit in quantity.unit_mistakes.items():
+        if low <= top * factor <= high:
+            mend = f"multiply it by {factor:.0f}" if factor > 1 else f"divide it by {1 / factor:.0f}"
+            return f"; the column looks like {unit}: {mend}"
+    return ""
+
+
+def _constant_column_note(quantity: _Quantity, value: float) -> str:
+    same = f"{quantity.column} is the same in every row ({value:g}{_unit_suffix(quantity)})"
+    if quantity.column in ("time_ms", "power_w"):
+        return f"{same}: was it measured in every mode?"
+    return f"{same}: what other values do cannot be seen in this table"
+
+
+def _unit_suffix(quantity: _Quantity) -> str:
+    return "" if quantity.column == "cores" else f" {quantity.bounds_unit}"

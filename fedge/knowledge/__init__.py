@@ -1,0 +1,1 @@
+"""What a fleet learnt: model files and the measurements they were fitted to."""

@@ -1,0 +1,175 @@
+"""What a model knows and how sure it is: its source, its spread, its measurements beside its own predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedge.knowledge.model_file import BoardModel, ModelInfo
+from fedge.modes import stack_modes
+from fedge.physics.time_power_model import (
+    POWER_NAMES,
+    TIME_NAMES,
+    Coefficients,
+    compute_power_terms,
+    compute_time_parts,
+    knob_shares,
+)
+from fedge.predictors.blended_predictor import BlendedPredictor
+from fedge.predictors.physical_predictor import PhysicalPredictor
+from fedge.protocols import Predictor
+from fedge.types import Floats, Label, Measurement, Prediction, Predictions
+
+
+@dataclass(frozen=True, slots=True)
+class PredictionSpread:
+    """Standard deviations of the logarithm over the candidates: 0.05 is about 5 %."""
+
+    median: float
+    p95: float
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTerm:
+    """One term of the physical model in the board's top mode, in seconds per minibatch or in watts."""
+
+    name: str
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class PhysicalBreakdown:
+    """Where a minibatch's time and the board's power go at MAXN, by the physical model inside the predictor.
+
+    The parts of time overlap: they add up to more than the step.
+    """
+
+    time_s: tuple[ModelTerm, ...]
+    power_w: tuple[ModelTerm, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelReference:
+    """A table of another workload that the model may look at."""
+
+    device: str
+    workload: str
+    batch_size: int
+    rows: int
+    name: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSummary:
+    """All that there is to say of a model without choosing a mode."""
+
+    about: ModelInfo
+    predictions_label: Label
+    """``calibrated`` when fitted to measured modes; ``estimated`` when those were emulated."""
+    modes: int
+    candidates: int
+    priors: int
+    references: tuple[ModelReference, ...]
+    time_spread: PredictionSpread
+    power_spread: PredictionSpread
+    measurements: tuple[Measurement, ...]
+    predicted: tuple[Prediction, ...]
+    """What the model makes of each measurement's mode, row by row."""
+    meaning: PhysicalBreakdown | None
+
+
+def summarize_model(model: BoardModel, predictor: Predictor, predictions: Predictions) -> ModelSummary:
+    """The facts of a model whose ``predictor`` gave ``predictions`` for its candidates."""
+    known = model.knowledge
+    seen = predictor.predict(stack_modes(measurement.mode for measurement in model.measurements))
+    return ModelSummary(
+        about=model.about,
+        predictions_label=prediction_label(model.about),
+        modes=len({measurement.mode for measurement in model.measurements}),
+        candidates=len(model.candidates),
+        priors=len(known.priors),
+        references=tuple(
+            ModelReference(r.device, r.workload, r.batch_size, len(r.modes), Path(r.path).name, r.sha256)
+            for r in known.references
+        ),
+        time_spread=_summarize_spread(predictions.step_s_sd_log),
+        power_spread=_summarize_spread(predictions.power_w_sd_log),
+        measurements=model.measurements,
+        predicted=_list_predictions(seen),
+        meaning=explain_model(model, predictor),
+    )
+
+
+def prediction_label(about: ModelInfo) -> Label:
+    """How a prediction came about: fitted to what was measured, or to what was emulated."""
+    return "calibrated" if about.origin.label == "measured" else "estimated"
+
+
+def explain_model(model: BoardModel, predictor: Predictor) -> PhysicalBreakdown | None:
+    """The physical model's parts at MAXN; None for a method that has none inside."""
+    coefficients = _find_coefficients(predictor)
+    if coefficients is None:
+        return None
+    x = knob_shares(model.knowledge.maxn, stack_modes([model.knowledge.maxn]))
+    parts = compute_time_parts(coefficients.time, x)
+    seconds = {
+        "GPU arithmetic": parts.math_s,
+        "GPU memory traffic": parts.mem_s,
+        "loading and preprocessing": parts.prep_s,
+        "kernel launches": parts.launch_s,
+        "host work nothing hides": parts.host_s,
+        "fixed": parts.total_s - parts.overlapped_s - parts.host_s,
+        "together": parts.total_s,
+    }
+    watts = dict(zip(_POWER_TERM_NAMES, compute_power_terms(coefficients.power, parts, x), strict=True))
+    watts["together"] = sum(watts.values(), np.zeros(1))
+    return PhysicalBreakdown(
+        tuple(ModelTerm(name, float(value[0])) for name, value in seconds.items()),
+        tuple(ModelTerm(name, float(value[0])) for name, value in watts.items()),
+    )
+
+
+_POWER_TERM_NAMES = (
+    "always on",
+    "CPU cores on",
+    "GPU on",
+    "memory on",
+    "CPU cores loading and preprocessing",
+    "CPU core driving the GPU",
+    "GPU busy",
+    "GPU arithmetic",
+    "memory traffic",
+)
+"""The terms of ``compute_power_terms``, in their order."""
+
+
+def _find_coefficients(predictor: Predictor) -> Coefficients | None:
+    """Those of the most probable physical model in the predictor."""
+    if isinstance(predictor, PhysicalPredictor):
+        return predictor.posteriors_[int(np.argmax(predictor.weights_))].coefficients
+    if isinstance(predictor, BlendedPredictor):
+        # A candidate with a reference has that one's weight behind the physical parameters.
+        time, power = predictor.time_.posteriors[0].best, predictor.power_.posteriors[0].best
+        return Coefficients(time[: len(TIME_NAMES)], power[: len(POWER_NAMES)])
+    return None
+
+
+def _summarize_spread(sd_log: Floats) -> PredictionSpread:
+    median, p95 = np.percentile(sd_log, [50, 95])
+    return PredictionSpread(float(median), float(p95))
+
+
+def _list_predictions(predictions: Predictions) -> tuple[Prediction, ...]:
+    columns: Sequence[Floats] = (
+        predictions.step_s,
+        predictions.power_w,
+        predictions.step_s_sd_log,
+        predictions.power_w_sd_log,
+    )
+    return tuple(
+        Prediction(mode, *row) for mode, row in zip(predictions.modes, np.stack(columns, 1).tolist(), strict=True)
+    )

@@ -1,0 +1,253 @@
+"""Learns a model: profiles what an explorer asks for, within its bounds, fits, and scores on what was not profiled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fedge.errors import BadInput
+from fedge.knowledge.model_file import BoardModel, HeldOutErrors, ModelInfo, ModelOrigin, fit_model_predictor
+from fedge.knowledge.profiling_source import ProfilingSource
+from fedge.physics.prior_knowledge import PriorKnowledge
+from fedge.predictors import load_predictor
+from fedge.predictors.explorers import load_explorer
+from fedge.predictors.explorers.budgeted_explorer import (
+    POWER_SETTLE_S,
+    BudgetedExplorer,
+    compute_profiling_j,
+    compute_profiling_s,
+)
+from fedge.predictors.explorers.profiling_order import sort_high_to_low
+from fedge.predictors.prediction_accuracy import score_predictions
+from fedge.protocols import Explorer, Predictor
+from fedge.seeds import make_generator
+from fedge.types import Floats, Measurement, Modes, PowerMode, ProfileTable
+
+MAX_MODES = 100
+"""How many modes are profiled when only their cost is bounded; chosen by us."""
+MAX_ROWS = 300
+"""Rows of a table that the ``CUBIC_METHODS`` methods learn from unless told otherwise; chosen by us."""
+MODES_PER_BATCH = 5
+"""Modes asked for at once where cost is bounded: what they really cost improves the next estimate; chosen by us."""
+CUBIC_METHODS = ("fedge", "physical")
+"""Methods whose cost grows with the cube of what they learn from, at fitting and at every loading of the model."""
+
+
+@dataclass(frozen=True, slots=True)
+class FitRequest:
+    """How to learn: ``explorer`` None takes all rows; bounds of cost are for profiling, settling included."""
+
+    method: str
+    seed: int = 0
+    explorer: str | None = None
+    modes: int | None = None
+    cost_s: float | None = None
+    cost_j: float | None = None
+
+
+def train_model(ground: ProfilingSource, wanted: FitRequest) -> tuple[BoardModel, Predictor]:
+    """The model and its fitted predictor; raises ``BadInput`` when the bounds leave nothing to profile."""
+    idle_w = ground.idle.value if ground.idle else ground.background.knowledge.idle_w
+    knowledge = replace(ground.background.knowledge, seed=wanted.seed, idle_w=idle_w)
+    if wanted.explorer is None:
+        profiled = _measure_all_rows(ground, wanted)
+    else:
+        profiled = _profile_modes(_build_explorer(ground, wanted, wanted.explorer, knowledge), ground, wanted)
+    seen = profiled.seen
+    if not seen:
+        right = "more: profiling none of the modes that the explorer asked for ends within it"
+        raise BadInput("--cost-s, --cost-j", "too little", right)
+    about = ModelInfo(
+        method=wanted.method,
+        device=ground.truth.device,
+        workload=ground.truth.workload,
+        batch_size=ground.truth.batch_size,
+        origin=_build_origin(ground, wanted, profiled),
+        candidates=ground.candidates_from,
+        idle=ground.idle,
+        prior_tables=ground.background.prior_tables,
+    )
+    model = BoardModel(about, tuple(seen), ground.candidates, knowledge)
+    predictor = fit_model_predictor(model)
+    return replace(model, about=replace(about, held_out=score_held_out(ground.truth, seen, predictor))), predictor
+
+
+def list_notes(ground: ProfilingSource, wanted: FitRequest) -> tuple[str, ...]:
+    """What a reader should know before he waits, a sentence each."""
+    count = len(ground.truth.modes)
+    if wanted.explorer is not None or wanted.method not in CUBIC_METHODS or count <= MAX_ROWS:
+        return ()
+    why = "its cost grows with the cube of their number (--modes takes another)"
+    return (f"{wanted.method} learns from {MAX_ROWS} of the {count:,} modes, drawn at random: {why}",)
+
+
+def score_held_out(truth: ProfileTable, seen: Sequence[Measurement], predictor: Predictor) -> HeldOutErrors | None:
+    """Errors over the modes of ``truth`` that were not profiled; None when there is none."""
+    profiled = {measurement.mode for measurement in seen}
+    rows = tuple(row for row, mode in enumerate(truth.modes) if mode in profiled)
+    left = len(truth.modes) - len(rows)
+    if left == 0:
+        return None
+    everything = np.ones(len(truth.modes), dtype=np.bool_)
+    scored = score_predictions(predictor.predict(truth.modes), truth, rows, everything)
+    figures = (scored.time_mape, scored.power_mape, scored.coverage90_time, scored.coverage90_power)
+    time_mape, power_mape, time_held, power_held = (float(value or 0.0) / 100.0 for value in figures)
+    return HeldOutErrors(left, time_mape, power_mape, time_held, power_held)
+
+
+@dataclass(frozen=True, slots=True)
+class _ProfiledModes:
+    """What was measured, and what a last measurement took that was broken off as the budget ended."""
+
+    seen: list[Measurement]
+    lost_s: float = 0.0
+    lost_j: float = 0.0
+
+
+class _ProfilingCosts:
+    """What profiling a mode is expected to cost: from the knowledge and what was measured so far, as on a real board.
+
+    Methods without a prior are not asked: ``fedge`` says it for them. Where nothing at all is known beforehand, every
+    mode is expected to cost the largest seconds and joules measured so far; before the first, settling alone.
+    """
+
+    def __init__(self, wanted: FitRequest, knowledge: PriorKnowledge) -> None:
+        self.wanted = wanted
+        self.seen: list[Measurement] = []
+        method = "physical" if wanted.method == "physical" else "fedge"
+        known = knowledge.priors or (method == "fedge" and knowledge.references)
+        self._predictor = load_predictor(method, knowledge).fit([]) if known else None
+
+    def learn(self, measurements: Sequence[Measurement]) -> None:
+        """Take these into account from now on."""
+        self.seen += measurements
+        if self._predictor is not None:
+            self._predictor.fit(self.seen)
+
+    def estimate(self, modes: Modes) -> tuple[Floats, Floats]:
+        """Expected seconds and joules of every mode, both (n,)."""
+        if self._predictor is not None:
+            expected = self._predictor.predict(modes)
+            return compute_profiling_s(expected.step_s), compute_profiling_j(expected.step_s, expected.power_w)
+        largest_s = max((_profiling_time_s(seen) for seen in self.seen), default=POWER_SETTLE_S)
+        largest_j = max((_profiling_energy_j(seen) for seen in self.seen), default=0.0)
+        return np.full(len(modes), largest_s), np.full(len(modes), largest_j)
+
+    def estimate_shares(self, modes: Modes) -> Floats:
+        """Expected shares of the budget, (n,)."""
+        return _budget_shares(self.wanted, *self.estimate(modes))
+
+
+class _CostTrackingExplorer:
+    """An explorer that passes on to ``costs`` what it is told, so that its bound improves."""
+
+    def __init__(self, explorer: Explorer, costs: _ProfilingCosts) -> None:
+        self.explorer, self.costs = explorer, costs
+
+    def ask(self, count: int) -> Modes:
+        return self.explorer.ask(count)
+
+    def tell(self, measurements: Sequence[Measurement]) -> None:
+        self.costs.learn(measurements)
+        self.explorer.tell(measurements)
+
+
+def _build_explorer(ground: ProfilingSource, wanted: FitRequest, name: str, knowledge: PriorKnowledge) -> Explorer:
+    """The explorer by that name, within the bounds of cost as they are expected."""
+    modes = ground.truth.modes
+    explorer = load_explorer(name, modes, knowledge, "--explorer")
+    if not _has_budget(wanted):
+        return explorer
+    costs = _ProfilingCosts(wanted, knowledge)
+    seconds, joules = costs.estimate(modes)
+    _check_budget("--cost-s", wanted.cost_s, seconds, "s")
+    _check_budget("--cost-j", wanted.cost_j, joules, "J")
+    return BudgetedExplorer(
+        _CostTrackingExplorer(explorer, costs), costs.estimate_shares, 1.0, lambda seen: _budget_share(wanted, seen)
+    )
+
+
+def _has_budget(wanted: FitRequest) -> bool:
+    return wanted.cost_s is not None or wanted.cost_j is not None
+
+
+def _check_budget(option: str, budget: float | None, costs: Floats, unit: str) -> None:
+    if budget is not None and budget < costs.min():
+        least = f"at least {costs.min():.3g} {unit}, what profiling one mode is expected to take"
+        raise BadInput(option, f"{budget:g} {unit}", least)
+
+
+def _budget_shares(wanted: FitRequest, seconds: Floats, joules: Floats) -> Floats:
+    """The larger share of the two budgets that profiling takes: where it sums to 1, neither is exceeded."""
+    of_time: Floats = seconds / (wanted.cost_s or np.inf)
+    return np.maximum(of_time, joules / (wanted.cost_j or np.inf))
+
+
+def _budget_share(wanted: FitRequest, seen: Measurement) -> float:
+    """The share that a measurement really took."""
+    return float(_budget_shares(wanted, np.array(_profiling_time_s(seen)), np.array(_profiling_energy_j(seen))))
+
+
+def _profiling_time_s(seen: Measurement) -> float:
+    """What profiling took: settling in the mode, then the minibatches."""
+    return POWER_SETTLE_S + seen.work_s
+
+
+def _profiling_energy_j(seen: Measurement) -> float:
+    return _profiling_time_s(seen) * seen.power_w
+
+
+def _profile_modes(explorer: Explorer, ground: ProfilingSource, wanted: FitRequest) -> _ProfiledModes:
+    """What the explorer asks for, each batch in an order that falls: all at once, or few at a time within a budget.
+
+    A measurement during which the budget ends is broken off there: it costs the rest, nothing is learnt from it.
+    """
+    count = min(wanted.modes or MAX_MODES, len(ground.truth.modes))
+    seen: dict[PowerMode, Measurement] = {}
+    left = 1.0
+    while len(seen) < count:
+        asked = explorer.ask(min(count - len(seen), MODES_PER_BATCH) if _has_budget(wanted) else count - len(seen))
+        fresh: dict[PowerMode, Measurement] = {}
+        for mode in sort_high_to_low(asked):
+            if mode in seen:
+                continue
+            measurement = ground.measure(mode)
+            share = _budget_share(wanted, measurement)
+            if share > left:
+                done = left / share
+                kept = [*seen.values(), *fresh.values()]
+                return _ProfiledModes(
+                    kept, done * _profiling_time_s(measurement), done * _profiling_energy_j(measurement)
+                )
+            left -= share
+            fresh[mode] = measurement
+        if not fresh:
+            break
+        seen |= fresh
+        explorer.tell(list(fresh.values()))
+    return _ProfiledModes(list(seen.values()))
+
+
+def _measure_all_rows(ground: ProfilingSource, wanted: FitRequest) -> _ProfiledModes:
+    """Every row of the table, or so many drawn at random as the method can learn from in a moment."""
+    count = len(ground.truth.modes)
+    rows = np.arange(count)
+    if wanted.method in CUBIC_METHODS and count > MAX_ROWS:
+        rows = np.sort(make_generator(wanted.seed, "rows").permutation(count)[:MAX_ROWS])
+    return _ProfiledModes([ground.measure(ground.truth.modes[int(row)]) for row in rows])
+
+
+def _build_origin(ground: ProfilingSource, wanted: FitRequest, profiled: _ProfiledModes) -> ModelOrigin:
+    seconds = profiled.lost_s + sum(_profiling_time_s(measurement) for measurement in profiled.seen)
+    joules = profiled.lost_j + sum(_profiling_energy_j(measurement) for measurement in profiled.seen)
+    return ModelOrigin(
+        label=ground.label,
+        source=ground.source,
+        rows=len(ground.truth.modes),
+        sha256=ground.sha256,
+        explorer=wanted.explorer,
+        profiling_s=min(seconds, wanted.cost_s or np.inf),  # no more but for rounding
+        profiling_j=min(joules, wanted.cost_j or np.inf),
+    )

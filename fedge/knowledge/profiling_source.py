@@ -1,0 +1,149 @@
+"""What a model can be learnt from: a measured table, or an emulated board of the catalogue that is profiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from fedge.costs.workload_sizes import load_workload_sizes
+from fedge.devices.board_kinds import BoardKind, build_kind, build_surface
+from fedge.devices.emulated_board import EmulatedBoard, build_thermal_model
+from fedge.devices.tables.mode_table import read_table_label
+from fedge.errors import BadInput, UnknownName
+from fedge.experiment import FleetBoard, FleetEntry, WorkloadSpec
+from fedge.knowledge.table_background import TableBackground, build_background
+from fedge.modes import build_grid
+from fedge.predictors.explorers.budgeted_explorer import STEPS
+from fedge.predictors.table_board import TableBoard
+from fedge.seeds import make_generator
+from fedge.types import DeviceSpec, Label, LabelledValue, Measurement, Modes, PowerMode, ProfileTable, Workload
+
+CLOCK_TOLERANCE = 0.02
+"""A table's clock may differ so much from the catalogue's and still be the same step; steps lie 3 % apart at least."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ProfilingSource:
+    """Every mode that can be profiled, how one is measured, and what is known beforehand.
+
+    ``truth`` is the measured table, or the emulated board's own surface; beside ``measure``, only figures of error see
+    its seconds and watts. ``candidates`` are the modes to choose among later.
+    """
+
+    truth: ProfileTable
+    measure: Callable[[PowerMode], Measurement]
+    background: TableBackground
+    candidates: Modes
+    candidates_from: str
+    label: Label
+    source: str
+    idle: LabelledValue | None = None
+
+    @property
+    def sha256(self) -> str | None:
+        """The table's; an emulated board has none."""
+        return self.truth.sha256 or None
+
+
+def source_from_table(
+    table: ProfileTable,
+    spec: DeviceSpec | None,
+    name: str,
+    references: Sequence[ProfileTable] = (),
+    without: Sequence[str] = (),
+) -> ProfilingSource:
+    """The measured modes of ``table``, which is called ``name``; ``spec`` is the board behind it, where it is known."""
+    own = table if spec is None else replace(table, device=spec.name)
+    candidates, origin = list_candidates(own, spec)
+    background = build_background(own, references, without)
+    return ProfilingSource(
+        own, TableBoard(own).measure, background, candidates, origin, read_table_label(Path(table.path)), name
+    )
+
+
+def list_candidates(table: ProfileTable, spec: DeviceSpec | None) -> tuple[Modes, str]:
+    """Every mode of the board, and where they come from; the table's own where it has clocks that the board lacks.
+
+    A clock of the table takes the place of the catalogue's that is nearly the same: the table has seen the board.
+    """
+    if spec is None:
+        return table.modes, "the table's modes"
+    known = (spec.cores, spec.cpu_mhz, spec.gpu_mhz, spec.mem_mhz)
+    axes = [
+        _merge_clocks(values, np.unique(seen).tolist()) for values, seen in zip(known, table.modes.knobs.T, strict=True)
+    ]
+    if not all(axes):
+        return table.modes, f"the table's modes: it has clocks that the catalogue's {spec.name} lacks"
+    cores, cpu_mhz, gpu_mhz, mem_mhz = axes
+    modes = build_grid(spec, [round(count) for count in cores], cpu_mhz, gpu_mhz, mem_mhz)
+    return modes, f"every mode of the catalogue's {spec.name}"
+
+
+def _merge_clocks(known: Sequence[float], seen: Sequence[float]) -> list[float]:
+    """The known values, those seen in the place of the nearest; empty when one seen has no near one."""
+    merged = {value: float(value) for value in known}
+    for value in seen:
+        near = min(known, key=lambda one: abs(one - value))
+        if abs(value / near - 1.0) > CLOCK_TOLERANCE:
+            return []
+        merged[near] = value
+    return sorted(merged.values())
+
+
+def source_from_board(
+    device: str,
+    workload: str,
+    seed: int,
+    references: Sequence[ProfileTable] = (),
+    without: Sequence[str] = (),
+) -> ProfilingSource:
+    """An emulated board of the catalogue (or of the user's own file), one of its kind by ``seed``.
+
+    Raises ``BadInput`` for a board or a workload that is not known.
+    """
+    sizes = load_workload_sizes()
+    if workload not in sizes:
+        raise UnknownName("--workload", workload, tuple(sizes))
+    work = Workload(workload, sizes[workload].batch_size)
+    board = FleetBoard(name=f"{device}-1", index=0, entry=FleetEntry(device=device))
+    kind = _find_kind(board, work)
+    surface = build_surface(board, kind, seed)
+    noise = make_generator(seed, board.name, "profiling")
+    ambient_c = board.entry.ambient_c
+    emulated = EmulatedBoard(kind.spec, surface, build_thermal_model(kind.spec, ambient_c), ambient_c, noise)
+    truth = ProfileTable(
+        kind.spec.name, workload, work.batch_size, surface.modes, surface.step_s, surface.power_w, sha256="", path=""
+    )
+    idle_w, known = emulated.idle_w(kind.spec.maxn), kind.spec.idle_w
+    return ProfilingSource(
+        truth,
+        lambda mode: _measure_mode(emulated, work, mode),
+        build_background(truth, references, without),
+        surface.modes,
+        f"every mode of the catalogue's {kind.spec.name}",
+        kind.truth_label,
+        f"an emulated {kind.spec.name} (time and power: {kind.truth_source})",
+        LabelledValue(
+            idle_w, "estimated", f"the emulated board's own, about its kind's {known.value:g} W: {known.source}"
+        ),
+    )
+
+
+def _find_kind(board: FleetBoard, work: Workload) -> BoardKind:
+    try:
+        return build_kind(board, WorkloadSpec(cost=work.name, batch_size=work.batch_size))
+    except UnknownName as error:
+        option = {"fleet.device": "--device", "workload.cost": "--workload"}.get(error.where, error.where)
+        raise UnknownName(option, error.name, error.known) from error
+
+
+def _measure_mode(board: EmulatedBoard, work: Workload, mode: PowerMode) -> Measurement:
+    """``STEPS`` minibatches in ``mode``; raises ``BadInput`` for a mode that the board does not have."""
+    try:
+        with board.use_mode(mode):
+            return board.measure(work, STEPS, lambda _: None)
+    except LookupError as error:
+        raise BadInput("--explorer", f"the mode {mode}", "one of the candidates that it was given") from error

@@ -1,0 +1,156 @@
+"""What a predictor may know of a measured table beforehand: nothing that was learnt from the table's own workload."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedge.costs.cost_lookup import CostProfile, load_calibrated_training
+from fedge.costs.cost_priors import PriorSources, derive_priors, select_prior_sources
+from fedge.costs.cost_profile import load_calibrated_inference
+from fedge.costs.gpu_rates import RateObservation
+from fedge.devices.catalogue import aliases, load_catalogue
+from fedge.physics.prior_knowledge import PriorKnowledge
+from fedge.physics.time_power_model import Coefficients
+from fedge.types import DeviceSpec, PowerMode, ProfileTable
+
+CLOCK_TOLERANCE = 0.01
+"""Tables and catalogue round clocks; a table's top may lie this share above the catalogue's and still be the board's.
+Chosen by us."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TableBackground:
+    """The knowledge for one table, and what it came from.
+
+    ``prior_tables`` are the calibrated tables that the priors saw, as ``device/workload sha256[:12]``, of inference as
+    ``device/workload infer b16 sha256[:12]``, and ``device/network timed steps``; ``references`` those given, as
+    ``file sha256[:12]``; ``notes`` say in words what was left out, or could not be found.
+    """
+
+    knowledge: PriorKnowledge
+    prior_tables: tuple[str, ...]
+    references: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def build_background(
+    table: ProfileTable,
+    references: Sequence[ProfileTable] = (),
+    without: Sequence[str] = (),
+    calibrated: Sequence[CostProfile] | None = None,
+    *,
+    layered: bool = True,
+) -> TableBackground:
+    """What may be known of ``table``, of training, beforehand.
+
+    Left out are all calibrated profiles and references of its workload, by name on any board, and by the SHA-256 of the
+    table; a table that was calibrated under another name takes that name's profiles along. ``without`` names workloads
+    or boards whose profiles are left out too; ``calibrated``, by default what ships, may hold inference too. Without
+    ``layered`` nothing is believed by the layers of the table's network, as on a board in rounds.
+    """
+    specs = load_catalogue()
+    shipped = (*load_calibrated_training(), *load_calibrated_inference())
+    profiles = [p for p in (shipped if calibrated is None else calibrated) if p.device in specs]
+    own, excluded = _list_workload_names(table, profiles), {aliases().get(name, name) for name in without}
+    spec = find_board_spec(table.device)
+    sources = select_prior_sources(table.workload, specs, profiles, unseen=table.sha256, without=excluded)
+    if spec is None or not layered:  # no data sheet to price layers by, or nobody asks
+        sources = PriorSources(sources.training_profiles)
+    kept = [r for r in references if not own & _list_workload_names(r, profiles) and r.sha256 != table.sha256]
+    return TableBackground(
+        PriorKnowledge(
+            resolve_maxn(table, spec), _build_priors(table, spec, sources, specs), _order_references(kept, table)
+        ),
+        name_prior_tables(sources.profiles, sources.timed_steps),
+        tuple(f"{Path(r.path).name} {r.sha256[:12]}" for r in _order_references(kept, table)),
+        (
+            *_note_dropped_references(table, references, kept),
+            *_note_unknown_exclusions(profiles, without, excluded),
+            *_note_unknown_board(table, spec),
+        ),
+    )
+
+
+def find_board_spec(device: str) -> DeviceSpec | None:
+    """The catalogue's board behind a table's device, also by another of its names; None when there is none."""
+    return load_catalogue().get(aliases().get(device, device))
+
+
+def resolve_maxn(table: ProfileTable, spec: DeviceSpec | None) -> PowerMode:
+    """The board's top mode: the catalogue's where it covers the table, else the largest values in the table."""
+    top = table.maxn
+    if spec is None:
+        return top
+    pairs = zip(_mode_knobs(top), _mode_knobs(spec.maxn), strict=True)
+    return spec.maxn if all(own <= known * (1 + CLOCK_TOLERANCE) for own, known in pairs) else top
+
+
+def _list_workload_names(table: ProfileTable, profiles: Sequence[CostProfile]) -> set[str]:
+    """The table's workload, also under the name by which it was calibrated."""
+    known = {p.workload for p in profiles if p.evidence is not None and p.evidence.sha256 == table.sha256}
+    return {table.workload, *known}
+
+
+def _build_priors(
+    table: ProfileTable, spec: DeviceSpec | None, sources: PriorSources, specs: Mapping[str, DeviceSpec]
+) -> tuple[Coefficients, ...]:
+    """The most credible first; for a board that the catalogue does not know as they are, nearest top clocks first."""
+    if not sources.training_profiles:
+        return ()
+    if spec is None:
+        ranked = sorted(
+            sources.training_profiles, key=lambda profile: _clock_distance(specs[profile.device].maxn, table.maxn)
+        )
+        return tuple(profile.coefficients for profile in ranked)
+    found = derive_priors(sources, spec, table.workload, specs, table.batch_size)
+    return tuple(profile.coefficients for profile in found)
+
+
+def _clock_distance(a: PowerMode, b: PowerMode) -> float:
+    return math.hypot(*(math.log(x / y) for x, y in zip(_mode_knobs(a), _mode_knobs(b), strict=True)))
+
+
+def name_prior_tables(profiles: Iterable[CostProfile], timed: Iterable[RateObservation] = ()) -> tuple[str, ...]:
+    """The tables behind ``profiles`` and the ``timed`` steps, as ``TableBackground`` names them, each once."""
+    steps = (f"{one.device}/{one.network} timed steps" for one in timed)
+    return tuple(dict.fromkeys([*map(_name_table, profiles), *steps]))
+
+
+def _name_table(profile: CostProfile) -> str:
+    kind = "" if profile.kind == "train" else f"infer b{profile.batch_size} "
+    sha256 = profile.evidence.sha256[:12] if profile.evidence else "unknown"
+    return f"{profile.device}/{profile.workload} {kind}{sha256}"
+
+
+def _mode_knobs(mode: PowerMode) -> tuple[float, ...]:
+    return (mode.cores, mode.cpu_mhz, mode.gpu_mhz, mode.mem_mhz)
+
+
+def _order_references(references: Sequence[ProfileTable], table: ProfileTable) -> tuple[ProfileTable, ...]:
+    """Those of the same kind of board first, else in the order given."""
+    own = aliases().get(table.device, table.device)
+    return tuple(sorted(references, key=lambda reference: aliases().get(reference.device, reference.device) != own))
+
+
+def _note_dropped_references(
+    table: ProfileTable, references: Sequence[ProfileTable], kept: Sequence[ProfileTable]
+) -> tuple[str, ...]:
+    lost = [reference.path for reference in references if reference not in kept]
+    return tuple(f"{path} is no reference for {table.path}: it is of the same workload" for path in lost)
+
+
+def _note_unknown_board(table: ProfileTable, spec: DeviceSpec | None) -> tuple[str, ...]:
+    return () if spec else (f"{table.device} is not in the catalogue: the priors for it are not scaled to the board",)
+
+
+def _note_unknown_exclusions(
+    profiles: Sequence[CostProfile], without: Sequence[str], excluded: set[str]
+) -> tuple[str, ...]:
+    known = {p.workload for p in profiles} | {p.device for p in profiles}
+    if excluded <= known:
+        return ()
+    strange = ", ".join(name for name in without if aliases().get(name, name) not in known)
+    return (f"no calibrated profile is of {strange}: --prior-without leaves nothing out there",)

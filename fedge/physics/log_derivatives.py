@@ -1,0 +1,66 @@
+"""Derivatives of log time and log power by the log-parameters, in closed form; the symbols are those of ``model``."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedge.physics.time_power_model import StepParts, compute_power_terms, compute_time_parts
+from fedge.types import Floats
+
+
+def evaluate_log_time(time: Floats, x: Floats) -> tuple[Floats, Floats]:
+    """Log of the step time (n,) at shares ``x``, and its slopes by the time parameters (11, n)."""
+    parts = compute_time_parts(time, x)
+    c, f, _, m = x.T
+    _, _, q1, k, beta, kappa, delta, _, q2, _, e = np.exp(time)
+    t, overlapped = parts.total_s, parts.overlapped_s
+    by_math, by_mem, by_q1 = _differentiate_norm(1.0 + q1, parts.gpu_s, parts.math_s, parts.mem_s)
+    by_gpu, by_prep, by_launch, by_q2 = _differentiate_norm(
+        1.0 + q2, overlapped, parts.gpu_s, parts.prep_s, parts.launch_s
+    )
+    per_prep = k * c**-beta / parts.prep_s
+    rows = [
+        by_gpu * by_math,
+        by_gpu * by_mem,
+        by_gpu * by_q1 * q1,
+        by_prep,
+        by_prep * -beta * np.log(c),
+        by_prep * per_prep * kappa / m,
+        by_prep * per_prep * delta / (c * f * f),
+        by_launch,
+        by_q2 * q2,
+        parts.host_s / overlapped,
+        e / overlapped,
+    ]
+    return np.log(t), np.stack(rows) * (overlapped / t)
+
+
+def evaluate_log_power(power: Floats, parts: StepParts, x: Floats) -> tuple[Floats, Floats]:
+    """Log of module power (n,) and its slopes by the power parameters (13, n), at the given time parts."""
+    _, f, g, m = x.T
+    _, _, _, _, af, _, _, _, r, ag, _, _, am = np.exp(power)
+    static, cores, gpu, mem, cores_use, host, gpu_use, math, mem_use = terms = compute_power_terms(power, parts, x)
+    total = terms.sum(axis=0)
+    rows = [
+        static,
+        cores,
+        cores_use,
+        host,
+        (cores + cores_use + host) * np.log(f) * af,
+        gpu,
+        gpu_use,
+        math,
+        gpu_use * np.log(parts.gpu_s / parts.total_s) * r,
+        (gpu + gpu_use + math) * np.log(g) * ag,
+        mem,
+        mem_use,
+        mem * np.log(m) * am,
+    ]
+    return np.log(total), np.stack(rows) / total
+
+
+def _differentiate_norm(q: float, joined: Floats, *terms: Floats) -> list[Floats]:
+    """Slopes of the log of the q-norm ``joined``: by the log of each term, then by q itself."""
+    by_term = [(term / joined) ** q for term in terms]
+    by_q = sum((s * np.log(term / joined) for s, term in zip(by_term, terms, strict=True)), np.zeros_like(joined)) / q
+    return [*by_term, by_q]

@@ -1,0 +1,87 @@
+"""The allow-list, pure: four knobs, only the board's own table values, never below the floor."""
+
+from typing import Any, List, Tuple
+
+from fedge.powerd.mode_records import HardwareOptions, KnobTables, Mode, PowerdRefusal, Preset
+
+MAX_SHOWN_VALUES = 24
+"""So many table values fit into an error's text."""
+
+
+def above_floor(tables: KnobTables, options: HardwareOptions) -> KnobTables:
+    """The tables without what lies below the floor; a knob that ends below it keeps its highest value."""
+    return tables._replace(
+        cores=_drop_below(tables.cores, options.floor_cores), cpu_khz=_drop_below(tables.cpu_khz, options.floor_cpu_khz)
+    )
+
+
+def _drop_below(values: Tuple[int, ...], floor: int) -> Tuple[int, ...]:
+    return tuple(value for value in values if value >= floor) or values[-1:]
+
+
+def check_mode(mode: Mode, tables: KnobTables, options: HardwareOptions) -> None:
+    """Raises ``PowerdRefusal`` (bad-request, not-allowed, off-table, below-floor) unless every field may be set."""
+    if not mode.to_wire():
+        raise PowerdRefusal(
+            "bad-request", f"got a mode that names no knob; name at least one of {', '.join(Mode._fields)}"
+        )
+    allowed = above_floor(tables, options)
+    for knob in Mode._fields:
+        value = getattr(mode, knob)
+        if value is not None:
+            _check_knob(knob, value, getattr(tables, knob), getattr(allowed, knob))
+
+
+def _check_knob(knob: str, value: Any, table: Tuple[int, ...], allowed: Tuple[int, ...]) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise PowerdRefusal("bad-request", f"got {knob} {value!r:.60}; it must be a whole number or be left out")
+    if not table:
+        raise PowerdRefusal("not-allowed", f"got {knob} {value}; this board has no such knob: leave {knob} out")
+    if value not in table:
+        raise PowerdRefusal(
+            "off-table", f"got {knob} {value}; this board has {format_values(table)}: choose one of these"
+        )
+    if value not in allowed:
+        raise PowerdRefusal("below-floor", _floor_text(f"{knob} {value}", knob, allowed))
+
+
+def check_preset(preset: Preset, tables: KnobTables, options: HardwareOptions) -> None:
+    """Raises ``PowerdRefusal``: reboot-needed, or below-floor for a stock mode that would starve the board's own
+    services.
+    """
+    if preset.needs_reboot:
+        raise PowerdRefusal(
+            "reboot-needed",
+            f"got preset {preset.name}; its GPU power-gating mask differs from the present one, which needs a reboot, "
+            f"and nothing here reboots: run 'sudo nvpmodel -m {preset.id}' by hand and reboot, or choose another",
+        )
+    allowed = above_floor(tables, options)
+    for knob in ("cores", "cpu_khz"):
+        value, values = getattr(preset.mode, knob), getattr(allowed, knob)
+        if value is not None and values and value < values[0]:
+            raise PowerdRefusal("below-floor", _floor_text(f"preset {preset.name} with {knob} {value}", knob, values))
+
+
+def _floor_text(got: str, knob: str, allowed: Tuple[int, ...]) -> str:
+    return (
+        f"got {got}; the floor that keeps the board's own services alive is {allowed[0]}: "
+        f"choose at least that, or lower the floor of {knob} in the daemon's file"
+    )
+
+
+def find_preset(presets: List[Preset], name_or_id: Any) -> Preset:
+    """The preset with this id or name (any case); raises ``PowerdRefusal`` (off-table) with those there are."""
+    wanted = str(name_or_id).strip().lower()
+    for preset in presets:
+        if wanted in (preset.name.lower(), str(preset.id)):
+            return preset
+    known = ", ".join(f"{preset.name} ({preset.id})" for preset in presets)
+    raise PowerdRefusal(
+        "off-table", f"got preset {wanted[:60]!r}; this board has {known or 'none'}: choose one of these"
+    )
+
+
+def format_values(values: Tuple[int, ...]) -> str:
+    """Table values for an error's text."""
+    head = ", ".join(str(value) for value in values[:MAX_SHOWN_VALUES])
+    return head if len(values) <= MAX_SHOWN_VALUES else f"{head}, ... ({len(values)} values up to {values[-1]})"

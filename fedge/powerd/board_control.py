@@ -1,0 +1,268 @@
+"""A board's knobs behind one door: each change is checked, read back, and undone when it does not hold."""
+
+from typing import Any, Callable, Dict, List, Optional
+
+from fedge.powerd import allow_list, knob_changes, nvpmodel, thermal_zones
+from fedge.powerd.control_values import try_read_int, try_read_text
+from fedge.powerd.device_tree import identify_board
+from fedge.powerd.knob_changes import Snapshot, WriteNotApplied
+from fedge.powerd.knobs import KnobState, discover_hardware, limits_from_state, mode_from_state, read_state
+from fedge.powerd.machine import Machine
+from fedge.powerd.mode_records import HardwareOptions, KnobTables, Mode, PowerdRefusal, Preset
+from fedge.powerd.state_restore import StateRestore
+from fedge.powerd.write_plan import ControlWrite, plan_write
+
+DROP_CACHES = "/proc/sys/vm/drop_caches"
+
+SideState = Dict[str, Any]
+"""What a change touches beside the knobs, as it was before: ``nvpmodel`` (its mode's id), ``fan`` (its raw speed)."""
+
+BeforeFirstWrite = Callable[[Mode, SideState], None]
+"""Called with the mode found when a change is checked and planned, before its first write; may raise
+``PowerdRefusal``."""
+
+
+def _do_nothing(*found: object) -> None:
+    """Where nothing has to happen before the first write."""
+
+
+class BoardControl:
+    """Discovers what the board has; raises ``PowerdRefusal`` (failed) on a machine that is no Jetson or cannot be
+    read.
+    """
+
+    def __init__(self, machine: Machine, options: HardwareOptions) -> None:
+        self._machine, self._options = machine, options
+        self._identity = identify_board(machine)
+        try:
+            self._hardware = discover_hardware(machine, options)
+        except OSError as error:
+            raise PowerdRefusal(
+                "failed", f"the board's knobs cannot be read: {error}; run as root on the board"
+            ) from error
+        self._had_zones = bool(thermal_zones.list_zones(machine, options.needed_zones))
+
+    def identity(self) -> Dict[str, Any]:
+        """Model, compatible names and L4T release."""
+        return self._identity.to_wire()
+
+    def tables(self) -> KnobTables:
+        """The values each knob can have."""
+        return self._hardware.tables()
+
+    def allowed_tables(self) -> KnobTables:
+        """The same above the floor."""
+        return allow_list.above_floor(self.tables(), self._options)
+
+    def emc_control(self) -> str:
+        """``lock``, ``cap`` or ``none``."""
+        return self._hardware.emc
+
+    def presets(self) -> List[Preset]:
+        """The modes of nvpmodel's file; none without it."""
+        return self._list_presets(self._query_preset_id())
+
+    def preset(self) -> Optional[Preset]:
+        """The mode that nvpmodel says is set; None where it does not tell."""
+        present = self._query_preset_id()
+        return next((preset for preset in self._list_presets(present) if preset.id == present), None)
+
+    def mode(self) -> Mode:
+        """What is set now, as table values: the caps, and the memory's rate where it is locked."""
+        return mode_from_state(self._read_state(), self._hardware)
+
+    def limits(self) -> Dict[str, Any]:
+        """The raw limits of every policy, GPU clock and the memory."""
+        return dict(limits_from_state(self._read_state()))
+
+    def snapshot(self, with_preset: bool = True) -> Snapshot:
+        """Every knob, as JSON; asking nvpmodel takes longer than all the rest. The fan is told of when it changes."""
+        return knob_changes.make_snapshot(self._read_state(), self._query_preset_id() if with_preset else None)
+
+    def set_mode(self, mode: Mode, lock_min: bool = False, first: BeforeFirstWrite = _do_nothing) -> Mode:
+        """Sets the knobs that the mode names; the mode as read back. A mode that is set already costs one look.
+
+        The upper limits are set; the lower ones to the table's lowest value, or with ``lock_min`` to the upper ones.
+        Raises ``PowerdRefusal`` (bad-request, not-allowed, off-table, below-floor; did-not-stick with the state put
+        back).
+        """
+        allow_list.check_mode(mode, self.tables(), self._options)
+        state = self._read_state()
+        found = mode_from_state(state, self._hardware)
+        if not knob_changes.list_missing_writes(state, self._hardware, mode, lock_min):
+            return found
+        first(found, {})
+        try:
+            return mode_from_state(
+                knob_changes.apply_mode(self._machine, self._hardware, state, mode, lock_min), self._hardware
+            )
+        except (WriteNotApplied, OSError, PowerdRefusal) as error:
+            raise self._undo(
+                knob_changes.make_snapshot(state, None), error
+            ) from error  # nvpmodel was not asked to change
+
+    def set_preset(self, name_or_id: Any, first: BeforeFirstWrite = _do_nothing) -> Mode:
+        """Sets a stock mode through nvpmodel; the mode as read back.
+
+        Raises ``PowerdRefusal`` (off-table, below-floor, reboot-needed, container; failed where nvpmodel does not say
+        what is set now; did-not-stick with the state put back).
+        """
+        present = nvpmodel.query_preset_id(self._machine)
+        if present is None:
+            text = "nvpmodel does not say which mode is set now, so it could not be put back; see: sudo nvpmodel -q"
+            raise PowerdRefusal("failed", text)
+        preset = allow_list.find_preset(self._list_presets(present), name_or_id)
+        allow_list.check_preset(preset, self.tables(), self._options)
+        state = self._read_state()
+        before = knob_changes.make_snapshot(state, present)
+        first(mode_from_state(state, self._hardware), {"nvpmodel": present})
+        try:
+            self._switch_preset(preset.id)
+            self._check_preset_applied(preset.id)
+            return self.mode()
+        except (WriteNotApplied, OSError, PowerdRefusal) as error:
+            raise self._undo(before, error) from error
+
+    def put_back(self, snapshot: Snapshot) -> List[str]:
+        """Sets a snapshot's state again, or the parts it has; what could not be put back. Never raises."""
+        work = StateRestore(self._machine, self._hardware, snapshot)
+        work.attempt("nvpmodel", lambda: self._restore_preset(snapshot.get("nvpmodel")))
+        work.run()
+        work.attempt("fan", lambda: self._restore_fan(snapshot.get("fan")))
+        return work.left
+
+    def temperatures(self) -> Dict[str, float]:
+        """Degrees C by zone, ``{}`` on a board that never had any; raises ``PowerdRefusal`` (sensor-lost)."""
+        found = thermal_zones.read_temperatures(self._machine, self._options.needed_zones)
+        if self._had_zones and not found:
+            raise PowerdRefusal(
+                "sensor-lost", f"all thermal zones are gone from {thermal_zones.ZONES}; look at dmesg, or reboot"
+            )
+        return found
+
+    def drop_caches(self) -> None:
+        """Drops the kernel's clean caches; raises ``PowerdRefusal`` (failed).
+
+        Dirty ones are not written out before: that may take minutes, and needs no root, so it is the asker's to do.
+        """
+        try:
+            self._machine.write(DROP_CACHES, "3")
+        except OSError as error:
+            raise PowerdRefusal(
+                "failed", f"{DROP_CACHES}: {error.strerror or error}; run as root on the board"
+            ) from error
+
+    def set_fan(self, percent: float, first: Callable[[SideState], None] = _do_nothing) -> None:
+        """Sets the fan's speed; raises ``PowerdRefusal`` (bad-request, not-allowed, failed; did-not-stick, put back).
+
+        ``first`` is called with the speed before when all is checked, before the write.
+        """
+        write = plan_fan_write(self._machine, percent)
+        before = try_read_int(self._machine, write.path)
+        if before is None:
+            unread = f"{write.path} cannot be read, so the speed before could not be put back; look at dmesg"
+            raise PowerdRefusal("failed", unread)
+        if before == write.value:
+            return
+        first({"fan": before})
+        try:
+            knob_changes.write_all(self._machine, [write])
+        except WriteNotApplied as error:
+            text = f"{error.text}; is another fan service running?"
+            left: List[str] = []
+            try:
+                knob_changes.write_all(self._machine, [plan_write(write.path, before)])
+            except WriteNotApplied as again:
+                left = [f"fan: {again.text}"]
+                text += f" The speed before is not set again: {again.text}"
+            raise PowerdRefusal("did-not-stick", text, error.got, left) from error
+
+    def _read_state(self) -> KnobState:
+        try:
+            return read_state(self._machine, self._hardware)
+        except OSError as error:
+            raise PowerdRefusal("failed", f"the board's state cannot be read: {error}") from error
+
+    def _read_conf(self) -> nvpmodel.NvpConf:
+        return nvpmodel.parse_conf(try_read_text(self._machine, nvpmodel.CONF))
+
+    def _list_presets(self, present: Optional[int]) -> List[Preset]:
+        return list(nvpmodel.list_presets(self._machine, self._read_conf(), present, self._hardware))
+
+    def _query_preset_id(self) -> Optional[int]:
+        try:
+            return nvpmodel.query_preset_id(self._machine)
+        except PowerdRefusal:
+            return None  # in a container no preset can be set, so none has to be put back
+
+    def _switch_preset(self, preset_id: int) -> None:
+        knob_changes.release_limits(self._machine, self._hardware)
+        nvpmodel.switch_preset(self._machine, preset_id)
+        now = nvpmodel.query_preset_id(self._machine)
+        if now != preset_id:
+            raise WriteNotApplied(f"nvpmodel -m {preset_id} ended well, but nvpmodel -q says {now}", now)
+
+    def _check_preset_applied(self, preset_id: int) -> None:
+        conf = self._read_conf()
+        model = nvpmodel.find_model(conf, preset_id)
+        unmet = (
+            nvpmodel.find_unmet(nvpmodel.read_caps(conf, model), self._read_state(), self._hardware)
+            if model is not None
+            else None
+        )
+        if unmet is not None:
+            raise WriteNotApplied(f"nvpmodel -m {preset_id} ended well, but {unmet[0]} reads back {unmet[1]}", unmet[1])
+
+    def _restore_preset(self, preset_id: Optional[int]) -> None:
+        now = nvpmodel.query_preset_id(self._machine) if preset_id is not None else None
+        if preset_id is None or now == preset_id:
+            return
+        preset = next((preset for preset in self._list_presets(now) if preset.id == preset_id), None)
+        if preset is None or preset.needs_reboot:
+            raise WriteNotApplied(
+                f"preset {preset_id} is {'gone' if preset is None else 'not to be had without a reboot'}"
+            )
+        self._switch_preset(preset_id)
+
+    def _restore_fan(self, before: Optional[int]) -> None:
+        if before is None:
+            return
+        path = find_fan_file(self._machine)
+        if path is None:
+            raise WriteNotApplied(f"the fan's file is gone; it was at {before} of {FAN_FULL_PWM}")
+        if try_read_int(self._machine, path) != int(before):
+            knob_changes.write_all(self._machine, [plan_write(path, int(before))])
+
+    def _undo(self, before: Snapshot, error: Exception) -> PowerdRefusal:
+        """Puts the state before back; the refusal that says so, or says that it is not."""
+        left = self.put_back(before)
+        ending = f"NOT put back: {'; '.join(left)}" if left else "the state before is set again"
+        kind = error.kind if isinstance(error, PowerdRefusal) and error.kind != "failed" else "did-not-stick"
+        return PowerdRefusal(kind, f"{error}; {ending}", getattr(error, "got", None), left)
+
+
+FAN_TARGET_PWM = "/sys/devices/pwm-fan/target_pwm"
+FAN_HWMON = "/sys/class/hwmon/hwmon*"
+FAN_FULL_PWM = 255
+
+
+def find_fan_file(machine: Machine) -> Optional[str]:
+    """The fan's control file, or None without one."""
+    if machine.exists(FAN_TARGET_PWM):
+        return FAN_TARGET_PWM
+    folders = machine.glob(FAN_HWMON)
+    fans = [folder for folder in folders if machine.exists(f"{folder}/pwm1")]
+    named = [folder for folder in fans if "fan" in try_read_text(machine, f"{folder}/name")]
+    return f"{(named or fans)[0]}/pwm1" if fans else None
+
+
+def plan_fan_write(machine: Machine, percent: Any) -> ControlWrite:
+    """The write for a speed in percent; raises ``PowerdRefusal`` (bad-request, not-allowed)."""
+    if isinstance(percent, bool) or not isinstance(percent, (int, float)) or not 0 <= percent <= 100:
+        raise PowerdRefusal(
+            "bad-request", f"got a fan speed of {percent!r:.60}; it must be a number from 0 to 100 (percent)"
+        )
+    path = find_fan_file(machine)
+    if path is None:
+        raise PowerdRefusal("not-allowed", "this board has no fan that can be set")
+    return plan_write(path, round(percent * FAN_FULL_PWM / 100))

@@ -1,0 +1,118 @@
+"""Changing knobs: every write is read back at once, and a finished change is looked over once more as a whole."""
+
+from typing import Any, Dict, List, Optional, Tuple
+
+from fedge.powerd import write_plan
+from fedge.powerd.control_values import highest_at_most, read_int, try_read_int
+from fedge.powerd.knobs import Hardware, KnobState, read_state
+from fedge.powerd.machine import Machine
+from fedge.powerd.mode_records import Mode
+from fedge.powerd.write_plan import ControlWrite, LimitSpan
+
+Snapshot = Dict[str, Any]
+
+
+class WriteNotApplied(Exception):
+    """A write that was refused, or that read back as something else; ``got`` is what was read back."""
+
+    def __init__(self, text: str, got: Optional[object] = None) -> None:
+        super().__init__(text)
+        self.text, self.got = text, got
+
+
+def write_all(machine: Machine, writes: List[ControlWrite]) -> None:
+    """Write and read back, one by one; raises ``WriteNotApplied`` at the first that does not stick."""
+    for write in writes:
+        try:
+            machine.write(write.path, str(write.value))
+            got = read_int(machine, write.read_path)
+        except OSError as error:
+            text = f"wrote {write.value} to {write.path}: {error.strerror or error}"
+            raise WriteNotApplied(text, try_read_int(machine, write.read_path)) from error
+        if abs(got - write.expect) > write.slack:
+            raise WriteNotApplied(f"wrote {write.value} to {write.path} and read back {got}, not {write.expect}", got)
+
+
+def list_missing_writes(state: KnobState, hardware: Hardware, mode: Mode, lock_min: bool) -> List[ControlWrite]:
+    """The writes between a state and a mode: none where the mode is set. What to write first, ``apply_mode`` knows."""
+    wanted = _wanted_cores(hardware, mode)
+    switched = write_plan.plan_cores_on(hardware.cores, state.online, wanted) + write_plan.plan_cores_off(
+        hardware.cores, state.online, wanted
+    )
+    return switched + plan_clocks(state, hardware, mode, lock_min)
+
+
+def apply_mode(machine: Machine, hardware: Hardware, state: KnobState, mode: Mode, lock_min: bool) -> KnobState:
+    """From the state found to the mode, and the state then; raises ``WriteNotApplied``, ``OSError``.
+
+    Cores on, then clocks (policies come with their cores), then cores off.
+    """
+    wanted = _wanted_cores(hardware, mode)
+    switched_on = write_plan.plan_cores_on(hardware.cores, state.online, wanted)
+    write_all(machine, switched_on)
+    state = read_state(machine, hardware) if switched_on else state
+    write_all(machine, plan_clocks(state, hardware, mode, lock_min))
+    write_all(machine, write_plan.plan_cores_off(hardware.cores, state.online, wanted))
+    state = read_state(machine, hardware)
+    left = list_missing_writes(state, hardware, mode, lock_min)
+    if left:
+        got = try_read_int(machine, left[0].read_path)
+        raise WriteNotApplied(f"{left[0].read_path} changed again to {got} after {left[0].expect} was read back", got)
+    return state
+
+
+def _wanted_cores(hardware: Hardware, mode: Mode) -> Dict[int, bool]:
+    return write_plan.select_first_cores(hardware.cores, mode.cores) if mode.cores is not None else {}
+
+
+def plan_clocks(state: KnobState, hardware: Hardware, mode: Mode, lock_min: bool) -> List[ControlWrite]:
+    """What has to be written for a mode's clocks. Without ``lock_min`` lower limits go to the table's lowest value,
+    so that a mode means the same whatever was set before it.
+    """
+    writes: List[ControlWrite] = []
+    if mode.cpu_khz is not None:
+        for policy in state.policies:
+            writes += write_plan.plan_limits(
+                policy.files, policy.span, _clock_span(policy.table, mode.cpu_khz, lock_min)
+            )
+    gpu = hardware.gpu()
+    if mode.gpu_hz is not None and gpu is not None:
+        writes += write_plan.plan_limits(gpu.files, state.gpus[gpu.name], _clock_span(gpu.table, mode.gpu_hz, lock_min))
+    if mode.emc_hz is not None:
+        act = write_plan.plan_emc_lock if hardware.emc == "lock" else write_plan.plan_emc_cap
+        writes += act(hardware.emc_files, state.emc, mode.emc_hz)
+    return writes
+
+
+def _clock_span(table: Tuple[int, ...], wanted: int, lock_min: bool) -> LimitSpan:
+    high = highest_at_most(table, wanted) if table else wanted
+    return LimitSpan(high if lock_min or not table else table[0], high)
+
+
+def release_limits(machine: Machine, hardware: Hardware) -> None:
+    """Lower limits down and the memory unlocked, so that a stock mode can set what it wants; raises
+    ``WriteNotApplied``.
+    """
+    state = read_state(machine, hardware)
+    writes: List[ControlWrite] = []
+    for policy in state.policies:
+        writes += _lower_limits(policy.files, policy.span, policy.table)
+    gpu = hardware.gpu()
+    if gpu is not None:
+        writes += _lower_limits(gpu.files, state.gpus[gpu.name], gpu.table)
+    write_all(machine, writes + write_plan.plan_emc_release(hardware.emc_files, state.emc))
+
+
+def _lower_limits(files: write_plan.LimitFiles, found: LimitSpan, table: Tuple[int, ...]) -> List[ControlWrite]:
+    return write_plan.plan_limits(files, found, LimitSpan(min(table[0], found.low), found.high)) if table else []
+
+
+def make_snapshot(state: KnobState, preset: Optional[int]) -> Snapshot:
+    """Everything a change can touch, as plain JSON. Names and numbers only: no path is ever taken from a snapshot."""
+    return {
+        "online": {str(core): on for core, on in state.online.items()},
+        "cpu": {policy.name: list(policy.span) for policy in state.policies},
+        "gpu": {name: list(span) for name, span in state.gpus.items()},
+        "emc": dict(state.emc._asdict()),
+        "nvpmodel": preset,
+    }

@@ -1,0 +1,103 @@
+"""The daemon's wire: one JSON object per line, bounded, strict in what is taken and plain in what is sent."""
+
+import json
+from typing import Any, Dict, List, Optional, Tuple
+
+from fedge.powerd import PROTOCOL
+from fedge.powerd.mode_records import PowerdRefusal
+
+LONGEST_REQUEST = 4096
+"""Bytes of a request without its line end."""
+LONGEST_GOT = 80
+"""Characters of a wrong value that a reply repeats, chosen by us."""
+
+
+class LineBuffer:
+    """Bytes as they come in, lines as they go out; never keeps more than a request and a bit."""
+
+    def __init__(self) -> None:
+        self._kept = bytearray()
+
+    def feed(self, chunk: bytes) -> None:
+        """Add what was received."""
+        self._kept += chunk
+
+    def pop_line(self) -> Optional[bytes]:
+        """The next whole line without its end, or None; raises ``PowerdRefusal`` for one that is too long."""
+        end = self._kept.find(b"\n", 0, LONGEST_REQUEST + 1)
+        if end < 0 and len(self._kept) > LONGEST_REQUEST:
+            raise PowerdRefusal(
+                "bad-request", f"a line of more than {LONGEST_REQUEST} bytes; send one short JSON object"
+            )
+        if end < 0:
+            return None
+        line = bytes(self._kept[:end])
+        del self._kept[: end + 1]
+        return line
+
+    def has_line(self) -> bool:
+        """Whether ``next`` has something to say: a whole line, or that one is too long."""
+        return len(self._kept) > LONGEST_REQUEST or b"\n" in self._kept
+
+    def drain(self) -> int:
+        """Forget what waits; how many bytes that were."""
+        left = len(self._kept)
+        self._kept.clear()
+        return left
+
+
+def format_value(value: Any) -> str:
+    """A wrong value in a reply or in the log: one line, cut."""
+    text = json.dumps(value)
+    return text if len(text) <= LONGEST_GOT else text[: LONGEST_GOT - 3] + "..."
+
+
+def decode_request(line: bytes) -> Dict[str, Any]:
+    """The request of a line, its version checked; raises ``PowerdRefusal`` of kind ``bad-request``."""
+    try:
+        found = json.loads(line.decode("utf-8"), object_pairs_hook=_reject_duplicates, parse_constant=_reject_constant)
+    except (ValueError, RecursionError) as error:
+        why = "too deeply nested" if isinstance(error, RecursionError) else str(error)[:LONGEST_GOT]
+        raise PowerdRefusal("bad-request", f"got no JSON ({why}); send one JSON object per line, in UTF-8") from error
+    if not isinstance(found, dict):
+        raise PowerdRefusal("bad-request", f"got {format_value(found)}; send one JSON object per line")
+    version = found.get("v")
+    if isinstance(version, bool) or version != PROTOCOL:
+        text = (
+            f'got v={format_value(version)}; this daemon speaks "v":{PROTOCOL}; client and daemon must be of one '
+            f"version"
+        )
+        raise PowerdRefusal("bad-request", text)
+    if not isinstance(found.get("verb"), str):
+        raise PowerdRefusal(
+            "bad-request", f'got verb={format_value(found.get("verb"))}; name one, such as "verb":"get"'
+        )
+    return found
+
+
+def _reject_duplicates(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a field stands twice")
+    return found
+
+
+def _reject_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")
+
+
+def encode_reply(fields: Dict[str, Any]) -> bytes:
+    """The line of a request that was done."""
+    return _encode_line(dict(fields, ok=True))
+
+
+def encode_refusal(refused: PowerdRefusal) -> bytes:
+    """The line of a request that was not done."""
+    error: Dict[str, Any] = {"kind": refused.kind, "text": refused.text}
+    if refused.got is not None:
+        error["got"] = refused.got
+    return _encode_line({"ok": False, "error": error})
+
+
+def _encode_line(fields: Dict[str, Any]) -> bytes:
+    return json.dumps(fields, separators=(",", ":")).encode("ascii") + b"\n"

@@ -1,0 +1,79 @@
+"""The state found, on disk before anything is changed, so that a crash or a reboot loses nothing."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any, Dict, NamedTuple, Optional
+
+FILE = "found.json"
+FORMAT = 1
+LONGEST = 1 << 20
+
+
+class SavedState(NamedTuple):
+    """``state`` is the board's snapshot; ``boot`` says in which boot it was taken."""
+
+    boot: str
+    state: Dict[str, Any]
+
+
+class CorruptState(Exception):
+    """A saved state that cannot be used; it lies beside under the name in the text."""
+
+
+def read(folder: Path) -> Optional[SavedState]:
+    """The saved state, or None without one; one that cannot be used is set aside and raises ``CorruptState``."""
+    path = folder / FILE
+    try:
+        with path.open("rb") as file:
+            return _parse(file.read(LONGEST + 1))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        raise CorruptState(f"{path} is no saved state ({error}); it is kept as {set_aside(folder)}") from error
+
+
+def _parse(text: bytes) -> SavedState:
+    found = json.loads(text.decode("utf-8"))
+    fields = found if isinstance(found, dict) else {}
+    boot, state = fields.get("boot"), fields.get("state")
+    if fields.get("format") == FORMAT and isinstance(boot, str) and isinstance(state, dict):
+        return SavedState(boot, state)
+    raise ValueError(f"it is not of format {FORMAT}")
+
+
+def set_aside(folder: Path) -> Path:
+    """Move the saved state out of the way and say where it lies now; raises ``OSError``."""
+    aside = folder / (FILE + ".corrupt")
+    (folder / FILE).replace(aside)
+    return aside
+
+
+def write(folder: Path, saved: SavedState) -> None:
+    """Write it so that at any moment the old file or the whole new one is there; raises ``OSError``."""
+    path, new = folder / FILE, folder / (FILE + ".new")
+    target = os.open(str(new), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(target, "wb") as file:
+        file.write(json.dumps({"format": FORMAT, "boot": saved.boot, "state": saved.state}).encode("ascii"))
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)
+    _sync_folder(folder)
+
+
+def remove(folder: Path) -> None:
+    """Take it away, for the state found is set again; raises ``OSError``."""
+    try:
+        (folder / FILE).unlink()
+    except FileNotFoundError:
+        return
+    _sync_folder(folder)
+
+
+def _sync_folder(folder: Path) -> None:
+    """A rename is on the disk only when its folder is."""
+    handle = os.open(str(folder), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

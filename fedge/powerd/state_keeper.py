@@ -1,0 +1,162 @@
+"""Keeps the state that the board was found in: stored before the first change, put back when the changes are over."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Set
+
+from fedge.powerd import saved_state
+from fedge.powerd.board_control import BoardControl
+from fedge.powerd.mode_records import Mode, PowerdRefusal
+
+logger = logging.getLogger(__name__)
+
+
+class StateKeeper:
+    """``changed`` says that something of ours may be set; the saved file exists exactly then.
+
+    What others change is not looked for: only the state found is ours to answer for.
+    """
+
+    def __init__(self, board: BoardControl, folder: Path, boot: str) -> None:
+        self._board, self._folder, self._boot = board, folder, boot
+        self.found: Dict[str, Any] = {}
+        self.changed = False
+        self._beside: Set[str] = set()
+        """What else was changed beside the knobs: "fan", "nvpmodel"."""
+        self._mode_found: Optional[Mode] = None
+        self._partly = False
+        """The board was rebooted while changed, and its nvpmodel mode is all that is known yet of the state found."""
+
+    def start(self) -> List[str]:
+        """Make up for a daemon that died, then take the state found; what could not be put back, as texts.
+
+        Raises ``OSError`` and ``PowerdRefusal``.
+        """
+        wrong = self._recover()
+        self._mode_found = self._board.mode()
+        return wrong
+
+    def _recover(self) -> List[str]:
+        try:
+            left = saved_state.read(self._folder)
+        except saved_state.CorruptState as error:
+            logger.warning("%s; the board's present state is taken as the one found", error)
+            left = None
+        if left is not None and self._boot and left.boot == self._boot:
+            return self._restore_after_crash(left.state)
+        if left is not None and left.state.get("nvpmodel") is not None:
+            return self._restore_after_reboot(left.state["nvpmodel"])
+        if left is not None:
+            saved_state.remove(self._folder)
+        self.found = self._take_snapshot()
+        return []
+
+    def _restore_after_crash(self, state: Dict[str, Any]) -> List[str]:
+        self.found, self.changed = state, True
+        wrong = self.put_back()
+        if wrong:
+            logger.error("a daemon before this one died; not all it changed could be put back: %s", "; ".join(wrong))
+            logger.error("to go on from the present state: stop the daemon, remove %s, start it", saved_state.FILE)
+        else:
+            logger.warning("a daemon before this one died; the state that it had found is set again")
+        return wrong
+
+    def _restore_after_reboot(self, wished: Any) -> List[str]:
+        """A reboot sets everything anew but the nvpmodel mode, which the board remembers. The floor does not matter:
+        it is for what is asked, not for what was there. The rest of the state found is taken when that mode is set.
+        """
+        self.found, self.changed, self._partly = {"nvpmodel": wished}, True, True
+        wrong = self.put_back()
+        if wrong:
+            logger.error("the board was rebooted while changed; mode %s is not set: %s", wished, "; ".join(wrong))
+        else:
+            logger.warning("the board was rebooted while changed; its nvpmodel mode is %s", wished)
+        return wrong
+
+    def store_before_change(self, beside: Optional[Dict[str, Any]] = None) -> None:
+        """Store the state found, unless it is; raises ``PowerdRefusal`` when that is not possible, and nothing is
+        changed.
+
+        ``beside`` is what is changed beside the knobs, as it is now ({"fan": 100}, {"nvpmodel": 0}). It is taken into
+        the state found where that does not say: the fan moves by itself until we set it, and nvpmodel may be silent.
+        """
+        beside = beside or {}
+        lacking = {name: value for name, value in beside.items() if self.found.get(name) is None}
+        if lacking or not self.changed:
+            try:
+                self._store(dict(self.found, **lacking))
+            except OSError as error:
+                text = f"the state found cannot be stored in {self._folder} ({error}); nothing was changed"
+                raise PowerdRefusal("failed", f"{text}; make room there") from error
+        self._beside |= set(beside)
+        self.changed = True
+
+    def _store(self, found: Dict[str, Any]) -> None:
+        """What is known in part counts as of an earlier boot."""
+        saved_state.write(self._folder, saved_state.SavedState("" if self._partly else self._boot, found))
+        self.found = found
+
+    def forget_if_unchanged(self, mode: Optional[Mode]) -> None:
+        """After a change to ``mode`` (None: it failed): a board that is as it was found owes nothing.
+
+        The mode is looked at first, since a snapshot takes long. Raises ``OSError`` and ``PowerdRefusal``.
+        """
+        if self.changed and mode in (None, self._mode_found) and self._is_as_found():
+            self._forget()
+
+    def _is_as_found(self) -> bool:
+        if "fan" in self._beside:
+            return False
+        preset_too = "nvpmodel" in self._beside
+        return _select_lasting(self._take_snapshot(preset_too), preset_too) == _select_lasting(self.found, preset_too)
+
+    def put_back(self, keep_fan: bool = False) -> List[str]:
+        """Set the state found again; what could not be, as texts, and then the stored state stays.
+
+        ``keep_fan`` leaves the fan as it is, and owed.
+        """
+        try:
+            self.store_before_change()
+            fan = self.found.get("fan")
+            wrong = list(self._board.put_back(dict(self.found, fan=None) if keep_fan else self.found))
+            if wrong:
+                return wrong
+            if self._partly:
+                self._complete_state()
+            if keep_fan and fan is not None:
+                self._store(dict(self.found, fan=fan))
+            else:
+                self._forget()
+        except PowerdRefusal as refused:
+            return [refused.text]
+        except OSError as error:
+            return [str(error)]
+        return []
+
+    def _complete_state(self) -> None:
+        self.found, self._mode_found = self._take_snapshot(), self._board.mode()
+        self._partly = False
+
+    def _forget(self) -> None:
+        saved_state.remove(self._folder)
+        self.changed = False
+        self._beside.clear()
+        self.found.pop("fan", None)
+
+    def _take_snapshot(self, with_preset: bool = True) -> Dict[str, Any]:
+        """As it will read from the file: JSON knows neither tuples nor whole numbers as keys."""
+        return dict(json.loads(json.dumps(self._board.snapshot(with_preset))))
+
+
+def _select_lasting(snapshot: Dict[str, Any], preset_too: bool) -> Dict[str, Any]:
+    """What stays as it is until the daemon sets it: an unlocked memory's rate moves by itself.
+
+    With the BPMP the rate asked for is read from the same file, and so is the same number.
+    """
+    kept = {name: value for name, value in snapshot.items() if name != "nvpmodel" or preset_too}
+    emc = kept.get("emc")
+    if isinstance(emc, dict) and not emc.get("locked"):
+        moving = ("rate_hz", "asked_hz") if emc.get("asked_hz") == emc.get("rate_hz") else ("rate_hz",)
+        kept["emc"] = {name: value for name, value in emc.items() if name not in moving}
+    return kept

@@ -1,0 +1,131 @@
+"""Putting a snapshot back: each knob on its own, as far as it goes, whatever else is broken."""
+
+from functools import partial
+from typing import Any, Callable, Dict, List, Optional, Sequence
+
+from fedge.powerd import write_plan
+from fedge.powerd.control_values import read_int, try_read_int
+from fedge.powerd.knob_changes import Snapshot, WriteNotApplied, write_all
+from fedge.powerd.knobs import Hardware, find_policy_folders, is_always_on, policy_files, read_emc, read_policy_table
+from fedge.powerd.machine import Machine
+from fedge.powerd.mode_records import PowerdRefusal
+from fedge.powerd.write_plan import ControlWrite, EmcState, LimitFiles, LimitSpan, plan_write
+
+FAILURES = (
+    WriteNotApplied,
+    PowerdRefusal,
+    OSError,
+    ArithmeticError,
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+)
+"""A snapshot that comes from a file may hold anything."""
+
+
+class StateRestore:
+    """Puts a snapshot's knobs back; ``left`` says what could not be. The snapshot may lack parts."""
+
+    def __init__(self, machine: Machine, hardware: Hardware, before: Snapshot) -> None:
+        self._machine, self._hardware, self._before = machine, hardware, before
+        self.left: List[str] = []
+
+    def run(self) -> None:
+        """Cores on, clocks, cores off."""
+        self.attempt("cores", partial(self._restore_cores, on=True))
+        self.attempt("cpu", self._restore_cpu)
+        self.attempt("gpu", self._restore_gpu)
+        self.attempt("emc", self._restore_emc)
+        self.attempt("cores", partial(self._restore_cores, on=False))
+
+    def attempt(self, what: str, act: Callable[[], None]) -> None:
+        """Do it, or note why not."""
+        try:
+            act()
+        except FAILURES as error:
+            self.left.append(f"{what}: {error}")
+
+    def _restore_cores(self, on: bool) -> None:
+        wanted = {int(core): bool(value) for core, value in self._before.get("online", {}).items()}
+        found = self._read_online()
+        writes = (write_plan.plan_cores_on if on else write_plan.plan_cores_off)(self._hardware.cores, found, wanted)
+        for write in writes:
+            self.attempt(f"core {write.path}", partial(self._write_with_retry, [write]))
+        if not on:  # one that should be on was tried before, and noted
+            unread = [core for core in found if not wanted.get(core, True) and self._read_switch(core) is None]
+            self.left += [f"{self._hardware.cores[core]}: it cannot be read, and was 0" for core in unread]
+
+    def _read_online(self) -> Dict[int, bool]:
+        """A core whose switch is there and cannot be read counts as what it must not be: as off."""
+        return {core: self._read_switch(core) == 1 for core in self._hardware.cores}
+
+    def _read_switch(self, core: int) -> Optional[int]:
+        path = self._hardware.cores[core]
+        return 1 if is_always_on(self._machine, core, path) else try_read_int(self._machine, path)
+
+    def _write_with_retry(self, writes: List[ControlWrite]) -> None:
+        """Twice, since a core may be busy for a moment."""
+        try:
+            write_all(self._machine, writes)
+        except WriteNotApplied:
+            write_all(self._machine, writes)
+
+    def _restore_cpu(self) -> None:
+        """Every policy as it was; one that was off then and came with its cores gets the kernel's own whole range."""
+        if "cpu" not in self._before:
+            return
+        before = dict(self._before["cpu"])
+        for folder in find_policy_folders(self._machine, self._read_online()):
+            name, table = folder.rsplit("/", 1)[1], read_policy_table(self._machine, folder)
+            pair = before.pop(name, [table[0], table[-1]] if table else None)
+            if pair is not None:
+                self.attempt(name, partial(self._restore_limits, policy_files(folder), pair))
+        self.left += [f"{name}: it is not there" for name in before]
+
+    def _restore_gpu(self) -> None:
+        gpu, before = self._hardware.gpu(), self._before.get("gpu", {})
+        if gpu is not None and gpu.name in before:
+            self._restore_limits(gpu.files, before[gpu.name])
+
+    def _restore_limits(self, files: LimitFiles, pair: Sequence[Any]) -> None:
+        """In the right order; where that fails, each limit on its own, as often as any order could need."""
+        low, high = (int(value) for value in pair)
+        try:
+            found = LimitSpan(read_int(self._machine, files.low), read_int(self._machine, files.high))
+            write_all(self._machine, write_plan.plan_limits(files, found, LimitSpan(low, high)))
+        except FAILURES:
+            both = [plan_write(files.low, low, files.slack), plan_write(files.high, high, files.slack)]
+            self._write_separately([*both, both[0]])
+
+    def _restore_emc(self) -> None:
+        if "emc" not in self._before:
+            return
+        found, files = self._before["emc"], self._hardware.emc_files
+        before = EmcState(int(found["rate_hz"]), int(found["asked_hz"]), bool(found["locked"]), int(found["cap_hz"]))
+        try:
+            write_all(self._machine, write_plan.plan_emc_restore(files, read_emc(self._machine, files), before))
+        except FAILURES:
+            writes = [plan_write(files.cap, before.cap_hz)] if files.cap else []
+            if files.lock and (before.locked or not files.lock_first):  # else the rate is the kernel's own again
+                writes.append(
+                    ControlWrite(files.rate, before.asked_hz, files.asked, before.asked_hz, write_plan.EMC_SLACK_HZ)
+                )
+            writes += [plan_write(files.lock, int(before.locked))] if files.lock else []
+            self._write_separately(writes)
+
+    def _write_separately(self, writes: List[ControlWrite]) -> None:
+        """Every write tried; then each file that does not read as it should is noted."""
+        for write in writes:
+            try:
+                write_all(self._machine, [write])
+            except WriteNotApplied:
+                continue
+        for write in sorted(set(writes)):
+            got = try_read_int(self._machine, write.read_path)
+            if got is None or abs(got - write.expect) > write.slack:
+                self.left.append(f"{write.path}: it {_describe_reading(got)}, not {write.expect}")
+
+
+def _describe_reading(got: Optional[int]) -> str:
+    return "cannot be read" if got is None else f"is {got}"

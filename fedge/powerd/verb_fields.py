@@ -1,0 +1,90 @@
+"""A request's fields: what each verb takes, and each field's plain value or why it is refused (bad-request)."""
+
+import math
+from typing import Any, Dict, Optional, Tuple
+
+from fedge.powerd import line_protocol
+from fedge.powerd.mode_records import Mode, PowerdRefusal
+
+LONGEST_NAME = 64
+"""Characters of a holder's or a preset's name, chosen by us."""
+
+FIELDS: Dict[str, Tuple[str, ...]] = {
+    "describe": (),
+    "get": (),
+    "set": ("mode", "preset", "token", "lock_min"),
+    "restore": ("token",),
+    "hold": ("name", "seconds", "token"),
+    "drop-caches": ("token",),
+    "fan": ("percent", "token"),
+}
+"""The verbs and what may stand in a request beside ``v`` and ``parse_verb``."""
+
+Fields = Dict[str, Any]
+
+
+def parse_verb(asked: Fields) -> str:
+    """The verb, when all fields are its own; raises ``PowerdRefusal`` (unknown-verb, bad-request)."""
+    name: str = asked["verb"]
+    if name not in FIELDS:
+        raise PowerdRefusal("unknown-verb", f"got {line_protocol.format_value(name)}; known: {', '.join(FIELDS)}")
+    unknown = sorted(set(asked) - set(FIELDS[name]) - {"v", "verb"})
+    if unknown:
+        known = ", ".join(FIELDS[name]) or "none"
+        raise PowerdRefusal(
+            "bad-request", f"got field {line_protocol.format_value(unknown[0])}; fields of {name}: {known}"
+        )
+    return name
+
+
+def parse_mode(asked: Fields) -> Mode:
+    """The mode asked for; whether the board has it is the board's to say."""
+    raw, known = asked["mode"], Mode._fields
+    if not isinstance(raw, dict) or not raw:
+        right = 'it must look like {"cores":4,"gpu_hz":510000000}'
+        raise PowerdRefusal(
+            "bad-request", f"got mode={line_protocol.format_value(raw)}; {right} with some of: {', '.join(known)}"
+        )
+    for knob, value in raw.items():
+        if knob not in known:
+            raise PowerdRefusal(
+                "bad-request", f"got knob {line_protocol.format_value(knob)}; known: {', '.join(known)}"
+            )
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise PowerdRefusal(
+                "bad-request", f"got {knob}={line_protocol.format_value(value)}; it must be a whole number"
+            )
+    return Mode(**{knob: raw.get(knob) for knob in known})
+
+
+def parse_text(asked: Fields, field: str) -> str:
+    """A name: short, and printable, since it goes into the log."""
+    value = asked.get(field)
+    if not isinstance(value, str) or not value.isprintable() or not 0 < len(value) <= LONGEST_NAME:
+        right = f"it must be a text of 1 to {LONGEST_NAME} printable characters"
+        raise PowerdRefusal("bad-request", f"got {field}={line_protocol.format_value(value)}; {right}")
+    return value
+
+
+def parse_token(asked: Fields) -> Optional[str]:
+    """The holder's token, where there is one; a wrong one is not repeated, since it may be somebody's secret."""
+    value = asked.get("token")
+    if value is not None and not isinstance(value, str):
+        raise PowerdRefusal("bad-request", "got a token that is no text; it must be what hold replied")
+    return value
+
+
+def parse_flag(asked: Fields, field: str) -> bool:
+    """True or false; left out is false."""
+    value = asked.get(field, False)
+    if not isinstance(value, bool):
+        raise PowerdRefusal("bad-request", f"got {field}={line_protocol.format_value(value)}; it must be true or false")
+    return value
+
+
+def parse_number(asked: Fields, field: str) -> float:
+    """A finite number."""
+    value = asked.get(field)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < math.inf:
+        raise PowerdRefusal("bad-request", f"got {field}={line_protocol.format_value(value)}; it must be a number")
+    return min(max(value, -1e9), 1e9)  # so that a text can show it

@@ -1,0 +1,356 @@
+"""What each verb does: requests checked field by field, changes made one at a time, the state found always kept."""
+
+import logging
+import math
+import secrets
+import time
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, TypeVar
+
+from fedge.powerd import PROTOCOL, lease, line_protocol, thermal_guard, verb_fields
+from fedge.powerd.board_control import BoardControl
+from fedge.powerd.config import CONFIG, Config
+from fedge.powerd.mode_records import KnobTables, Mode, PowerdRefusal, Preset
+from fedge.powerd.state_keeper import StateKeeper
+from fedge.powerd.verb_fields import Fields
+
+logger = logging.getLogger(__name__)
+
+VERSION = "0.1.0"
+CACHE_S = 5.0
+"""How long an answer of nvpmodel's is taken for true, chosen by us: it may be set by hand at any time."""
+RETRY_S = 10.0
+"""What could not be put back is tried again after this time, chosen by us."""
+
+Cached = TypeVar("Cached")
+
+
+def _new_token() -> str:
+    return secrets.token_hex(16)
+
+
+class Daemon:
+    """All that the daemon knows; one request at a time. ``uid`` is the asking user's, for the log alone."""
+
+    def __init__(
+        self,
+        board: BoardControl,
+        keeper: StateKeeper,
+        config: Config,
+        clock: Callable[[], float] = time.monotonic,
+        new_token: Callable[[], str] = _new_token,
+    ) -> None:
+        self._board, self._keeper, self._config = board, keeper, config
+        self._clock, self._new_token = clock, new_token
+        self._lease: Optional[lease.PowerdLease] = None
+        self._stop: Optional[thermal_guard.GuardStop] = None
+        self._hottest_c: Optional[float] = None
+        self._owed: List[str] = []
+        self._retry_s = 0.0
+        self._answers: Dict[str, Tuple[float, Any]] = {}
+        self._verbs: Dict[str, Callable[[Fields, int], Fields]] = {
+            "describe": self._describe,
+            "get": self._get,
+            "set": self._set,
+            "restore": self._restore,
+            "hold": self._hold,
+            "drop-caches": self._drop_caches,
+            "fan": self._fan,
+        }
+
+    def start(self) -> None:
+        """Make up for a daemon that died, take the state found, look at the temperatures."""
+        self._owed = self._keeper.start()
+        self._retry_s = self._clock() + RETRY_S
+        self.tick()
+
+    def tick(self) -> None:
+        """What happens without being asked, to be called every second: leases end, the board gets too hot."""
+        held, began_s = self._lease, self._clock()
+        try:
+            self._end_expired_lease()
+            self._check_temperatures()
+            if self._owed and self._clock() >= self._retry_s:
+                self._put_back("what was left is tried again")
+        except Exception:
+            # The process edge: the guard must be there at the next second too.
+            logger.exception("a look at the board failed")
+        finally:
+            self._extend_lease(held, began_s)
+
+    def end(self) -> bool:
+        """Put everything back for good; False when something could not be."""
+        self._lease = None
+        return not self._keeper.changed or self._put_back("the daemon ends")
+
+    def answer(self, line: bytes, uid: int) -> bytes:
+        """The reply to one line."""
+        held, began_s = self._lease, self._clock()
+        try:
+            asked = line_protocol.decode_request(line)
+            verb = verb_fields.parse_verb(asked)
+            self._end_expired_lease()
+            return line_protocol.encode_reply(self._verbs[verb](asked, uid))
+        except PowerdRefusal as refused:
+            return line_protocol.encode_refusal(refused)
+        except OSError as error:
+            logger.warning("a request by uid %d failed: %s", uid, error)
+            return line_protocol.encode_refusal(PowerdRefusal("failed", f"{error}; see journalctl -u fedge-powerd"))
+        except Exception:
+            # The process edge: a slip of ours in one verb must not take the daemon from everybody.
+            logger.exception("a request by uid %d failed", uid)
+            return line_protocol.encode_refusal(
+                PowerdRefusal("failed", "the daemon made a mistake; see journalctl -u fedge-powerd")
+            )
+        finally:
+            self._extend_lease(held, began_s)
+
+    # The verbs
+
+    def _describe(self, asked: Fields, uid: int) -> Fields:
+        board, config = self._board, self._config
+        nothing: List[Preset] = []
+        presets = self._get_cached_answer("presets", lambda: _call_outside_container(board.presets, nothing))
+        return {
+            "protocol": PROTOCOL,
+            "version": VERSION,
+            "board": board.identity(),
+            "knobs": _tables_to_wire(board.tables()),
+            "allowed": _tables_to_wire(board.allowed_tables()),
+            "floor": {"cores": config.floor_cores, "cpu_khz": config.floor_cpu_khz},
+            "emc": board.emc_control(),
+            "presets": [_preset_to_wire(preset) for preset in presets],
+            "extras": list(config.extras),
+            "hottest_c": config.hottest_c,
+        }
+
+    def _get(self, asked: Fields, uid: int) -> Fields:
+        preset = self._get_cached_answer("preset", lambda: _call_outside_container(self._board.preset, None))
+        left_s = lease.remaining_s(self._lease, self._clock()) if self._lease else 0.0
+        mode, limits, unread = self._read_present()
+        return {
+            "mode": mode,
+            "limits": limits,
+            "preset": {"id": preset.id, "name": preset.name} if preset else None,
+            "lease": {"name": self._lease.name, "left_s": round(left_s, 3)} if self._lease else None,
+            "changed": self._keeper.changed,
+            "temperature_c": self._hottest_c,
+            "stopped": self._stop_reason() or unread,
+        }
+
+    def _read_present(self) -> Tuple[Fields, Fields, Optional[str]]:
+        """Mode and limits, or why they cannot be read: a lost file must not hide all else that is to be told."""
+        try:
+            return self._board.mode().to_wire(), self._board.limits(), None
+        except PowerdRefusal as refused:
+            return {}, {}, refused.text
+
+    def _set(self, asked: Fields, uid: int) -> Fields:
+        if ("mode" in asked) == ("preset" in asked):
+            raise PowerdRefusal("bad-request", 'got both or none of them; a set has either "mode" or "preset"')
+        lock_min = verb_fields.parse_flag(asked, "lock_min")
+        mode = verb_fields.parse_mode(asked) if "mode" in asked else None
+        preset = verb_fields.parse_text(asked, "preset") if mode is None else ""
+        lease.check_holder(self._lease, verb_fields.parse_token(asked), self._clock())
+        if lock_min:
+            self._require_extra("lock-min")
+        if lock_min and mode is None:
+            raise PowerdRefusal("bad-request", "got lock_min with a preset; it goes with a mode")
+        self._require_can_set()
+        return self._apply_change(mode, preset, lock_min, uid)
+
+    def _apply_change(self, mode: Optional[Mode], preset: str, lock_min: bool, uid: int) -> Fields:
+        """Nothing is stored for what is refused, nor for what is set already."""
+        before: List[Mode] = []
+
+        def first(found: Mode, beside: Fields) -> None:
+            if mode is None:
+                self._answers.clear()
+            self._keeper.store_before_change(beside)
+            before.append(found)
+
+        began_s = self._clock()
+        try:
+            now = self._board.set_preset(preset, first) if mode is None else self._board.set_mode(mode, lock_min, first)
+        except PowerdRefusal as refused:
+            wished = preset if mode is None else mode.to_wire()
+            logger.info(
+                "set by %s: to %s, refused as %s: %s", self._caller_name(uid), wished, refused.kind, refused.text
+            )
+            self._note_owed(refused.left)
+            if before and not refused.left:
+                self._settle_change(None)
+            raise
+        took_s = self._clock() - began_s
+        if before:
+            self._settle_change(now)
+            logger.info("set by %s: from %s to %s", self._caller_name(uid), before[0].to_wire(), now.to_wire())
+        return {"mode": now.to_wire(), "took_s": round(took_s, 6)}
+
+    def _restore(self, asked: Fields, uid: int) -> Fields:
+        lease.check_holder(self._lease, verb_fields.parse_token(asked), self._clock())
+        if not self._put_back(f"restore by {self._caller_name(uid)}"):
+            raise PowerdRefusal("failed", self._stop_reason() or "")
+        return {"mode": self._board.mode().to_wire()}
+
+    def _hold(self, asked: Fields, uid: int) -> Fields:
+        name, token = verb_fields.parse_text(asked, "name"), verb_fields.parse_token(asked)
+        seconds = verb_fields.parse_number(asked, "seconds")
+        before, now_s = self._lease, self._clock()
+        self._lease = lease.begin_or_renew(before, name, seconds, token, self._new_token(), now_s)
+        if self._lease is None:
+            logger.info("hold by uid %d: %s gave the board back", uid, name)
+            if self._keeper.changed and not self._put_back(f"{name} gave the board back"):
+                raise PowerdRefusal("failed", self._stop_reason() or "")
+            return {"token": token, "left_s": 0}
+        if before is None:
+            logger.info("hold by uid %d: %s holds the board for %g s", uid, name, seconds)
+        return {"token": self._lease.token, "left_s": round(lease.remaining_s(self._lease, now_s), 3)}
+
+    def _drop_caches(self, asked: Fields, uid: int) -> Fields:
+        self._require_extra("drop-caches")
+        lease.check_holder(self._lease, verb_fields.parse_token(asked), self._clock())
+        self._board.drop_caches()
+        logger.info("drop-caches by %s", self._caller_name(uid))
+        return {}
+
+    def _fan(self, asked: Fields, uid: int) -> Fields:
+        self._require_extra("fan")
+        percent = verb_fields.parse_number(asked, "percent")
+        if not 0 <= percent <= 100:
+            raise PowerdRefusal("bad-request", f"got percent={percent:g}; it must be from 0 to 100")
+        lease.check_holder(self._lease, verb_fields.parse_token(asked), self._clock())
+        self._require_can_set()
+        try:
+            self._board.set_fan(int(percent), self._keeper.store_before_change)
+        except PowerdRefusal as refused:
+            self._note_owed(refused.left)
+            raise
+        logger.info("fan by %s: %d %%", self._caller_name(uid), percent)
+        return {"percent": int(percent)}
+
+    # What they share
+
+    def _get_cached_answer(self, what: str, ask: Callable[[], Any]) -> Any:
+        """What nvpmodel says takes long, so it is kept for a while; what changes the stock mode forgets it."""
+        at_s, answer = self._answers.get(what, (-math.inf, None))
+        if self._clock() - at_s >= CACHE_S:
+            answer = ask()
+            self._answers[what] = (self._clock(), answer)
+        return answer
+
+    def _caller_name(self, uid: int) -> str:
+        return f"uid {uid} ({self._lease.name})" if self._lease else f"uid {uid}"
+
+    def _require_extra(self, name: str) -> None:
+        if name not in self._config.extras:
+            text = f'{name} is off on this board; to turn it on add "{name}" to "extras" in {CONFIG} and restart'
+            raise PowerdRefusal("not-allowed", text)
+
+    def _stop_reason(self) -> Optional[str]:
+        if self._stop is not None:
+            return self._stop.text
+        if self._owed:
+            left = "; ".join(self._owed)
+            return f"not all could be put back: {left}; the state found is tried every {RETRY_S:g} s and at restore"
+        return None
+
+    def _require_can_set(self) -> None:
+        text = self._stop_reason()
+        if text is not None:
+            raise PowerdRefusal(self._stop.kind if self._stop else "failed", text)
+
+    def _put_back(self, why: str) -> bool:
+        self._answers.clear()
+        self._owed = self._keeper.put_back(keep_fan=self._stop is not None)
+        self._retry_s = self._clock() + RETRY_S
+        if self._owed:
+            logger.error("%s: not all could be put back: %s", why, "; ".join(self._owed))
+            return False
+        logger.info("%s: the state found is set again%s", why, ", but for the fan" if self._keeper.changed else "")
+        return True
+
+    def _note_owed(self, left: Sequence[str]) -> None:
+        """What a failed change left behind is put back with all else, soon."""
+        if left:
+            self._owed, self._retry_s = list(left), self._clock() + RETRY_S
+
+    def _settle_change(self, mode: Optional[Mode]) -> None:
+        """Where the board cannot be looked at, the state found stays owed; the reply tells of the set alone."""
+        try:
+            self._keeper.forget_if_unchanged(mode)
+        except (PowerdRefusal, OSError) as error:
+            logger.warning("whether the board is as it was found cannot be told, so it is put back later: %s", error)
+
+    def _extend_lease(self, held: Optional[lease.PowerdLease], began_s: float) -> None:
+        """While the daemon was at work it heard no renewal, so the time of the lease stood still."""
+        if held is not None and self._lease is held:
+            self._lease = lease.extend_by_work(held, self._clock() - began_s)
+
+    def _end_expired_lease(self) -> None:
+        if self._lease is None or not lease.has_ended(self._lease, self._clock()):
+            return
+        name, self._lease = self._lease.name, None
+        logger.warning("the lease of %s ended without renewal", name)
+        if self._keeper.changed:
+            self._put_back(f"the lease of {name} ended")
+
+    def _check_temperatures(self) -> None:
+        before, lost = self._stop, ""
+        temperatures_c: Optional[Dict[str, float]] = None
+        try:
+            temperatures_c = self._board.temperatures()
+        except (PowerdRefusal, OSError) as error:
+            lost = error.text if isinstance(error, PowerdRefusal) else str(error)
+        self._hottest_c = thermal_guard.find_hottest(temperatures_c or {})[1]
+        needed, hottest_c = self._config.needed_zones, self._config.hottest_c
+        self._stop = thermal_guard.check_temperatures(before, temperatures_c, hottest_c, needed, lost)
+        if self._stop is not None:
+            self._set_full_fan(told=before is not None)
+        if before is None and self._stop is not None:
+            logger.warning("%s", self._stop.text)
+            if self._keeper.changed:
+                self._put_back(self._stop.kind)
+        elif before is not None and self._stop is None:
+            logger.info("modes are set again")
+            if self._keeper.changed:
+                self._put_back("the board is cool enough again")
+
+    def _set_full_fan(self, told: bool) -> None:
+        """While nothing may be set the fan blows, where the daemon may set it; ``told``: a failure is no news."""
+        if "fan" not in self._config.extras:
+            return
+        try:
+            self._board.set_fan(100, self._store_fan_state)
+        except PowerdRefusal as refused:
+            logger.log(logging.DEBUG if told else logging.WARNING, "the fan is not at full speed: %s", refused.text)
+
+    def _store_fan_state(self, beside: Fields) -> None:
+        """A full disk must not keep the fan from blowing."""
+        try:
+            self._keeper.store_before_change(beside)
+        except PowerdRefusal as refused:
+            logger.warning("the fan will stay at full speed: %s", refused.text)
+
+
+def _call_outside_container(ask: Callable[[], Cached], otherwise: Cached) -> Cached:
+    """In a container nvpmodel answers nothing; the other knobs can still be told."""
+    try:
+        return ask()
+    except PowerdRefusal as refused:
+        if refused.kind != "container":
+            raise
+        return otherwise
+
+
+def _tables_to_wire(tables: KnobTables) -> Dict[str, List[int]]:
+    return {knob: list(values) for knob, values in zip(tables._fields, tables)}
+
+
+def _preset_to_wire(preset: Preset) -> Fields:
+    return {
+        "id": preset.id,
+        "name": preset.name,
+        "mode": preset.mode.to_wire(),
+        "needs_reboot": preset.needs_reboot,
+        "default": preset.default,
+    }

@@ -1,0 +1,71 @@
+"""How far predictions lie off a measured table, and how often its values lie inside the predicted 90 % interval.
+
+Symbols: y measured, m predicted, s the prediction's spread in log units. APE = |m - y| / y; the interval is
+m exp(-1.645 s) ... m exp(1.645 s).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedge.errors import FedgeError
+from fedge.types import Floats, Predictions, ProfileTable
+
+Z_90 = 1.645
+"""Standard deviations on either side that hold 90 % of a normal distribution."""
+
+
+@dataclass(frozen=True, slots=True)
+class PredictionAccuracy:
+    """All in percent, over rows that were not profiled; None where there is no such row."""
+
+    time_mape: float | None
+    power_mape: float | None
+    coverage90: float | None
+    coverage90_time: float | None
+    coverage90_power: float | None
+    time_mape_plausible: float | None
+    power_mape_plausible: float | None
+
+
+def check_predictions(predictions: Predictions, rows: int) -> None:
+    """Raise ``FedgeError`` for predictions that cannot be used: not one per row, not finite, not above 0.
+
+    A spread may be 0, not below.
+    """
+    means = np.stack([predictions.step_s, predictions.power_w])
+    spreads = np.stack([predictions.step_s_sd_log, predictions.power_w_sd_log])
+    if means.shape != (2, rows):
+        raise FedgeError(f"predictions of shape {means.shape[1:]} for {rows} modes")
+    wrong = ~(np.isfinite(means) & np.isfinite(spreads) & (means > 0) & (spreads >= 0))
+    if wrong.any():
+        count = int(wrong.any(axis=0).sum())
+        raise FedgeError(f"{count} of {rows} predictions are not finite, not above 0, or have a spread below 0")
+
+
+def score_predictions(
+    predictions: Predictions, table: ProfileTable, profiled: tuple[int, ...], plausible: NDArray[np.bool_]
+) -> PredictionAccuracy:
+    """Score the rows of ``table`` that are not among ``profiled``; row i of ``predictions`` is row i of the table."""
+    rows = np.ones(len(table.modes), dtype=np.bool_)
+    rows[list(profiled)] = False
+    time_off = np.log(predictions.step_s / table.step_s)
+    power_off = np.log(predictions.power_w / table.power_w)
+    time_held = np.abs(time_off) <= Z_90 * predictions.step_s_sd_log
+    power_held = np.abs(power_off) <= Z_90 * predictions.power_w_sd_log
+    return PredictionAccuracy(
+        time_mape=_percent(np.abs(np.expm1(time_off)), rows),
+        power_mape=_percent(np.abs(np.expm1(power_off)), rows),
+        coverage90=_percent((time_held.astype(np.float64) + power_held) / 2.0, rows),
+        coverage90_time=_percent(time_held, rows),
+        coverage90_power=_percent(power_held, rows),
+        time_mape_plausible=_percent(np.abs(np.expm1(time_off)), rows & plausible),
+        power_mape_plausible=_percent(np.abs(np.expm1(power_off)), rows & plausible),
+    )
+
+
+def _percent(values: Floats | NDArray[np.bool_], rows: NDArray[np.bool_]) -> float | None:
+    return 100.0 * float(values[rows].mean()) if rows.any() else None

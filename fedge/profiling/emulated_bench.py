@@ -1,0 +1,137 @@
+"""An emulated board on the bench: its noise depends on seed and mode alone, so that a campaign can go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from fedge import __version__
+from fedge.clock import SimulatedClock
+from fedge.costs.workload_sizes import load_workload_sizes
+from fedge.decisions.candidate_modes import mask_above_floor
+from fedge.devices import catalogue
+from fedge.devices.board_kinds import BoardKind, build_kind, build_knowledge, build_surface
+from fedge.devices.emulated_board import EmulatedBoard, ThermalModel, build_thermal_model, find_top_mode
+from fedge.devices.mode_surface import ModeSurface
+from fedge.errors import BadInput, ModeNotSet, UnknownName
+from fedge.experiment import FleetBoard, FleetEntry, WorkloadSpec
+from fedge.modes import find_mode_index
+from fedge.profiling.profiling_bench import ProfilingBench
+from fedge.seeds import make_generator
+from fedge.types import DeviceSpec, Measurement, Modes, PowerMode, Workload
+
+AMBIENT_C = 25.0
+
+
+class EmulatedBenchBoard:
+    """A ``fedge.protocols.Device``: in every mode it is an ``EmulatedBoard`` with fresh noise and the same heat.
+
+    Its clock moves by what it measures and rests.
+    """
+
+    def __init__(
+        self, name: str, spec: DeviceSpec, surface: ModeSurface, thermal: ThermalModel, temperature_c: float, seed: int
+    ) -> None:
+        self.spec = spec
+        self.temperature_c = temperature_c
+        self.clock = SimulatedClock()
+        self.maxn = find_top_mode(surface)
+        self.surface = surface
+        self._name, self._thermal, self._seed = name, thermal, seed
+        self._visits: dict[PowerMode, int] = {}
+        self._board = self._create_board(0, self.maxn)
+
+    def idle_w(self, mode: PowerMode) -> float:
+        return self._board.idle_w(mode)
+
+    @contextmanager
+    def use_mode(self, mode: PowerMode) -> Iterator[None]:
+        if find_mode_index(self.surface.modes, mode) is None:
+            raise ModeNotSet(f"{mode} is not among the emulated board's {len(self.surface.modes)} modes")
+        before = self._board
+        visit = self._visits.get(mode, 0)
+        self._visits[mode] = visit + 1
+        self._board = self._create_board(visit, mode)
+        try:
+            with self._board.use_mode(mode):
+                yield
+        finally:
+            self._board = before
+
+    def idle_for(self, seconds: float) -> None:
+        """Let the board idle in the mode it was found in."""
+        self._board.temperature_c = self.temperature_c
+        self._board.idle_for(seconds, self.maxn)
+        self.temperature_c = self._board.temperature_c
+        self.clock.sleep_s(seconds)
+
+    def measure(
+        self, workload: Workload, steps: int, work: Callable[[int], object], limit_s: float | None = None
+    ) -> Measurement:
+        self._board.temperature_c = self.temperature_c
+        seen = self._board.measure(workload, steps, work, limit_s)
+        self.temperature_c = self._board.temperature_c
+        self.clock.sleep_s(seen.work_s)
+        return seen
+
+    def _create_board(self, visit: int, mode: PowerMode) -> EmulatedBoard:
+        rng = make_generator(self._seed, self._name, "bench", str(mode), visit)
+        return EmulatedBoard(self.spec, self.surface, self._thermal, self.temperature_c, rng)
+
+
+def build_emulated_bench(
+    device: str,
+    workload: str,
+    batch_size: int | None = None,
+    seed: int = 0,
+    temperature_c: float | None = None,
+    ambient_c: float = AMBIENT_C,
+) -> ProfilingBench:
+    """A board of the catalogue, one of its kind by ``seed``, at ``temperature_c`` (that of the air by default).
+
+    Raises ``BadInput`` for a board, a workload or a batch size that nobody knows.
+    """
+    work = _find_workload(workload, batch_size)
+    board = FleetBoard(name=f"{catalogue.find(device, '--board').name}-1", index=0, entry=FleetEntry(device=device))
+    kind = _find_board_kind(board, work)
+    surface = build_surface(board, kind, seed)
+    start_c = ambient_c if temperature_c is None else temperature_c
+    emulated = EmulatedBenchBoard(
+        board.name, kind.spec, surface, build_thermal_model(kind.spec, ambient_c), start_c, seed
+    )
+    knowledge = build_knowledge(kind, (), emulated.idle_w(emulated.maxn))
+    return ProfilingBench(
+        board=kind.spec.name,
+        device=emulated,
+        workload=work,
+        work=lambda _: None,
+        idle_for=emulated.idle_for,
+        temperature_c=lambda: emulated.temperature_c,
+        clock=emulated.clock,
+        candidates=Modes(surface.modes.knobs[mask_above_floor(surface.modes)]),
+        knowledge=replace(knowledge, maxn=emulated.maxn, seed=seed),
+        label=kind.truth_label,
+        source=f"an emulated {kind.spec.name} (time and power: {kind.truth_source})",
+        total_power=kind.spec.total_power,
+        emulated=True,
+        software={"fedge": __version__},
+    )
+
+
+def _find_workload(workload: str, batch_size: int | None) -> Workload:
+    sizes = load_workload_sizes()
+    if workload not in sizes:
+        raise UnknownName("--workload", workload, tuple(sizes))
+    own = sizes[workload].batch_size
+    if batch_size not in (None, own):
+        raise BadInput("--batch-size", str(batch_size), f"{own}, the batch size at which {workload} was measured")
+    return Workload(workload, own)
+
+
+def _find_board_kind(board: FleetBoard, work: Workload) -> BoardKind:
+    try:
+        return build_kind(board, WorkloadSpec(cost=work.name, batch_size=work.batch_size))
+    except UnknownName as error:
+        option = {"fleet.device": "--board", "workload.cost": "--workload"}.get(error.where, error.where)
+        raise UnknownName(option, error.name, error.known) from error

@@ -1,0 +1,128 @@
+"""A campaign: MAXN first, then the modes that an explorer asks for, each measured until settled and journaled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fedge.errors import BadInput, BoardError
+from fedge.modes import find_mode_index, stack_modes
+from fedge.predictors.explorers import EXPLORERS, load_explorer
+from fedge.predictors.explorers.profiling_order import sort_high_to_low
+from fedge.profiling.mode_measurement import SettledMode, VerdictCallback, measure_mode
+from fedge.profiling.profiling_bench import ProfilingBench
+from fedge.profiling.profiling_journal import ModeFailure, ProfilingHeader, ProfilingJournal
+from fedge.profiling.stability import StabilityRule
+from fedge.registry import load_named
+from fedge.types import PowerMode
+
+ALL_MODES = 0
+MAX_CONSECUTIVE_FAILURES = 3
+"""So many modes may fail in a row before a campaign stops; chosen by us."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProfilingRequest:
+    """What a campaign measures: so many modes (``ALL_MODES`` for every one), picked by ``explorer`` with ``seed``."""
+
+    modes: int
+    explorer: str
+    seed: int = 0
+    rule: StabilityRule = field(default_factory=StabilityRule)
+
+
+class CampaignStopped(BoardError):
+    """A campaign gave up because modes failed in a row; what was measured is kept."""
+
+
+def build_header(bench: ProfilingBench, wanted: ProfilingRequest) -> ProfilingHeader:
+    """What makes a campaign this one."""
+    return ProfilingHeader(
+        board=bench.board,
+        workload=bench.workload.name,
+        batch_size=bench.workload.batch_size,
+        kind=bench.workload.kind,
+        emulated=bench.emulated,
+        label=bench.label,
+        source=bench.source,
+        total_power=bench.total_power,
+        explorer="all" if wanted.modes == ALL_MODES else wanted.explorer,
+        modes=wanted.modes,
+        seed=wanted.seed,
+        rule=wanted.rule.to_dict(),
+        software=dict(bench.software),
+    )
+
+
+def check_request(bench: ProfilingBench, wanted: ProfilingRequest) -> None:
+    """Raise ``BadInput`` for more modes than the board has and for an explorer that nobody knows."""
+    count = len(bench.candidates)
+    if not 0 <= wanted.modes <= count:
+        raise BadInput("--modes", str(wanted.modes), f"from 1 to {count}, or all")
+    if wanted.modes != ALL_MODES:
+        load_named("--explorer", wanted.explorer, EXPLORERS)
+
+
+class ProfilingCampaign:
+    """Drives a bench: ``next`` says which mode, ``measure_mode`` does it; both write the journal first of all."""
+
+    def __init__(self, bench: ProfilingBench, wanted: ProfilingRequest, journal: ProfilingJournal) -> None:
+        self.bench, self.wanted, self.journal = bench, wanted, journal
+        self.total = wanted.modes or len(bench.candidates)
+
+    def choose_next_mode(self) -> PowerMode | None:
+        """The mode to measure now; None when all are done or the explorer has no more."""
+        past = self.journal.past
+        while not past.remaining_modes:
+            modes = self._plan_more()
+            if not modes:
+                return None
+            self.journal.write_plan(modes)
+        return past.remaining_modes[0]
+
+    def measure_and_record(self, mode: PowerMode, told: VerdictCallback = lambda _: None) -> SettledMode | ModeFailure:
+        """Measure ``mode`` until it has settled; a board that fails gives a ``ModeFailure``, the third in a row
+        raises.
+        """
+        begin_s = self.bench.clock.now_s()
+        try:
+            settled = measure_mode(self.bench, mode, self.wanted.rule, told)
+        except BoardError as error:
+            failure = ModeFailure(mode, str(error), round(self.bench.clock.now_s() - begin_s, 3))
+            self.journal.write_failure(failure)
+            self._check_failures(failure)
+            return failure
+        self.journal.write_result(settled)
+        return settled
+
+    def _check_failures(self, last: ModeFailure) -> None:
+        if self.journal.past.failed_in_a_row < MAX_CONSECUTIVE_FAILURES:
+            return
+        self.journal.write_stop()
+        raise CampaignStopped(
+            f"{MAX_CONSECUTIVE_FAILURES} modes failed in a row, the last ({last.mode}) with: {last.reason}. Mend "
+            f"that, then give "
+            "the same command again: it goes on with these modes"
+        )
+
+    def _plan_more(self) -> list[PowerMode]:
+        """What is planned next: MAXN by itself, then everything else at once; falling, as boards like it."""
+        planned = self.journal.past.planned
+        maxn, missing = self.bench.knowledge.maxn, self.total - len(planned)
+        if not planned and find_mode_index(self.bench.candidates, maxn) is not None:
+            return [maxn]
+        if missing <= 0:
+            return []
+        known = set(planned)
+        asked = self.bench.candidates if self.wanted.modes == ALL_MODES else self._ask_explorer(missing)
+        fresh = [mode for mode in dict.fromkeys(asked) if mode not in known][:missing]
+        return list(sort_high_to_low(stack_modes(fresh))) if fresh else []
+
+    def _ask_explorer(self, missing: int) -> list[PowerMode]:
+        """What a fresh explorer, told of all that was measured, asks for: so it is the same after a new start.
+
+        It was not told of the modes that failed, so it may propose them again: it is asked for as many more.
+        """
+        past = self.journal.past
+        explorer = load_explorer(self.wanted.explorer, self.bench.candidates, self.bench.knowledge, "--explorer")
+        explorer.tell([settled.as_measurement() for settled in past.done])
+        return list(explorer.ask(missing + len(past.failed)))

@@ -1,0 +1,130 @@
+"""What a campaign leaves: a table in the normal form, and beside it a JSON file that says how it came about."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedge.devices.tables.mode_table import write_mode_table
+from fedge.errors import BadInput
+from fedge.modes import stack_modes
+from fedge.profiling.mode_measurement import SettledMode
+from fedge.profiling.profiling_journal import ModeFailure, ProfilingHeader, ProfilingHistory
+from fedge.types import ProfileTable
+
+RULE_DESCRIPTION = (
+    "fedge.profiling.stability: MSER truncation, clipped outliers, standard errors below the target, no drift"
+)
+
+
+def profiling_record_path(table: Path) -> Path:
+    """Where the record of a table lies."""
+    return table.with_name(f"{table.name}.json")
+
+
+def save_campaign(path: Path, header: ProfilingHeader, past: ProfilingHistory, *, finished: bool) -> None:
+    """Write table and record, each as a whole or not at all; nothing where nothing was measured.
+
+    The record comes first, so that an emulated board's table never lies there without its label. Raises ``BadInput``
+    for a path that cannot be written.
+    """
+    if not past.done:
+        return
+    _write_file(
+        profiling_record_path(path), json.dumps(campaign_to_dict(header, past, finished=finished), indent=1) + "\n"
+    )
+    write_mode_table(path, build_campaign_table(path, header, past))
+
+
+def _write_file(path: Path, text: str) -> None:
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        unfinished.write_text(text, encoding="utf-8")
+        unfinished.replace(path)
+    except OSError as error:
+        right = "make room, then give the same command again"
+        raise BadInput(str(path), f"a file that cannot be written ({error.strerror})", right) from error
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def build_campaign_table(path: Path, header: ProfilingHeader, past: ProfilingHistory) -> ProfileTable:
+    """The measured modes in the order in which they were measured."""
+    return ProfileTable(
+        device=header.board,
+        workload=header.workload,
+        batch_size=header.batch_size,
+        modes=stack_modes(one.mode for one in past.done),
+        step_s=np.array([one.verdict.step_s for one in past.done]),
+        power_w=np.array([one.verdict.power_w for one in past.done]),
+        sha256="",
+        path=str(path),
+    )
+
+
+def campaign_to_dict(header: ProfilingHeader, past: ProfilingHistory, *, finished: bool) -> dict[str, Any]:
+    """The record: everything about the numbers that the table's columns do not hold."""
+    seconds, joules = sum_campaign_cost(past)
+    return {
+        "label": "emulated" if header.emulated else "measured",
+        "board": header.board,
+        "workload": header.workload,
+        "batch_size": header.batch_size,
+        "kind": header.kind,
+        "source": header.source,
+        "truth_label": header.label,
+        "total_power": header.total_power,
+        "method": {"rule": RULE_DESCRIPTION, **header.rule},
+        "explorer": header.explorer,
+        "seed": header.seed,
+        "modes_wanted": header.modes or "all",
+        "software": dict(header.software),
+        "finished": finished,
+        "seconds": seconds,
+        "joules": joules,
+        "modes": [_settled_to_dict(one) for one in past.done],
+        "failed": [_failure_to_dict(one) for one in past.failed],
+    }
+
+
+def sum_campaign_cost(past: ProfilingHistory) -> tuple[float, float]:
+    """Board seconds and joules of all modes, those that failed with their seconds only."""
+    seconds = sum(one.seconds for one in past.done) + sum(one.seconds for one in past.failed)
+    return round(seconds, 3), round(sum(one.joules for one in past.done), 3)
+
+
+def _mode_to_dict(one: SettledMode | ModeFailure) -> dict[str, float]:
+    mode = one.mode
+    return {"cores": mode.cores, "cpu_mhz": mode.cpu_mhz, "gpu_mhz": mode.gpu_mhz, "mem_mhz": mode.mem_mhz}
+
+
+def _settled_to_dict(one: SettledMode) -> dict[str, Any]:
+    verdict = one.verdict
+    return {
+        **_mode_to_dict(one),
+        "settled": verdict.settled,
+        "throttled": one.throttled,
+        "note": one.note,
+        "time_se_log": _finite_or_none(verdict.time_se_log),
+        "power_se_log": _finite_or_none(verdict.power_se_log),
+        "steps": verdict.steps,
+        "chunks_dropped": verdict.dropped,
+        "outliers": verdict.outliers,
+        "attempts": one.attempts,
+        "peak_c": one.peak_c,
+        "seconds": one.seconds,
+        "joules": one.joules,
+    }
+
+
+def _failure_to_dict(one: ModeFailure) -> dict[str, Any]:
+    return {**_mode_to_dict(one), "reason": one.reason, "seconds": one.seconds}
+
+
+def _finite_or_none(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,73 @@
+"""A real board on the bench: its device, the work of its trainer, its thermometer, and what is known beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from fedge import __version__
+from fedge.clock import RealClock
+from fedge.costs.cost_priors import build_priors
+from fedge.costs.workload_sizes import load_workload_sizes
+from fedge.decisions.candidate_modes import mask_above_floor
+from fedge.devices.catalogue import load_catalogue
+from fedge.errors import BadInput
+from fedge.modes import build_grid
+from fedge.physics.prior_knowledge import PriorKnowledge
+from fedge.profiling.profiling_bench import ProfilingBench
+from fedge.protocols import Clock, Device
+from fedge.types import Modes, Workload
+
+
+def build_real_bench(
+    device: Device,
+    workload: Workload,
+    work: Callable[[int], object],
+    temperature_c: Callable[[], float | None],
+    *,
+    prepare: Callable[[], object] = lambda: None,
+    clock: Clock | None = None,
+    candidates: Modes | None = None,
+    seed: int = 0,
+    software: Mapping[str, str] | None = None,
+) -> ProfilingBench:
+    """The bench of ``device``, whose trainer does ``count`` minibatches of ``workload`` at every ``work(count)``;
+    ``prepare`` gets it ready.
+
+    ``candidates`` are the modes that the board's power daemon allows, by default those above the usual floor.
+    ``software`` names what else the figures depend on (torch, L4T): a campaign goes on only with the same.
+    """
+    chosen = candidates
+    if chosen is None:
+        every = build_grid(device.spec)
+        chosen = Modes(every.knobs[mask_above_floor(every)])
+    pause = clock or RealClock()
+    priors = build_priors(device.spec, workload.name, load_catalogue(), batch_size=workload.batch_size, layered=False)
+    return ProfilingBench(
+        board=device.spec.name,
+        device=device,
+        workload=workload,
+        work=work,
+        idle_for=pause.sleep_s,
+        temperature_c=temperature_c,
+        clock=pause,
+        candidates=chosen,
+        knowledge=PriorKnowledge(device.spec.maxn, tuple(prior.coefficients for prior in priors), seed=seed),
+        label="measured",
+        source=f"measured on a {device.spec.title}",
+        total_power=getattr(device, "total_power", device.spec.total_power),
+        emulated=False,
+        software={"fedge": __version__, **(software or {})},
+        prepare=prepare,
+    )
+
+
+def resolve_workload(name: str, batch_size: int | None) -> Workload:
+    """A workload at ``batch_size``, by default its own; raises ``BadInput`` for one of unknown size without it."""
+    known = load_workload_sizes().get(name)
+    if batch_size is not None:
+        if batch_size < 1:
+            raise BadInput("--batch-size", str(batch_size), "a whole number above 0")
+        return Workload(name, batch_size)
+    if known is None:
+        raise BadInput("--batch-size", "nothing", f"samples per minibatch: the one of {name!r} is not known")
+    return Workload(name, known.batch_size)

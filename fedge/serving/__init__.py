@@ -1,0 +1,1 @@
+"""Training and inference on one board: problems, search strategies and execution."""

@@ -1,0 +1,162 @@
+"""Several inference services beside one training job: which batch sizes hold all budgets in which modes.
+
+Symbols, of service i: a_i arrival rate, L_i latency budget, b_i batch size, w_i = b_i / a_i its window, t_i seconds of
+a batch; t_tr seconds of a training minibatch. One thing runs at a time and a full batch goes at the next chance. A
+stretch in which full batches wait begins at worst with a minibatch that is under way and a full batch of every service,
+and lasts as long as others fill up meanwhile:
+
+    B = t_tr + sum of t_i ceil(B / w_i)
+
+so that a mode holds the services when w_i + B <= L_i for every i, which also is why no batch that is not full ever has
+to be hurried; sum of t_i a_i / b_i <= 1 is that they keep up. As long as B is below all windows it is t_tr and one
+batch of each. For a service alone a window can be cut into whole minibatches, so that nothing is in its way: B = t_in,
+which are Fulcrum's rules (arXiv 2509.20205). Where the rules hold without t_tr only, the services stand but nothing is
+trained beside them. Where they hold with it, several services leave the training all of their time: (1 - sum of
+t_i a_i / b_i) / t_tr minibatches per second.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedge.errors import BadInput
+from fedge.types import Floats
+
+MAX_SERVICES = 3
+"""Batch sizes are combined by brute force."""
+ITERATIONS = 20
+"""The stretch B settles within these or is taken as endless; usually it does in two or three. Chosen by us."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MeasuredServiceDemand:
+    """A service: requests per second, latency budget, batch sizes and for each of them seconds and watts, (k, n)."""
+
+    name: str
+    rate_hz: float
+    latency_s: float
+    batch_sizes: tuple[int, ...]
+    infer_s: Floats
+    infer_w: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ServiceCombinations:
+    """Every combination of batch sizes in every mode: c combinations of places among the batch sizes, n modes.
+
+    For one service ``steps`` is N and ``steps_per_s`` N over its window. For several the latter is what their time
+    leaves, and ``steps`` its mean in the longest window, which is no whole number. Both are 0 where nothing may be
+    trained.
+    """
+
+    places: tuple[tuple[int, ...], ...]
+    needed_s: Floats
+    """Longest latency of every service, (services, c, n); infinite where batches pile up."""
+    in_time: NDArray[np.bool_]
+    """Whether all latency budgets hold, (c, n)."""
+    keeps_up: NDArray[np.bool_]
+    """Whether the services take no more time than there is, (c, n)."""
+    steps: Floats
+    steps_per_s: Floats
+    infer_s: Floats
+    """Seconds of one batch of every service together, (c, n)."""
+    power_w: Floats
+    """Of the job that draws most, (c, n)."""
+    share: Floats
+    """Of the time that serving takes, (c, n)."""
+
+    @property
+    def holds(self) -> NDArray[np.bool_]:
+        """Whether latency and keep-up hold, (c, n)."""
+        return self.in_time & self.keeps_up
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _ServiceCombination:
+    """What ``ServiceCombinations`` has of one combination of batch sizes, per mode."""
+
+    needed_s: Floats
+    in_time: NDArray[np.bool_]
+    keeps_up: NDArray[np.bool_]
+    steps: Floats
+    steps_per_s: Floats
+    share: Floats
+
+
+def evaluate_combinations(
+    demands: Sequence[MeasuredServiceDemand], train_s: Floats | None = None, train_w: Floats | None = None
+) -> ServiceCombinations:
+    """What every combination comes to; ``train_s`` and ``train_w`` have the shape (n,).
+
+    Raises ``BadInput`` for no service or more than ``MAX_SERVICES``.
+    """
+    if not 1 <= len(demands) <= MAX_SERVICES:
+        raise BadInput("services", str(len(demands)), f"1 to {MAX_SERVICES}")
+    places = tuple(itertools.product(*(range(len(demand.batch_sizes)) for demand in demands)))
+    each = [_evaluate_combination(demands, chosen, train_s) for chosen in places]
+    watts = np.stack([_max_power_w([d.infer_w[p] for d, p in zip(demands, at, strict=True)], train_w) for at in places])
+    total = np.stack([np.sum([d.infer_s[p] for d, p in zip(demands, at, strict=True)], axis=0) for at in places])
+    return ServiceCombinations(
+        places,
+        np.stack([one.needed_s for one in each], axis=1),
+        np.stack([one.in_time for one in each]),
+        np.stack([one.keeps_up for one in each]),
+        np.stack([one.steps for one in each]),
+        np.stack([one.steps_per_s for one in each]),
+        total,
+        watts,
+        np.stack([one.share for one in each]),
+    )
+
+
+def _max_power_w(watts: Sequence[Floats], train_w: Floats | None) -> Floats:
+    top: Floats = np.max([*watts, *([] if train_w is None else [train_w])], axis=0)
+    return top
+
+
+def _evaluate_combination(
+    demands: Sequence[MeasuredServiceDemand], places: Sequence[int], train_s: Floats | None
+) -> _ServiceCombination:
+    at = list(zip(demands, places, strict=True))
+    sizes = [demand.batch_sizes[place] for demand, place in at]
+    window_s = np.array([size / demand.rate_hz for size, demand in zip(sizes, demands, strict=True)])[:, None]
+    budget_s = np.array([demand.latency_s for demand in demands])[:, None]
+    infer_s = np.stack([demand.infer_s[place] for demand, place in at])
+    share = np.sum([t * demand.rate_hz / size for t, demand, size in zip(infer_s, demands, sizes, strict=True)], axis=0)
+    # By the very comparison of ``outcome``, for one service.
+    keeps_up = infer_s[0] * demands[0].rate_hz <= sizes[0] if len(demands) == 1 else share <= 1.0
+    needed_s = window_s + _longest_stretch_s(window_s, infer_s, None)
+    in_time = np.asarray((needed_s <= budget_s).all(axis=0))
+    steps = rate = np.zeros_like(share)
+    if train_s is not None:
+        beside_s = needed_s if len(demands) == 1 else window_s + _longest_stretch_s(window_s, infer_s, train_s)
+        trains = (beside_s <= budget_s).all(axis=0) & keeps_up
+        longest_s = float(window_s.max())
+        if len(demands) == 1:
+            steps = np.where(trains, np.maximum(np.floor((longest_s - infer_s[0]) / train_s), 0.0), 0.0)
+            rate = steps / longest_s
+        else:
+            rate = np.where(trains, (1.0 - share) / train_s, 0.0)
+            steps = rate * longest_s
+        needed_s = np.where(rate > 0, beside_s, needed_s)
+    return _ServiceCombination(needed_s, in_time, np.asarray(keeps_up), steps, rate, share)
+
+
+def _longest_stretch_s(window_s: Floats, infer_s: Floats, train_s: Floats | None) -> Floats:
+    """B, (n,): the longest stretch in which full batches wait or run, of windows (s, 1) and batches (s, n)."""
+    if len(infer_s) == 1:
+        alone: Floats = infer_s[0]
+        return alone
+    block_s = 0.0 if train_s is None else train_s
+    stretch_s, before_s = block_s + infer_s.sum(axis=0), np.zeros(infer_s.shape[1])
+    for _ in range(ITERATIONS):
+        before_s, stretch_s = stretch_s, block_s + (np.ceil(stretch_s / window_s) * infer_s).sum(axis=0)
+        if np.array_equal(before_s, stretch_s):
+            break
+    settled: Floats = np.where(before_s == stretch_s, stretch_s, np.inf)
+    return settled

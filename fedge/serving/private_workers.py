@@ -1,0 +1,123 @@
+"""Private workers: resident trainers of this program's own, which end with it whatever happens."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedge.errors import RunFailed
+from fedge.worker.worker_client import WorkerClient, WorkerError
+
+ROOT = Path(__file__).resolve().parents[2]
+START_LIMIT_S = 120.0
+"""So long a slow board may take to import torch. Chosen by us."""
+END_LIMIT_S = 10.0
+"""A supervisor takes 2 s at most to end its trainer. Chosen by us."""
+THREAD_LIMITS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+"""``fedge`` sets these for itself; the workers take as many threads as the machine gives them."""
+LAUNCHER = """
+import ctypes, json, os, runpy, signal, sys
+wanted = json.loads(sys.argv.pop(1))
+if sys.platform.startswith("linux"):
+    ctypes.CDLL(None).prctl(1, int(signal.SIGTERM), 0, 0, 0)
+if os.getppid() != wanted["parent"]:
+    sys.exit(0)
+os.nice(wanted["nice"])
+sys.path.insert(0, wanted["root"])
+runpy.run_module("fedge.worker", run_name="__main__", alter_sys=True)
+"""
+"""Ends with its parent (PR_SET_PDEATHSIG of prctl(2)), and runs at a priority of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """How a private worker runs: ``nice`` is added to this program's own (below 0: before others), see nice(2)."""
+
+    name: str
+    device: str = "auto"
+    nice: int = 0
+    threads: int | None = None
+    """Torch's; None: as many as the machine gives it."""
+
+
+@contextlib.contextmanager
+def start_workers(wishes: tuple[WorkerSettings, ...]) -> Iterator[dict[str, WorkerClient]]:
+    """Clients of workers of one's own by name; the processes end with the block. Raises ``RunFailed``."""
+    with tempfile.TemporaryDirectory(prefix="fedge-") as folder, contextlib.ExitStack() as stack:
+        started = {wish.name: stack.enter_context(_start_process(wish, Path(folder))) for wish in wishes}
+        yield {
+            name: stack.enter_context(_connect_client(process, Path(folder), name)) for name, process in started.items()
+        }
+
+
+@contextlib.contextmanager
+def _start_process(wish: WorkerSettings, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """The worker's supervisor, in a process group of its own: the terminal's Ctrl-C is for this program alone.
+
+    In the same session, though: Linux may share out the processor by sessions, and then a ``nice`` counts within one.
+    """
+    launch = json.dumps({"nice": wish.nice, "parent": os.getpid(), "root": str(ROOT)})
+    command = [sys.executable, "-c", LAUNCHER, launch, "--socket", str(_socket_path(folder, wish.name))]
+    env = {key: value for key, value in os.environ.items() if key not in THREAD_LIMITS}
+    if wish.threads is not None:
+        env |= dict.fromkeys(THREAD_LIMITS, str(wish.threads))
+    with _log_path(folder, wish.name).open("wb") as log:
+        process = subprocess.Popen(
+            [*command, "--device", wish.device],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=env,
+            process_group=0,
+        )
+    try:
+        yield process
+    finally:
+        _end_process(process)
+
+
+def _end_process(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(END_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+@contextlib.contextmanager
+def _connect_client(process: subprocess.Popen[bytes], folder: Path, name: str) -> Iterator[WorkerClient]:
+    client = WorkerClient(str(_socket_path(folder, name)))
+    ends_s = time.monotonic() + START_LIMIT_S
+    while not _is_ready(client):
+        if process.poll() is not None or time.monotonic() > ends_s:
+            said = _log_path(folder, name).read_text(encoding="utf-8", errors="replace").strip().splitlines()
+            raise RunFailed(f"the worker {name} does not start: {said[-1] if said else 'it says nothing'}")
+        time.sleep(0.05)
+    with client:
+        yield client
+
+
+def _is_ready(client: WorkerClient) -> bool:
+    """Whether it answers; its first load waits for torch, and tells when that cannot be had."""
+    try:
+        client.status()
+    except WorkerError:
+        return False
+    return True
+
+
+def _socket_path(folder: Path, name: str) -> Path:
+    return folder / f"{name}.sock"
+
+
+def _log_path(folder: Path, name: str) -> Path:
+    return folder / f"{name}.log"

@@ -1,0 +1,283 @@
+"""Active learning over neural networks (ALS): profiles again and again the modes that may lie on the Pareto front.
+
+Fulcrum (arXiv 2509.20205) says that 50 to 150 modes are profiled so, and that the profile serves all problems. How it
+is done is chosen by us, and so is every number: a first profile of the lowest and the top mode and of random ones;
+networks (``batched_network``) learn from it; of the modes that they expect on the front but that are not measured some
+are measured, evenly over its power; so until enough were. The answer is the best of what was measured: a prediction
+that errs by a few percent too often breaks a limit that the front runs along. Where nothing measured holds a problem's
+limits, the modes that are expected to keep farthest from them are measured one by one until one does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedge.pareto import front_mask
+from fedge.seeds import make_generator
+from fedge.serving.job_choice import find_best_choice
+from fedge.serving.job_pair import JobPair
+from fedge.serving.serving_problems import ServingProblem
+from fedge.serving.strategies import SearchContext
+from fedge.serving.strategies.batched_network import NetworkSurface, fit_network_surface
+from fedge.serving.strategies.initial_trials import deal_trials, stack_readings
+from fedge.serving.trial_search import Trial, TrialReading, TrialSearch, find_best_trial, request_trial
+from fedge.types import Floats
+
+FIRST, MORE, MOST = 30, 24, 138
+"""Trials of the first profile, of each addition, and of the whole profile where something is inferred."""
+TRAIN_FIRST, TRAIN_MORE, TRAIN_MOST = 20, 10, 60
+"""The same for training alone, which has no batch sizes."""
+FURTHER, IN_ALL = 6, 150
+"""Trials at most for a problem whose limits nothing in the profile holds; and no more of them than make so many."""
+PREDICTION_TOLERANCE = 0.03
+"""Such a trial may be expected to break a limit by this share: predictions err."""
+INFERENCE_SHARES = (0.0, 0.3, 0.6, 0.8)
+"""Shares of the time that inference takes in the mode that is quickest at it; for each there is a front of power
+against the time of a training minibatch in what is left."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrialProfile:
+    """What was tried so far, and the readings of it, (n, 4) as ``profile.columns`` has them."""
+
+    trials: tuple[Trial, ...]
+    readings: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ActiveLearningStep:
+    """What a profile led to: what was learnt of each job (None: of none), and what to try next, [] at the end.
+
+    ``predicted`` are seconds and watts, (2, 1 + batch sizes, n), the training job first.
+    """
+
+    read: bytes
+    train: NetworkSurface | None
+    infer: NetworkSurface | None
+    predicted: Floats
+    next: list[Trial]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ActiveLearningResult:
+    """Everything that was tried, the pair as it was measured (infinite power elsewhere), and as it is predicted."""
+
+    profile: TrialProfile
+    measured: JobPair
+    predicted: Floats
+
+
+class ActiveNetworks:
+    """A ``fedge.serving.strategies.SearchStrategy``.
+
+    Every search asks for the profile, so that it counts, unless trials are reused; what the very same readings led to
+    is kept from problem to problem.
+    """
+
+    def __init__(self, ground: SearchContext) -> None:
+        self._ground = ground
+        self._steps: dict[tuple[bool, int], ActiveLearningStep] = {}
+        self._learnt: dict[bool, ActiveLearningResult] = {}
+
+    def search(self, problem: ServingProblem) -> TrialSearch:
+        infers = problem.family != "train"
+        if not (self._ground.reuse and infers in self._learnt):
+            yield from self._extend_profile(infers)
+        learnt = self._learnt[infers]
+        if (found := find_best_choice(problem, learnt.measured)) is not None:
+            return found
+        tried = yield from _try_further(self._ground, problem, learnt)
+        if self._ground.reuse and tried:
+            self._store_result(
+                infers, _extend(learnt.profile, tried, stack_readings(list(tried.values()))), learnt.predicted
+            )
+        return find_best_trial(problem, self._ground.batch_sizes, tried)
+
+    def _extend_profile(self, infers: bool) -> Generator[Sequence[Trial], Sequence[TrialReading], None]:
+        profile, step = TrialProfile((), np.empty((0, 4))), None
+        trials = _choose_first_trials(self._ground, infers)
+        while trials:
+            profile = _extend(profile, trials, stack_readings((yield trials)))
+            step = self._cached_step(infers, profile, step)
+            trials = step.next
+        assert step is not None
+        if infers not in self._learnt or self._learnt[infers].profile.readings.tobytes() != step.read:
+            self._store_result(infers, profile, step.predicted)
+
+    def _cached_step(
+        self, infers: bool, profile: TrialProfile, before: ActiveLearningStep | None
+    ) -> ActiveLearningStep:
+        at, read = (infers, len(profile.trials)), profile.readings.tobytes()
+        if at not in self._steps or self._steps[at].read != read:
+            self._steps[at] = _compute_step(self._ground, infers, profile, before)
+        return self._steps[at]
+
+    def _store_result(self, infers: bool, profile: TrialProfile, predicted: Floats) -> None:
+        count, modes = _count_batch_sizes(self._ground, infers), len(self._ground.modes)
+        nothing = np.stack([np.ones((1 + count, modes)), np.full((1 + count, modes), np.inf)])
+        measured = _replace_by_readings(self._ground, infers, nothing, profile)
+        self._learnt[infers] = ActiveLearningResult(profile, measured, predicted)
+
+
+def _extend(profile: TrialProfile, trials: Iterable[Trial], read: Floats) -> TrialProfile:
+    return TrialProfile((*profile.trials, *trials), np.concatenate([profile.readings, read]))
+
+
+def _try_further(
+    ground: SearchContext, problem: ServingProblem, learnt: ActiveLearningResult
+) -> Generator[Sequence[Trial], Sequence[TrialReading], dict[Trial, TrialReading]]:
+    """The trials that are made beside the profile: until one holds the limits, or none is expected to."""
+    room = _limit_margins(
+        problem, _replace_by_readings(ground, problem.family != "train", learnt.predicted, learnt.profile)
+    )
+    for trial in learnt.profile.trials:
+        room[trial.batch or 0, trial.row] = -np.inf
+    tried: dict[Trial, TrialReading] = {}
+    while len(tried) < min(FURTHER, IN_ALL - len(learnt.profile.trials)) and room.max() > -PREDICTION_TOLERANCE:
+        place, row = (int(i) for i in np.unravel_index(int(np.argmax(room)), room.shape))
+        trial = Trial(row, None if problem.family == "train" else place)
+        tried[trial] = seen = yield from request_trial(trial)
+        if find_best_trial(problem, ground.batch_sizes, {trial: seen}) is not None:
+            break
+        room[place, row] = -np.inf
+    return tried
+
+
+def _limit_margins(problem: ServingProblem, expected: JobPair) -> Floats:
+    """Logarithm of how far each choice stays below the limit that is nearest to it, (batch sizes or 1, n)."""
+    power_w = [watts for watts in (expected.train_w[None], expected.infer_w) if watts.size]
+    room = np.log(problem.power_w) - np.log(np.broadcast_arrays(*power_w)).max(axis=0)
+    if problem.latency_s is not None and problem.rate_hz is not None:
+        window_s = np.array(expected.batch_sizes)[:, None] / problem.rate_hz
+        left_s = np.minimum(problem.latency_s - window_s, window_s)
+        room = np.minimum(room, np.log(np.maximum(left_s, 1e-300)) - np.log(expected.infer_s))
+    known: Floats = np.where(np.isnan(room), -np.inf, room)
+    return known
+
+
+def _count_batch_sizes(ground: SearchContext, infers: bool) -> int:
+    return len(ground.batch_sizes) if infers else 0
+
+
+def _choose_first_trials(ground: SearchContext, infers: bool) -> list[Trial]:
+    """The lowest and the top mode, at every batch size, then random ones."""
+    size, count = ground.modes.knobs.prod(axis=1), _count_batch_sizes(ground, infers)
+    ends = [int(np.argmin(size)), int(np.argmax(size))]
+    sure = [Trial(row, place) for place in (range(count) if infers else (None,)) for row in ends]
+    first, rng = FIRST if infers else TRAIN_FIRST, make_generator(ground.seed, "als")
+    drawn = deal_trials(len(size), count, first, rng)
+    return list(dict.fromkeys([*sure, *drawn]))[: max(first, len(sure))]
+
+
+def _compute_step(
+    ground: SearchContext, infers: bool, profile: TrialProfile, before: ActiveLearningStep | None
+) -> ActiveLearningStep:
+    most, more = (MOST, MORE) if infers else (TRAIN_MOST, TRAIN_MORE)
+    rng = make_generator(ground.seed, "als", len(profile.trials))
+    knobs, rows = ground.modes.knobs, np.array([trial.row for trial in profile.trials])
+    train = _fit_surface(knobs[rows], profile.readings[:, :2], rng, before.train if before else None)
+    infer = None
+    if infers:
+        sizes = np.array(ground.batch_sizes, dtype=np.float64)
+        at = np.array([trial.batch for trial in profile.trials], dtype=np.intp)
+        inputs = np.column_stack([knobs[rows], sizes[at]])
+        infer = _fit_surface(inputs, profile.readings[:, 2:], rng, before.infer if before else None)
+    predicted = _predict_values(ground, infers, train, infer)
+    left = min(more, most - len(profile.trials))
+    expected = _replace_by_readings(ground, infers, predicted, profile)
+    following = _choose_front_trials(expected, set(profile.trials), left) if left > 0 else []
+    return ActiveLearningStep(profile.readings.tobytes(), train, infer, predicted, following)
+
+
+def _fit_surface(
+    inputs: Floats, read: Floats, rng: np.random.Generator, start: NetworkSurface | None
+) -> NetworkSurface | None:
+    whole = np.isfinite(read).all(axis=1)
+    return fit_network_surface(inputs[whole], np.log(read[whole].T), rng, start) if whole.any() else None
+
+
+def _predict_values(
+    ground: SearchContext, infers: bool, train: NetworkSurface | None, infer: NetworkSurface | None
+) -> Floats:
+    """Seconds and watts: (2, 1 + batch sizes, n), the training job first; not a number for a job that is none."""
+    knobs, count = ground.modes.knobs, _count_batch_sizes(ground, infers)
+    values = np.full((2, 1 + count, len(knobs)), np.nan)
+    if train is not None:
+        values[:, 0] = np.exp(train.predict_logs(knobs))
+    if infer is not None:
+        for place, size in enumerate(ground.batch_sizes):
+            values[:, 1 + place] = np.exp(
+                infer.predict_logs(np.column_stack([knobs, np.full(len(knobs), float(size))]))
+            )
+    return values
+
+
+def _replace_by_readings(ground: SearchContext, infers: bool, values: Floats, profile: TrialProfile) -> JobPair:
+    """The pair that ``values`` (2, 1 + batch sizes, n) are, but as it was read wherever it was."""
+    values = values.copy()
+    rows = np.array([trial.row for trial in profile.trials])
+    trains = bool(np.isfinite(profile.readings[:, 0]).any())
+    values[:, 0, rows] = profile.readings[:, :2].T
+    if infers:
+        places = np.array([trial.batch for trial in profile.trials], dtype=np.intp)
+        values[:, 1 + places, rows] = profile.readings[:, 2:].T
+    (train_s, *infer_s), (train_w, *infer_w) = values
+    none = np.empty(0)
+    shape = _count_batch_sizes(ground, infers), len(ground.modes)
+    return JobPair(
+        ground.modes,
+        ground.batch_sizes if infers else (),
+        train_s if trains else none,
+        train_w if trains else none,
+        np.reshape(infer_s, shape),
+        np.reshape(infer_w, shape),
+    )
+
+
+def _choose_front_trials(pair: JobPair, tried: set[Trial], count: int) -> list[Trial]:
+    """At most ``count`` modes that were not tried, evenly over the power of each batch size's front.
+
+    Where both jobs run, a larger batch size gets more of them: its windows have room for more training.
+    """
+    if not pair.has_inference:
+        front = np.flatnonzero(front_mask(pair.train_s, pair.train_w)).tolist()
+        return [
+            Trial(row)
+            for row in _spread_over_power([row for row in front if Trial(row) not in tried], pair.train_w, count)
+        ]
+    weights = np.arange(1, len(pair.batch_sizes) + 1) if pair.has_training else np.ones(len(pair.batch_sizes))
+    ends = np.round(count * np.cumsum(weights) / weights.sum()).astype(int)
+    chosen = []
+    for place, most in enumerate(np.diff(ends, prepend=0).tolist()):
+        mask, power_w = _front_at_batch(pair, place)
+        rows = [row for row in np.flatnonzero(mask).tolist() if Trial(row, place) not in tried]
+        chosen += [Trial(row, place) for row in _spread_over_power(rows, power_w, most)]
+    return chosen
+
+
+def _front_at_batch(pair: JobPair, place: int) -> tuple[NDArray[np.bool_], Floats]:
+    """The modes on the front at a batch size, (n,), and the power of each."""
+    infer_s, power_w = pair.infer_s[place], pair.infer_w[place]
+    if not pair.has_training:
+        return front_mask(infer_s, power_w), power_w
+    power_w = np.maximum(power_w, pair.train_w)
+    mask = np.zeros(len(power_w), dtype=np.bool_)
+    for busy in INFERENCE_SHARES:
+        left = 1.0 - busy * infer_s / np.nanmin(infer_s)
+        mask |= front_mask(np.where(left > 0.0, pair.train_s / np.where(left > 0.0, left, 1.0), np.inf), power_w)
+    return mask, power_w
+
+
+def _spread_over_power(rows: list[int], power_w: Floats, count: int) -> list[int]:
+    """``count`` of the rows, those next to even levels of power from the least to the most; all when they are fewer."""
+    if len(rows) <= count:
+        return rows
+    left, chosen = set(rows), []
+    for level in np.linspace(power_w[rows].min(), power_w[rows].max(), count).tolist():
+        chosen.append(min(left, key=lambda row: (abs(power_w[row] - level), row)))
+        left.remove(chosen[-1])
+    return chosen

@@ -1,0 +1,256 @@
+"""What is believed of one job's time or power over all modes and batch sizes: a joint Gaussian of the logarithms.
+
+Symbols: k batch sizes (1 for training), n modes; a point is a batch size and a mode, numbered place * n + row. th_i are
+the physical model's log-parameters at batch size i (``fedge.physics.time_power_model``), v their curve, J its slopes,
+R misfit.
+Prior: cov(th_i, th_j) = S exp(-|ln b_i / b_j| / PARAMETERS_REACH), cov(R) = likeness of the modes x likeness of the
+batch sizes: what is measured at one batch size tells of the others. Every prior known beforehand, in several widths, is
+a candidate; what they say after some measurements is mixed by their evidence into one Gaussian.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedge.errors import BadInput
+from fedge.physics import log_derivatives
+from fedge.physics.misfit_process import (
+    Float32Array,
+    KnobCurve,
+    QuantityPosterior,
+    QuantityRows,
+    fit_quantity,
+    misfit_correlation,
+    predict_mean_log,
+)
+from fedge.physics.model_fit import (
+    MISFIT_POWER_SD,
+    MISFIT_TIME_SD,
+    NOISE_POWER_SD,
+    NOISE_TIME_SD,
+    build_power_prior,
+    build_prior,
+    build_time_prior,
+    make_power_curve,
+)
+from fedge.physics.prior_candidates import CREDIBILITY_LOSS, PRIOR_WIDTHS, WIDTH_LOSS
+from fedge.physics.prior_knowledge import PriorKnowledge
+from fedge.physics.robust_fit import STUDENT_DEGREES, GaussianPrior
+from fedge.physics.time_power_model import TIME_NAMES, knob_shares
+from fedge.types import Floats, Modes
+
+PARAMETERS_REACH = 20.0
+"""Distance in ln b over which parameters stay alike: from 1 to 64 they still correlate by 0.8. Chosen by us."""
+MISFIT_REACH = 3.0
+"""Distance in ln b over which the misfit stays alike; chosen by us."""
+INFERENCE_ROUGHNESS = 1.5
+"""How much rougher and noisier inference is than training: short batches scatter more. Chosen by us on two tables."""
+MAX_PRIORS = 3
+"""How many of the most credible priors are candidates; chosen by us."""
+MIXED_CANDIDATES = 3
+"""How many of the most probable candidates are mixed; chosen by us."""
+NEGLIGIBLE = 0.05
+"""A candidate this much less probable than the best is left out."""
+
+Points = NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JobModel:
+    """A job over ``k`` batch sizes and ``n`` modes: what is known of it, its points, and how alike they are.
+
+    ``x`` holds each point's shares of the top mode and its batch size's place (k n, 5), ``alike`` the likeness of the
+    points' misfits (k n, k n), ``apart`` the correlation of the batch sizes' parameters (k, k).
+    """
+
+    knowledge: tuple[PriorKnowledge, ...]
+    x: Floats
+    misfit_likeness: Float32Array
+    parameter_correlation: Floats
+    roughness: float
+
+    @property
+    def prior_count(self) -> int:
+        return min(MAX_PRIORS, *(len(knowledge.priors) for knowledge in self.knowledge))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JobBelief:
+    """Mean (k n,) and covariance (k n, k n) of a quantity's logarithm, and the noise of a further measurement."""
+
+    mean: Floats
+    covariance: Float32Array
+    noise_sd: float
+
+
+def build_job_model(
+    known: Sequence[PriorKnowledge], batch_sizes: Sequence[int], modes: Modes, *, infers: bool
+) -> JobModel:
+    """The job of ``known``, one per batch size; raises ``BadInput`` where nothing is known beforehand."""
+    if not all(knowledge.priors for knowledge in known):
+        raise BadInput("the strategy's priors", "none", "at least one calibrated workload beside the job's own")
+    mode_shares = knob_shares(known[0].maxn, modes)
+    size = np.log(np.asarray(batch_sizes, dtype=np.float64))
+    apart = np.abs(size[:, None] - size)
+    x = np.vstack([np.column_stack([mode_shares, np.full(len(modes), place)]) for place in range(len(size))])
+    alike = np.kron(np.exp(-apart / MISFIT_REACH), misfit_correlation(mode_shares, mode_shares)).astype(np.float32)
+    return JobModel(tuple(known), x, alike, np.exp(-apart / PARAMETERS_REACH), INFERENCE_ROUGHNESS if infers else 1.0)
+
+
+def compute_posteriors(job: JobModel, points: Points, log_s: Floats, log_w: Floats) -> tuple[JobBelief, JobBelief]:
+    """Seconds and watts after measurements at ``points``, one each, of the logarithms ``log_s`` and ``log_w``."""
+    misfit_s, noise_s = job.roughness * MISFIT_TIME_SD, job.roughness * NOISE_TIME_SD
+    seconds, best = _mix_candidates(job, _time_candidates(job), points, log_s, (misfit_s, noise_s))
+    misfit_w, noise_w = job.roughness * MISFIT_POWER_SD, job.roughness * NOISE_POWER_SD
+    busy = best.reshape(len(job.knowledge), len(TIME_NAMES))
+    watts, _ = _mix_candidates(job, _power_candidates(job, busy), points, log_w, (misfit_w, noise_w))
+    return seconds, watts
+
+
+def compute_priors(job: JobModel) -> tuple[JobBelief, JobBelief]:
+    """Seconds and watts by the most credible prior alone, before anything is measured."""
+    return _prior_belief(job, next(_time_candidates(job)), MISFIT_TIME_SD, NOISE_TIME_SD), _prior_belief(
+        job, next(_power_candidates(job, None)), MISFIT_POWER_SD, NOISE_POWER_SD
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _PriorCandidate:
+    curve: KnobCurve
+    mean: Floats
+    covariance: Floats
+    log_credibility: float
+
+
+def _time_candidates(job: JobModel) -> Iterator[_PriorCandidate]:
+    for rank in range(job.prior_count):
+        priors = [build_time_prior(build_prior(knowledge.priors[rank])) for knowledge in job.knowledge]
+        yield from _iter_widths(job, rank, [log_derivatives.evaluate_log_time] * len(priors), priors)
+
+
+def _power_candidates(job: JobModel, busy: Floats | None) -> Iterator[_PriorCandidate]:
+    """``busy`` are the time parameters (k, 11) that say how busy each part is; None: those of each prior itself."""
+    for rank in range(job.prior_count):
+        priors = [build_power_prior(build_prior(knowledge.priors[rank])) for knowledge in job.knowledge]
+        times = [knowledge.priors[rank].time for knowledge in job.knowledge] if busy is None else list(busy)
+        yield from _iter_widths(job, rank, [make_power_curve(time) for time in times], priors)
+
+
+def _iter_widths(
+    job: JobModel, rank: int, curves: Sequence[KnobCurve], priors: Sequence[GaussianPrior]
+) -> Iterator[_PriorCandidate]:
+    mean = np.concatenate([prior.mean for prior in priors])
+    covariance = np.kron(job.parameter_correlation, np.linalg.inv(priors[0].precision))
+    for width in PRIOR_WIDTHS:
+        credibility = -CREDIBILITY_LOSS * rank - WIDTH_LOSS * float(np.log(width))
+        yield _PriorCandidate(_join_curves(curves), mean, covariance * width**2, credibility)
+
+
+def _join_curves(curves: Sequence[KnobCurve]) -> KnobCurve:
+    """One curve over all batch sizes: a point's value depends on the parameters of its own batch size only."""
+
+    def curve(parameters: Floats, x: Floats) -> tuple[Floats, Floats]:
+        own = parameters.reshape(len(curves), -1)
+        values, by = np.empty(len(x)), np.zeros((own.size, len(x)))
+        for place, one in enumerate(curves):
+            here = np.flatnonzero(x[:, 4] == place)
+            if len(here):
+                values[here], by[place * own.shape[1] : (place + 1) * own.shape[1], here] = one(own[place], x[here, :4])
+        return values, by
+
+    return curve
+
+
+def _build_rows(job: JobModel, points: Points, logs: Floats, noise_sd: float) -> QuantityRows:
+    count = len(points)
+    none = np.zeros(count)
+    return QuantityRows(
+        job.x[points], logs, np.full(count, noise_sd), np.zeros((count, count)), none, 0.0, np.ones(count)
+    )
+
+
+def _mix_candidates(
+    job: JobModel, candidates: Iterator[_PriorCandidate], points: Points, logs: Floats, sds: tuple[float, float]
+) -> tuple[JobBelief, Floats]:
+    """The mixture of what the candidates say, and the parameters of the most probable one.
+
+    ``sds`` are the misfit's and the noise's standard deviation.
+    """
+    misfit_sd, noise_sd = sds
+    rows = _build_rows(job, points, logs, noise_sd)
+    alike = job.misfit_likeness[np.ix_(points, points)]
+    tried = []
+    for one in candidates:
+        prior = GaussianPrior(one.mean, np.asarray(np.linalg.inv(one.covariance), dtype=np.float64))
+        side = fit_quantity(one.curve, rows, prior, misfit_sd, noise_sd, alike)
+        tried.append((one.log_credibility + side.log_evidence, one.curve, side))
+    finite = sorted((t for t in tried if np.isfinite(t[0])), key=lambda t: -t[0])[:MIXED_CANDIDATES]
+    if not finite:
+        raise BadInput("the strategy's priors", "coefficients that give no finite prediction", "finite ones")
+    weights = np.exp(np.array([t[0] - finite[0][0] for t in finite]))
+    kept = [i for i, weight in enumerate(weights) if weight >= NEGLIGIBLE]
+    weights = weights[kept] / weights[kept].sum()
+    each = [_joint_moments(job, finite[i][1], finite[i][2], points) for i in kept]
+    mean = sum((w * m for w, (m, _) in zip(weights, each, strict=True)), np.zeros(len(job.x)))
+    covariance = sum(
+        (w * (c + np.outer(m - mean, m - mean)) for w, (m, c) in zip(weights, each, strict=True)),
+        np.zeros((len(job.x), len(job.x))),
+    )
+    return JobBelief(mean, covariance.astype(np.float32), noise_sd), finite[0][2].best
+
+
+def _joint_moments(job: JobModel, curve: KnobCurve, side: QuantityPosterior, points: Points) -> tuple[Floats, Floats]:
+    """Mean and covariance of all points under one candidate after its measurements."""
+    values, by = curve(side.best, job.x)
+    mean = predict_mean_log(side, values, by, job.misfit_likeness[:, points])
+    moved = by.T @ side.prior_cov
+    known = (moved @ side.slopes + side.misfit_sd**2 * job.misfit_likeness[:, points]) @ side.whitener.T
+    covariance: Floats = side.scale**2 * (moved @ by + side.misfit_sd**2 * job.misfit_likeness - known @ known.T)
+    return mean, covariance
+
+
+def _prior_belief(job: JobModel, candidate: _PriorCandidate, misfit_sd: float, noise_sd: float) -> JobBelief:
+    values, by = candidate.curve(candidate.mean, job.x)
+    covariance: Floats = by.T @ candidate.covariance @ by + (job.roughness * misfit_sd) ** 2 * job.misfit_likeness
+    return JobBelief(values, covariance.astype(np.float32), job.roughness * noise_sd)
+
+
+MIN_VARIANCE = 1e-8
+
+
+class SequentialBelief:
+    """``mean`` and ``var`` (points,) of a belief after what it was told."""
+
+    def __init__(self, belief: JobBelief, told: Sequence[tuple[int, float]] = ()) -> None:
+        self._belief = belief
+        self._known: list[Floats] = []
+        self.mean = belief.mean
+        self.var: Floats = np.maximum(np.diag(belief.covariance).astype(np.float64), MIN_VARIANCE)
+        for point, log in told:
+            self.tell(point, log)
+
+    def tell(self, point: int, log: float) -> None:
+        """Learn that a measurement of ``point`` read ``log``."""
+        column: Floats = self._belief.covariance[:, point].astype(np.float64)
+        for vector in self._known:
+            column -= vector[point] * vector
+        before = max(float(column[point]), MIN_VARIANCE)
+        total = before + self._belief.noise_sd**2
+        off = log - float(self.mean[point])
+        weight = min(1.0, (STUDENT_DEGREES + 1.0) / (STUDENT_DEGREES + off * off / total))
+        spread = math.sqrt(total / weight)
+        vector = column / spread
+        self._known.append(vector)
+        self.mean = self.mean + vector * (off / spread)
+        self.var = np.maximum(self.var - vector * vector, MIN_VARIANCE)
+
+    @property
+    def sd(self) -> Floats:
+        """Standard deviation of what a next measurement of every point will read."""
+        sd: Floats = np.sqrt(self.var + self._belief.noise_sd**2)
+        return sd

@@ -1,0 +1,80 @@
+"""Neural networks on a random profile, and the best by their predictions, never verified: a baseline of Fulcrum.
+
+Fulcrum (arXiv 2509.20205) trains PowerTrain's networks on 250 profiles. Here they are ``predictors.network``, two for
+each job. Chosen by us: inference has networks of its own per batch size, because its mode is all that PowerTrain's
+network takes in, and the 250 modes are dealt to the batch sizes evenly (50 each at five of them). Nothing keeps
+the best by prediction from being a mode that is predicted too well: limits are broken often, above all by two jobs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedge.physics.prior_knowledge import PriorKnowledge
+from fedge.predictors.mlp_predictor import NetworkPredictor
+from fedge.seeds import derive_seed, make_generator
+from fedge.serving.job_choice import find_best_choice
+from fedge.serving.job_pair import JobPair
+from fedge.serving.serving_problems import ServingProblem
+from fedge.serving.strategies import SearchContext
+from fedge.serving.strategies.initial_trials import deal_trials, stack_readings
+from fedge.serving.trial_search import Trial, TrialSearch
+from fedge.types import Floats, Measurement, Modes
+
+PROFILES = 250
+MINIBATCHES = 20
+"""A profile stands for so many rows in training: half as many as in PowerTrain, for the sake of time. Chosen by us."""
+
+
+class NetworkSearch:
+    """A ``fedge.serving.strategies.SearchStrategy``; its choice need not be among what it tried.
+
+    Every search asks for the profile, so that it counts; what was learnt from the very same readings is kept.
+    """
+
+    def __init__(self, ground: SearchContext) -> None:
+        self._ground = ground
+        self._learnt: dict[bool, tuple[bytes, JobPair]] = {}
+
+    def search(self, problem: ServingProblem) -> TrialSearch:
+        infers = problem.family != "train"
+        known = self._learnt.get(infers)
+        if known is None or not self._ground.reuse:
+            rng = make_generator(self._ground.seed, "nn")
+            trials = deal_trials(len(self._ground.modes), len(self._ground.batch_sizes) if infers else 0, PROFILES, rng)
+            read = stack_readings((yield trials))
+            if known is None or known[0] != read.tobytes():
+                known = read.tobytes(), _predict_pair(self._ground, trials, read)
+                self._learnt[infers] = known
+        return find_best_choice(problem, known[1])
+
+
+def _predict_pair(ground: SearchContext, trials: list[Trial], read: Floats) -> JobPair:
+    """The pair as networks trained on the readings (n, 4) say; a job that was not seen has no rows."""
+    modes, none = ground.modes, np.empty(0)
+    rows = np.array([trial.row for trial in trials], dtype=np.intp)
+    batch = np.array([-1 if trial.batch is None else trial.batch for trial in trials])
+    train_s, train_w = none, none
+    if np.isfinite(read[:, 0]).any():
+        train_s, train_w = _predict_job(modes, rows, read[:, :2], derive_seed(ground.seed, "nn", "train"))
+    infer = [
+        _predict_job(modes, rows[batch == place], read[batch == place, 2:], derive_seed(ground.seed, "nn", place))
+        for place in range(len(ground.batch_sizes) if batch.max() >= 0 else 0)
+    ]
+    infer_s, infer_w = (np.stack([one[i] for one in infer]) if infer else np.empty((0, len(modes))) for i in (0, 1))
+    return JobPair(modes, ground.batch_sizes if infer else (), train_s, train_w, infer_s, infer_w)
+
+
+def _predict_job(modes: Modes, rows: NDArray[np.intp], read: Floats, seed: int) -> tuple[Floats, Floats]:
+    """Seconds and watts in every mode, each (n,); not a number where no reading is a number."""
+    whole = np.isfinite(read).all(axis=1)
+    seen = [
+        Measurement(modes[int(row)], MINIBATCHES, float(step_s), float(power_w))
+        for row, (step_s, power_w) in zip(rows[whole], read[whole], strict=True)
+    ]
+    if not seen:
+        return np.full(len(modes), np.nan), np.full(len(modes), np.nan)
+    top = modes[int(np.argmax(modes.knobs.prod(axis=1)))]
+    predictions = NetworkPredictor(PriorKnowledge(top, seed=seed)).fit(seen).predict(modes)
+    return predictions.step_s, predictions.power_w

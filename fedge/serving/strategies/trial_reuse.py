@@ -1,0 +1,122 @@
+"""The strategy ``fedge`` over a stream of problems of one pair of jobs: every trial serves in all later ones.
+
+A mode is tried at every batch size, since other problems may need them. First come modes that teach most, then modes
+that promise most on average over problems like the first one, with other budgets, rates and latencies. After that
+every problem adds what each mode promises to it; a mode whose promises add up to enough is tried, and the sum begins
+anew. The more modes there are, the more a further one must promise, so that some are left for what comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from fedge.serving.job_choice import JobChoice
+from fedge.serving.serving_problems import ServingProblem
+from fedge.serving.strategies import SearchContext
+from fedge.serving.strategies.trial_model import BatchPlaces, OpeningTrials, TrialModel, build_trial_space, fit_beliefs
+from fedge.serving.trial_search import Trial, TrialReading, TrialSearch, find_best_trial
+from fedge.types import Floats
+
+FIRST_MODES = 12
+"""Modes before the first fit; chosen by us."""
+MODES_AHEAD = 20
+"""Modes until single problems decide; chosen by us."""
+MAX_MODES = 40
+"""Modes of all problems together at most."""
+MAX_MODES_PER_PROBLEM = 3
+"""Further modes for one problem at most; chosen by us."""
+MIN_GAIN_AHEAD = 0.002
+"""What a mode must promise on average over problems like the first one; chosen by us."""
+WORTHWHILE, DEARER = 0.025, 1.08
+"""What promises must add up to, and the factor by which that grows with every mode; chosen by us."""
+MIN_GAIN_UNSOLVED = 0.05
+"""What they must add up to as long as nothing that was tried holds the limits; chosen by us."""
+BUDGETS, FACTORS = 14, (0.6, 1.0, 1.6)
+"""Problems like one: so many budgets of power, and its rate and latency times these; chosen by us."""
+
+
+class TrialReuse:
+    """A ``fedge.serving.strategies.SearchStrategy`` that keeps what it tried; needs a prior for every job."""
+
+    def __init__(self, ground: SearchContext) -> None:
+        places: BatchPlaces = tuple(range(len(ground.infer))) or (None,)
+        self._stage = build_trial_space(ground, places)
+        self._openings = OpeningTrials(self._stage)
+        self._learnt: TrialModel | None = None
+        self._fitted_to = 0
+        self._promised = np.zeros(len(ground.modes))
+
+    def search(self, problem: ServingProblem) -> TrialSearch:
+        if self._learnt is None:
+            rows = dict.fromkeys(trial.row for trial in self._openings.select_trials(problem.power_w, FIRST_MODES))
+            trials = [trial for row in rows for trial in self._list_trials(row)]
+            self._refit(dict(zip(trials, (yield trials), strict=True)))
+            yield from self._try_ahead(problem)
+        assert self._learnt is not None
+        if len(self._learnt.tried) > self._fitted_to:
+            self._refit(self._learnt.tried)
+        choice = self._best_choice(problem)
+        for _ in range(MAX_MODES_PER_PROBLEM):
+            gain = self._mean_gains((problem,))
+            self._promised += gain.clip(0.0)
+            row = int(np.argmax(gain))
+            wanted = MIN_GAIN_UNSOLVED if choice is None else WORTHWHILE * DEARER ** (self._mode_count - MODES_AHEAD)
+            if self._mode_count >= MAX_MODES or self._promised[row] < wanted:
+                break
+            self._promised[:] = 0.0
+            yield from self._try_mode(row)
+            choice = self._best_choice(problem)
+        return choice
+
+    def _best_choice(self, problem: ServingProblem) -> JobChoice | None:
+        assert self._learnt is not None
+        return find_best_trial(problem, self._stage.ground.batch_sizes, self._learnt.tried)
+
+    @property
+    def _mode_count(self) -> int:
+        """Modes tried so far."""
+        return 0 if self._learnt is None else len(self._learnt.tried) // len(self._stage.places)
+
+    def _try_ahead(self, problem: ServingProblem) -> Generator[Sequence[Trial], Sequence[TrialReading], None]:
+        assert self._learnt is not None
+        while self._mode_count < MODES_AHEAD:
+            gain = self._mean_gains(_similar_problems(problem, self._learnt.expected_power_w()))
+            if gain.max() < MIN_GAIN_AHEAD:
+                break
+            yield from self._try_mode(int(np.argmax(gain)))
+
+    def _try_mode(self, row: int) -> Generator[Sequence[Trial], Sequence[TrialReading], None]:
+        assert self._learnt is not None
+        trials = self._list_trials(row)
+        for trial, seen in zip(trials, (yield trials), strict=True):
+            self._learnt.tell(trial, seen)
+
+    def _list_trials(self, row: int) -> list[Trial]:
+        return [Trial(row, place) for place in self._stage.places]
+
+    def _refit(self, tried: dict[Trial, TrialReading]) -> None:
+        self._learnt = TrialModel(self._stage, tried, fit_beliefs(self._stage, tried))
+        self._fitted_to = len(tried)
+
+    def _mean_gains(self, problems: Sequence[ServingProblem]) -> Floats:
+        """What every mode promises for the ``problems`` on average, (n,)."""
+        assert self._learnt is not None
+        gains = [np.minimum(self._learnt.expected_gains(problem), 1.0) for problem in problems]
+        gain: Floats = np.mean(gains, axis=0).reshape(len(self._stage.places), -1).max(axis=0)
+        return gain
+
+
+def _similar_problems(problem: ServingProblem, watts: Floats) -> list[ServingProblem]:
+    """Problems that may come: budgets over the modes' range of power, other rates and latencies."""
+    budgets = np.quantile(watts, np.linspace(0.02, 1.0, BUDGETS)).tolist()
+    if problem.rate_hz is None or problem.latency_s is None:
+        return [replace(problem, power_w=budget) for budget in budgets]
+    return [
+        replace(problem, power_w=budget, latency_s=problem.latency_s * longer, rate_hz=problem.rate_hz * faster)
+        for budget in budgets
+        for longer in FACTORS
+        for faster in FACTORS
+    ]

@@ -1,0 +1,90 @@
+"""Chooses a mode for every power budget of a cell, in one of three ways, and refits once per set of measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedge.decisions.limits import compute_margin_z
+from fedge.decisions.mode_objectives import find_fastest_within_power, find_largest_power_within
+from fedge.decisions.verified_choice import choose_verified_within_power
+from fedge.predictors.prediction_accuracy import check_predictions
+from fedge.predictors.table_board import TableBoard
+from fedge.protocols import Predictor
+from fedge.studies.power_budgets import BudgetCost, filter_solvable_budgets, score_budget_choices
+from fedge.types import Measurement, Modes, Predictions
+
+CHOICE_RULES = ("plain", "margin", "verified")
+MARGIN_CONFIDENCE = 0.84
+"""How surely ``margin`` keeps the limit by the predictor's own spread: one standard deviation. Chosen by us."""
+
+
+class RefittingLearner:
+    """A fitted predictor, and what it predicts of a table's modes after further measurements; kept per set of them."""
+
+    def __init__(self, predictor: Predictor, board: TableBoard, profiled: Sequence[int], first: Predictions) -> None:
+        self.board, self.profiled = board, tuple(profiled)
+        self._predictor = predictor
+        self._known: dict[frozenset[int], Predictions] = {frozenset(): first}
+
+    def predict_after(self, measurements: Sequence[Measurement]) -> Predictions:
+        """Predictions for every row of the table once ``measurements`` are learnt beside the profiled ones."""
+        rows = frozenset(self.board.find_row(measurement.mode) for measurement in measurements) - {*self.profiled}
+        if rows not in self._known:
+            seen = self.board.measure_rows((*self.profiled, *sorted(rows)))
+            predictions = self._predictor.fit(seen).predict(self.board.table.modes)
+            check_predictions(predictions, len(self.board.table.modes))
+            self._known[rows] = predictions
+        return self._known[rows]
+
+
+def score_choice_rule(
+    choice: str, learner: RefittingLearner, candidates: NDArray[np.bool_], budgets_w: Sequence[float]
+) -> BudgetCost:
+    """Choose among the rows ``candidates`` for every budget that one of them keeps, and score the choices.
+
+    ``plain`` takes from the predicted front the point of largest power within the budget, which is the fastest of the
+    modes predicted to keep it (PowerTrain, section 6); ``margin`` asks that it be kept with ``MARGIN_CONFIDENCE``;
+    ``verified`` measures up to two modes more and takes the fastest measured one that keeps it.
+    """
+    rows = np.flatnonzero(candidates)
+    table = learner.board.table
+    step_s, power_w = table.step_s[rows], table.power_w[rows]
+    budgets = filter_solvable_budgets(power_w, budgets_w)
+    made = [_choose_mode(choice, learner, rows, budget_w) for budget_w in budgets]
+    return score_budget_choices(step_s, power_w, budgets, [row for row, _ in made], [extra for _, extra in made])
+
+
+def _choose_mode(choice: str, learner: RefittingLearner, rows: NDArray[np.intp], budget_w: float) -> tuple[int, int]:
+    """The chosen one of ``rows`` (its place among them), and how many further modes were measured for it."""
+    if choice == "verified":
+        return _choose_verified(learner, rows, budget_w)
+    predictions = _select_rows(learner.predict_after(()), rows)
+    if choice == "margin":
+        return find_fastest_within_power(predictions, budget_w, compute_margin_z(MARGIN_CONFIDENCE)).row, 0
+    return find_largest_power_within(predictions, budget_w).row, 0
+
+
+def _choose_verified(learner: RefittingLearner, rows: NDArray[np.intp], budget_w: float) -> tuple[int, int]:
+    board = learner.board
+    may = {*rows.tolist()}
+    found = choose_verified_within_power(
+        _select_rows(learner.predict_after(()), rows),
+        budget_w,
+        board.measure,
+        lambda measurements: _select_rows(learner.predict_after(measurements), rows),
+        board.measure_rows(row for row in learner.profiled if row in may),
+    )
+    return int(np.searchsorted(rows, board.find_row(found.mode))), len(found.extra)
+
+
+def _select_rows(predictions: Predictions, rows: NDArray[np.intp]) -> Predictions:
+    return Predictions(
+        Modes(predictions.modes.knobs[rows]),
+        predictions.step_s[rows],
+        predictions.power_w[rows],
+        predictions.step_s_sd_log[rows],
+        predictions.power_w_sd_log[rows],
+    )

@@ -1,0 +1,87 @@
+"""A study's row: the figures of one policy with one seed over all rounds, those of learning, and those after."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fedge.studies.fleet.round_comparison import RoundComparison
+
+SETTLED_FROM = 10
+"""Rounds before this one are counted as learning."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FleetRun:
+    """One policy with one seed: its rounds, judged, and how many modes every board had measured after each."""
+
+    policy: str
+    seed: int
+    rounds: tuple[RoundComparison, ...]
+    explored: tuple[float, ...]
+    """Mean over the boards of the different modes measured so far, after every round."""
+
+    @property
+    def row(self) -> dict[str, str | int | float | None]:
+        """The figures of all rounds, then again of the rounds of learning, and of those after."""
+        learning = [one for one in self.rounds if one.round < SETTLED_FROM]
+        settled = [one for one in self.rounds if one.round >= SETTLED_FROM]
+        return {
+            "policy": self.policy,
+            "seed": self.seed,
+            "rounds": len(self.rounds),
+            **summarize_rounds(self.rounds),
+            "modes_explored_mean": self.explored[-1],
+            **{f"{name}_learning": value for name, value in summarize_rounds(learning).items()},
+            **{f"{name}_settled": value for name, value in summarize_rounds(settled).items()},
+        }
+
+
+def summarize_rounds(rounds: Sequence[RoundComparison]) -> dict[str, float | None]:
+    """Means per round, sums of missed deadlines, shares in percent; None where there is no round or no objective.
+
+    There is no gap and no share where a round's limits are out of reach: the oracle then is no measure.
+    """
+    ways = ("chosen", "oracle", "every", "maxn", "maxn_low", "preset", "capped")
+    found: dict[str, float | None] = {}
+    for way in ways:
+        spent = [getattr(one, way) for one in rounds]
+        prefix = {"chosen": "", "capped": "preset_but_maxn_", "every": "oracle_all_rows_"}.get(way, f"{way}_")
+        found[f"{prefix}round_s"] = _mean([one.round_s for one in spent])
+        found[f"{prefix}energy_j"] = _mean([one.energy_j for one in spent])
+    found["played_round_s"] = _mean([one.played_s for one in rounds])
+    found["played_energy_j"] = _mean([one.played_j for one in rounds])
+    beyond = sum(not one.limits_kept for one in rounds)
+    own = [None if beyond else one.objective for one in rounds]
+    found["objective_gap_pct"] = _gap_pct(own, [one.oracle_objective for one in rounds])
+    found["objective_gap_all_rows_pct"] = _gap_pct(own, [one.every_objective for one in rounds])
+    saved = _difference(found["maxn_energy_j"], found["energy_j"])
+    oracle = _difference(found["maxn_energy_j"], found["oracle_energy_j"])
+    most = _difference(found["maxn_energy_j"], _mean([one.at_length.energy_j for one in rounds]))
+    found["saving_pct"] = _percent(saved, found["maxn_energy_j"])
+    found["oracle_saving_pct"] = _percent(oracle, found["maxn_energy_j"])
+    found["saving_share_pct"] = None if beyond else _percent(saved, most)
+    found["limits_out_of_reach"] = beyond
+    found["deadlines"] = sum(len(one.chosen.busy_s) for one in rounds if one.deadline_s is not None)
+    found["deadlines_missed"] = sum(one.missed for one in rounds)
+    found["deadlines_missed_played"] = sum(one.missed_played for one in rounds)
+    return found
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _gap_pct(values: Sequence[float | None], others: Sequence[float | None]) -> float | None:
+    """By how many percent one mean is above another."""
+    own = [value for value in values if value is not None]
+    their = [value for value in others if value is not None]
+    return 100.0 * (sum(own) / sum(their) - 1.0) if own and sum(their) > 0 else None
+
+
+def _difference(a: float | None, b: float | None) -> float | None:
+    return None if a is None or b is None else a - b
+
+
+def _percent(part: float | None, whole: float | None) -> float | None:
+    return None if part is None or whole is None or whole <= 0 else 100.0 * part / whole

@@ -1,0 +1,47 @@
+"""A learning task of one number that nobody learns: every minibatch is only priced."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedge.types import NamedArrays, TrainOptions, TrainResult
+
+NULL_SAMPLES = 10_000
+
+
+class NullTask:
+    """The task; its ``NULL_SAMPLES`` samples only fix the boards' shares."""
+
+    buffers: tuple[str, ...] = ()
+
+    def __init__(self, data_dir: Path | None = None, *, download: bool = False) -> None:
+        self.labels: NDArray[np.int64] = np.zeros(NULL_SAMPLES, dtype=np.int64)
+
+    def initial_arrays(self, seed: int) -> NamedArrays:
+        return {"nothing": np.zeros(1, dtype=np.float32)}
+
+    def start(self, arrays: NamedArrays, share: NDArray[np.int64], seed: int, options: TrainOptions) -> NullTraining:
+        return NullTraining(arrays)
+
+    def evaluate(self, arrays: NamedArrays) -> tuple[float, float]:
+        return 0.0, 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NullTraining:
+    """Training that does nothing."""
+
+    arrays: NamedArrays
+
+    def advance(self, steps: int) -> None:
+        """Nothing, ``steps`` times."""
+
+    def result(self) -> TrainResult:
+        return TrainResult(self.arrays, 0.0, 0.0)
+
+
+NULL_TASK = f"{__name__}:{NullTask.__name__}"

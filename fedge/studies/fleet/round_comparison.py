@@ -1,0 +1,126 @@
+"""One round judged by the truth: what was chosen, and what others would have chosen for the same boards and shares."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fedge.experiment import PolicySpec
+from fedge.studies.fleet import fleet_baselines, fleet_costs, fleet_oracle
+from fedge.studies.fleet.fleet_baselines import cost_at_maxn, cost_at_maxn_waiting_low
+from fedge.studies.fleet.fleet_costs import BoardTruth, FleetCost, compute_true_cost
+from fedge.telemetry.store_records import RoundRow
+from fedge.types import Front, RoundReport
+
+LATE_TOLERANCE = 0.01
+"""A deadline is missed by more than this share of it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RoundComparison:
+    """One round of a run: what was chosen, and what others would have chosen for the same boards and shares."""
+
+    round: int
+    deadline_s: float | None
+    played_s: float
+    played_j: float
+    """The round's length and energy as it was measured, noise and outliers included."""
+    chosen: FleetCost
+    oracle: FleetCost
+    every: FleetCost
+    """The oracle that may take implausible modes too."""
+    at_length: FleetCost
+    """The oracle with at least as long a round as was taken: the least energy that it could have had."""
+    maxn: FleetCost
+    maxn_low: FleetCost
+    """All boards at MAXN, waiting in their lowest mode."""
+    preset: FleetCost
+    """Every board in its best preset within the policy's limit on the round's length, MAXN among them."""
+    capped: FleetCost
+    """Every board in its best preset but MAXN, however long the round gets."""
+    missed: int
+    missed_played: int
+    """Boards that end more than ``LATE_TOLERANCE`` after the deadline: by what was chosen, and as it was measured."""
+    objective: float | None
+    oracle_objective: float | None
+    every_objective: float | None
+    """What the policy minimises, of what was chosen and of the oracles; None for a policy that minimises nothing."""
+    limits_kept: bool = True
+    """Whether the oracle's plan keeps the policy's limits; where it does not, boards and oracle give in elsewhere."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _OracleInputs:
+    """The boards of a round as the oracle sees them: true fronts, minibatches, joules of the radio."""
+
+    fronts: Mapping[str, Front]
+    steps: Mapping[str, int]
+    radio_j: Mapping[str, float]
+
+    def plan_by_policy(self, policy: PolicySpec, else_s: float) -> FleetCost:
+        """The round as the policy's own planner would have it."""
+        work = fleet_oracle.plan_oracle_work(self.fronts, self.steps, policy, else_s)
+        return fleet_oracle.cost_waiting_in_lowest_mode(self.fronts, self.radio_j, work)
+
+    def plan_within(self, length_s: float) -> FleetCost:
+        """The round of least energy that is at most ``length_s`` long."""
+        work = {
+            b: fleet_oracle.find_least_energy_work(front, self.steps[b], length_s) for b, front in self.fronts.items()
+        }
+        return fleet_oracle.cost_waiting_in_lowest_mode(self.fronts, self.radio_j, work)
+
+
+def compare_round(
+    row: RoundRow, reports: Mapping[str, RoundReport], truths: Mapping[str, BoardTruth], policy: PolicySpec
+) -> RoundComparison:
+    """One round judged by the truth; ``reports`` are of emulated boards, ``row`` is what the server wrote of it.
+
+    The oracle plans like the policy, from true fronts. Where the policy's rounds are not planned, the oracle spends the
+    least energy in the round's own length.
+    """
+    told = {board: report.true_front for board, report in reports.items() if report.true_front is not None}
+    steps, radio_j = {b: truths[b].steps for b in told}, {b: reports[b].link.radio_j for b in told}
+    fronts = {board: fleet_oracle.filter_plausible_points(front, truths[board]) for board, front in told.items()}
+    boards = _OracleInputs(fronts, steps, radio_j)
+    chosen, maxn = compute_true_cost(reports, truths), cost_at_maxn(fronts, radio_j)
+    best = boards.plan_by_policy(policy, chosen.round_s)
+    every = _OracleInputs(told, steps, radio_j).plan_by_policy(policy, chosen.round_s)
+    late_s = math.inf if row.deadline_s is None else row.deadline_s * (1.0 + LATE_TOLERANCE)
+    preset, capped = _cost_presets(boards, truths, policy, maxn)
+    return RoundComparison(
+        round=row.round,
+        deadline_s=row.deadline_s,
+        played_s=row.round_s,
+        played_j=row.energy_j,
+        chosen=chosen,
+        oracle=best,
+        at_length=boards.plan_within(max(best.round_s, chosen.round_s)),
+        every=every,
+        maxn=maxn,
+        maxn_low=cost_at_maxn_waiting_low(fronts, radio_j),
+        preset=preset,
+        capped=capped,
+        missed=sum(busy_s > late_s for busy_s in chosen.busy_s.values()),
+        missed_played=sum(report.busy_s > late_s for report in reports.values()),
+        objective=fleet_costs.compute_objective(policy, chosen, maxn),
+        oracle_objective=fleet_costs.compute_objective(policy, best, maxn),
+        every_objective=fleet_costs.compute_objective(policy, every, maxn),
+        limits_kept=fleet_oracle.can_keep_limits(fronts, policy),
+    )
+
+
+def _cost_presets(
+    boards: _OracleInputs, truths: Mapping[str, BoardTruth], policy: PolicySpec, maxn: FleetCost
+) -> tuple[FleetCost, FleetCost]:
+    """The best presets within the policy's limit, and the best but MAXN, by what the policy aims at."""
+
+    def aim(spent: FleetCost) -> float:
+        return fleet_costs.compute_objective_or_balance(policy, spent, maxn)
+
+    options = {board: fleet_baselines.list_preset_work(front, truths[board]) for board, front in boards.fronts.items()}
+    capped = {board: fleet_baselines.exclude_maxn(of_board) for board, of_board in options.items()}
+    return (
+        fleet_baselines.find_best_presets(options, boards.radio_j, fleet_costs.max_round_s(policy, maxn.round_s), aim),
+        fleet_baselines.find_best_presets(capped, boards.radio_j, math.inf, aim),
+    )

@@ -1,0 +1,77 @@
+"""Marks rows of a measured table that no board can have meant: far off the physical model and off their neighbours.
+
+Symbols: y a row's seconds or watts, v the physical model fitted to the whole table under Student-t noise, r = log(y/v),
+s = 1.4826 median |r - median r| (a standard deviation that outliers do not move), n the median r of the row's
+neighbours, which are the rows one step away in one knob. A row is implausible when in time or in power
+|r| > log 1.15,  |r| > 5 s  and  |r - n| > log 1.15.
+The last keeps the rows that the smooth model itself misses, a corner of the grid, say: there neighbours are off alike.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedge.knowledge.table_background import find_board_spec, resolve_maxn
+from fedge.physics import time_power_model
+from fedge.physics.model_fit import fit_table
+from fedge.serving.job_pair import JobPair, ModeKey, list_mode_keys, select_pair_modes
+from fedge.types import Floats, Modes, PowerMode, ProfileTable
+
+OUTLIER_LOG = math.log(1.15)
+OUTLIER_SD = 5.0
+MIN_ROWS = 24
+"""With as many parameters as rows or more the model follows every row, and nothing can be said. The three limits were
+chosen by us."""
+
+
+def find_plausible_rows(table: ProfileTable, maxn: PowerMode) -> NDArray[np.bool_]:
+    """True where a row is not implausible, shape (n,); all of a table of fewer than ``MIN_ROWS`` rows."""
+    if len(table.modes) < MIN_ROWS:
+        return np.ones(len(table.modes), dtype=np.bool_)
+    fitted = fit_table(table.modes, maxn, table.step_s, table.power_w)
+    near = _find_neighbours(table.modes)
+    slow = _find_outliers(np.log(table.step_s / time_power_model.compute_step_s(fitted, maxn, table.modes)), near)
+    thirsty = _find_outliers(np.log(table.power_w / time_power_model.compute_power_w(fitted, maxn, table.modes)), near)
+    plausible: NDArray[np.bool_] = ~(slow | thirsty)
+    return plausible
+
+
+def _find_outliers(residuals: Floats, near: list[list[int]]) -> NDArray[np.bool_]:
+    sd = 1.4826 * float(np.median(np.abs(residuals - np.median(residuals))))
+    far = (np.abs(residuals) > OUTLIER_LOG) & (np.abs(residuals) > OUTLIER_SD * sd)
+    for row in np.flatnonzero(far):
+        around = float(np.median(residuals[near[row]])) if near[row] else 0.0
+        far[row] = abs(residuals[row] - around) > OUTLIER_LOG
+    return far
+
+
+def _find_neighbours(modes: Modes) -> list[list[int]]:
+    """Per row the rows that differ by one step of the table's own values in one knob."""
+    steps = np.stack([np.unique(knob, return_inverse=True)[1].reshape(-1) for knob in modes.knobs.T], axis=1)
+    places = [tuple(int(i) for i in place) for place in steps]
+    at = {place: row for row, place in enumerate(places)}
+    return [[at[other] for other in _adjacent_places(place) if other in at] for place in places]
+
+
+def _adjacent_places(place: tuple[int, ...]) -> list[tuple[int, ...]]:
+    return [(*place[:k], place[k] + step, *place[k + 1 :]) for k in range(len(place)) for step in (-1, 1)]
+
+
+def restrict_to_plausible(pair: JobPair, tables: Iterable[ProfileTable]) -> JobPair:
+    """The pair of these ``tables`` in the modes that are plausible in all of them (``fedge.studies.implausible_rows``).
+
+    So neither the optimum nor a choice is such a row. Raises ``BadInput`` when no mode is left.
+    """
+    odd = frozenset[ModeKey]().union(*map(_find_implausible_keys, tables))
+    return select_pair_modes(pair, np.array([key not in odd for key in list_mode_keys(pair.modes)]))
+
+
+@functools.lru_cache(maxsize=64)  # a table belongs to several pairs
+def _find_implausible_keys(table: ProfileTable) -> frozenset[ModeKey]:
+    rows = find_plausible_rows(table, resolve_maxn(table, find_board_spec(table.device)))
+    return frozenset(key for key, fine in zip(list_mode_keys(table.modes), rows, strict=True) if not fine)

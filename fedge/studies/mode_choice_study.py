@@ -1,0 +1,316 @@
+"""One board under a deadline in every round, its measured table as the truth: energy and regret against the oracle.
+
+The game of BoFL (Guo et al., Middleware 2022): N minibatches per round, a deadline drawn uniformly from [1, r] times
+the fastest possible round, only the work's energy counts. The oracle knows the table and splits every round over the
+best two modes. Regret is energy beyond the oracle's, saving that below the top mode's, both over whole runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+
+from fedge.client.round import run_round
+from fedge.client.round_context import RoundContext
+from fedge.decisions.measured_correction import find_rows
+from fedge.decisions.mode_mix import find_best_split
+from fedge.decisions.policies import load_policy
+from fedge.errors import UnknownName
+from fedge.experiment import ExplorationSpec
+from fedge.knowledge.table_background import build_background, find_board_spec
+from fedge.pareto import find_nearest_row
+from fedge.predictors import DEFAULT_PREDICTOR, load_predictor
+from fedge.predictors.explorers import load_explorer
+from fedge.protocols import Predictor
+from fedge.seeds import make_generator
+from fedge.studies.bofl import BoflClient
+from fedge.studies.fleet.null_task import NullTraining
+from fedge.types import (
+    DeviceSpec,
+    Floats,
+    LabelledValue,
+    LinkUse,
+    Measurement,
+    Modes,
+    PowerMode,
+    Predictions,
+    ProfileTable,
+    RoundGoal,
+    Workload,
+)
+
+LATE_TOLERANCE = 0.01
+"""A round counts as missed when it ends later than its deadline by more than this share."""
+SETTLED_ROUND = 10
+"""From this round on a board should know its modes."""
+POLICIES = ("fedge", "bofl", "maxn", "oracle")
+STUDY_EXPLORER = "active"
+STUDY_MODES = 15
+"""So many different modes a board may try here."""
+STUDY_EXPLORATION = ExplorationSpec(share=0.5, probe_s=0.5, slack=0.0, foresight=6.0, modes=STUDY_MODES)
+"""How it tries them; chosen by us. It prepares for deadlines of all kinds, because they are drawn anew every round."""
+NO_LINK = LinkUse(0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class ModeRound:
+    """One round: seconds and joules of its work, those of the oracle and of the top mode, and the modes worked in.
+
+    ``explored`` is how many different modes were tried so far.
+    """
+
+    round: int
+    deadline_s: float
+    time_s: float
+    energy_j: float
+    oracle_j: float
+    maxn_j: float
+    explored: int
+    missed: bool
+    modes: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModeChoiceResult:
+    """One run of the game."""
+
+    policy: str
+    ratio: float
+    seed: int
+    rounds: tuple[ModeRound, ...]
+
+    @property
+    def regret_pct(self) -> float:
+        """Energy beyond the oracle's over all rounds, trials included."""
+        return _regret_pct(self.rounds)
+
+    @property
+    def regret_after10_pct(self) -> float:
+        """The same from round ``SETTLED_ROUND`` on; of all rounds in a shorter run."""
+        return _regret_pct([one for one in self.rounds if one.round >= SETTLED_ROUND] or self.rounds)
+
+    @property
+    def energy_saved_pct(self) -> float:
+        """Energy below that of every round in the top mode."""
+        return 100.0 * (1.0 - sum(r.energy_j for r in self.rounds) / sum(r.maxn_j for r in self.rounds))
+
+    @property
+    def deadlines_missed(self) -> int:
+        return sum(one.missed for one in self.rounds)
+
+    @property
+    def modes_explored(self) -> int:
+        return self.rounds[-1].explored
+
+
+def _regret_pct(played: Sequence[ModeRound]) -> float:
+    return 100.0 * (sum(r.energy_j for r in played) / sum(r.oracle_j for r in played) - 1.0)
+
+
+def check_policy(name: str, where: str = "policy") -> None:
+    """Raise ``UnknownName`` for the field ``where`` unless ``run_mode_choice_study`` knows the policy."""
+    if name not in POLICIES:
+        raise UnknownName(where, name, POLICIES)
+
+
+def run_mode_choice_study(
+    table: ProfileTable,
+    ratio: float,
+    rounds: int,
+    steps: int,
+    policy: str,
+    seed: int,
+    *,
+    exploration: ExplorationSpec = STUDY_EXPLORATION,
+    predictor: str = DEFAULT_PREDICTOR,
+) -> ModeChoiceResult:
+    """Play ``rounds`` rounds of ``steps`` minibatches with deadlines up to ``ratio`` times the fastest.
+
+    ``policy`` is one of ``POLICIES``. The predictor's priors never saw the table's workload. Raises ``UnknownName``.
+    """
+    check_policy(policy)
+    truth = _TableTruth.from_table(table)
+    shares = make_generator(seed, "deadlines").uniform(1.0, ratio, rounds)
+    deadlines_s = [float(share) * steps * truth.fastest_s for share in shares]
+    if policy == "fedge":
+        board = _LearningClient(table, truth, exploration, predictor, seed)
+        played = [board.run_round(steps, d, rounds - number) for number, d in enumerate(deadlines_s, start=1)]
+    elif policy == "bofl":
+        bofl = BoflClient(table.modes, truth.maxn, truth.measure_part, seed)
+        played = [bofl.run_round(steps, deadline_s) for deadline_s in deadlines_s]
+    elif policy == "oracle":
+        played = [truth.run_oracle_round(steps, deadline_s) for deadline_s in deadlines_s]
+    else:
+        played = [(truth.measure_part(truth.maxn, steps),) for _ in deadlines_s]
+    return ModeChoiceResult(policy, ratio, seed, tuple(_build_rounds(truth, steps, deadlines_s, played)))
+
+
+RoundParts = tuple[Measurement, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _TableTruth:
+    """What the table says: seconds and joules per minibatch of every mode, and which row is the top mode."""
+
+    table: ProfileTable
+    step_j: Floats
+    maxn: int
+
+    @classmethod
+    def from_table(cls, table: ProfileTable) -> _TableTruth:
+        return cls(table, table.step_s * table.power_w, find_nearest_row(table.modes, table.maxn))
+
+    @property
+    def fastest_s(self) -> float:
+        return float(self.table.step_s.min())
+
+    def measure_part(self, row: int, steps: int) -> Measurement:
+        """``steps`` minibatches in a row's mode."""
+        table = self.table
+        return Measurement(table.modes[row], steps, float(table.step_s[row]), float(table.power_w[row]))
+
+    def run_oracle_round(self, steps: int, deadline_s: float) -> RoundParts:
+        """The oracle's round: least energy within the deadline over all splits into two modes."""
+        split = find_best_split(self.table.step_s, self.step_j, steps, deadline_s)
+        if split is None:
+            return (self.measure_part(int(np.argmin(self.table.step_s)), steps),)
+        slow = (self.measure_part(split.slow, split.steps),) if split.steps else ()
+        return (*slow, self.measure_part(split.fast, steps - split.steps))
+
+
+class TableDevice:
+    """A ``fedge.protocols.Device`` that replays a measured table without noise; waiting costs nothing, as in BoFL."""
+
+    def __init__(self, table: ProfileTable) -> None:
+        self.spec = find_board_spec(table.device) or _spec_from_table(table)
+        self._table = table
+        self._mode = table.modes[find_nearest_row(table.modes, table.maxn)]
+        self._worked: PowerMode | None = None
+
+    def idle_w(self, mode: PowerMode) -> float:
+        return 0.0
+
+    @contextmanager
+    def use_mode(self, mode: PowerMode) -> Iterator[None]:
+        found, self._mode = self._mode, mode
+        try:
+            yield
+        finally:
+            self._mode = found
+
+    def measure(
+        self, workload: Workload, steps: int, work: Callable[[int], object], limit_s: float | None = None
+    ) -> Measurement:
+        row = find_rows(self._table.modes, [self._mode])[self._mode]
+        switch_s = 0.0 if self._worked not in (None, self._mode) else None
+        self._worked = self._mode
+        step_s = float(self._table.step_s[row])
+        count = steps if limit_s is None else max(1, min(steps, int(limit_s / step_s)))
+        power_w = float(self._table.power_w[row])
+        work(count)
+        return Measurement(self._mode, count, step_s, power_w, switch_s=switch_s)
+
+
+class _RefitPerModePredictor:
+    """A predictor that is fitted anew only when another mode was measured: the table says the same every time."""
+
+    def __init__(self, predictor: Predictor) -> None:
+        self._predictor = predictor
+        self._fitted: frozenset[PowerMode] | None = None
+        self._predictions: Predictions | None = None
+
+    def fit(self, measurements: Sequence[Measurement]) -> Self:
+        firsts = {measurement.mode: measurement for measurement in reversed(measurements)}
+        if self._fitted != firsts.keys():
+            self._predictor.fit(list(reversed(firsts.values())))
+            self._fitted, self._predictions = frozenset(firsts), None
+        return self
+
+    def predict(self, modes: Modes) -> Predictions:
+        if self._predictions is None or self._predictions.modes is not modes:
+            self._predictions = self._predictor.predict(modes)
+        return self._predictions
+
+
+class _LearningClient:
+    """A board that learns its modes over the rounds, by ``fedge.rounds``."""
+
+    def __init__(
+        self, table: ProfileTable, truth: _TableTruth, exploration: ExplorationSpec, predictor: str, seed: int
+    ) -> None:
+        knowledge = replace(build_background(table, layered=False).knowledge, seed=seed)
+        maxn = table.modes[truth.maxn]
+        self._measurements: RoundParts = ()
+        self._player = RoundContext(
+            board="board",
+            device=TableDevice(table),
+            predictor=_RefitPerModePredictor(load_predictor(predictor, knowledge)),
+            policy=load_policy("balanced"),
+            workload=Workload(table.workload, table.batch_size),
+            candidates=table.modes,
+            fastest_mode=maxn,
+            waiting_mode=maxn,
+            exploration=exploration,
+            make_explorer=lambda modes: load_explorer(STUDY_EXPLORER, modes, knowledge),
+        )
+
+    def run_round(self, steps: int, deadline_s: float, rounds_left: int) -> RoundParts:
+        """One round; what it measured is remembered."""
+        goal = RoundGoal("balanced", steps, deadline_s, rounds_left=rounds_left)
+        played = run_round(self._player, goal, self._measurements, NO_LINK, NullTraining({}))
+        allowed_s = () if played.step_budget_s is None else (played.step_budget_s,)
+        self._player = replace(self._player, step_budgets_s=(*self._player.step_budgets_s, *allowed_s))
+        mixed = () if played.mixed is None else (played.mixed,)
+        parts = (*played.probes, *mixed, played.measured)
+        self._measurements = (*self._measurements, *parts)
+        return parts
+
+
+def _build_rounds(
+    truth: _TableTruth, steps: int, deadlines_s: Sequence[float], played: Sequence[RoundParts]
+) -> Iterator[ModeRound]:
+    seen: set[PowerMode] = set()
+    for number, (deadline_s, parts) in enumerate(zip(deadlines_s, played, strict=True), start=1):
+        seen |= {part.mode for part in parts}
+        time_s = sum(part.work_s for part in parts)
+        yield ModeRound(
+            round=number,
+            deadline_s=deadline_s,
+            time_s=time_s,
+            energy_j=sum(part.work_j for part in parts),
+            oracle_j=sum(part.work_j for part in truth.run_oracle_round(steps, deadline_s)),
+            maxn_j=steps * float(truth.step_j[truth.maxn]),
+            explored=len(seen),
+            missed=time_s > (1.0 + LATE_TOLERANCE) * deadline_s,
+            modes=", ".join(f"{part.steps} in {part.mode}" for part in parts),
+        )
+
+
+def _spec_from_table(table: ProfileTable) -> DeviceSpec:
+    """A board that the catalogue does not have, as far as its table tells."""
+    columns = [tuple(sorted(set(table.modes.knobs[:, knob].tolist()))) for knob in range(4)]
+    unknown = LabelledValue(float("nan"), "estimated", "unknown board")
+    return DeviceSpec(
+        name=table.device,
+        title=table.device,
+        cores=tuple(int(value) for value in columns[0]),
+        cpu_mhz=columns[1],
+        gpu_mhz=columns[2],
+        mem_mhz=columns[3],
+        presets={},
+        default_preset="",
+        ram_gb=unknown,
+        idle_w=unknown,
+        max_w=unknown,
+        gpu_gflops=unknown,
+        mem_gbps=unknown,
+        cpu_score=unknown,
+        rails=(),
+        total_power="",
+        accelerators=(),
+        jetpacks=(),
+    )

@@ -1,0 +1,204 @@
+"""One cell of a study: a target, a method, a number of modes and a seed; played, it gives one row of figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedge.errors import FedgeError, UnknownName
+from fedge.knowledge.table_background import TableBackground
+from fedge.predictors import load_predictor
+from fedge.predictors.explorers import load_explorer
+from fedge.predictors.prediction_accuracy import check_predictions, score_predictions
+from fedge.predictors.table_board import TableBoard, profile_table, profiling_time_s
+from fedge.protocols import Clock
+from fedge.studies.budget_choices import CHOICE_RULES, RefittingLearner, score_choice_rule
+from fedge.types import Predictions, ProfileTable
+
+OWN_SETUPS = {"fedge": ("active", "verified")}
+"""A method's own explorer and way of choosing, where they are not ``DEFAULT_SETUP``."""
+DEFAULT_SETUP = ("random", "plain")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PredictionTarget:
+    """A table to predict: what may be known of it, which rows are plausible (n,), the power budgets of its problems."""
+
+    table: ProfileTable
+    background: TableBackground
+    plausible: NDArray[np.bool_]
+    budgets_w: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MethodSetup:
+    """How a method is used: what it profiles by, how it chooses."""
+
+    method: str
+    explorer: str
+    choice: str
+
+
+@dataclass(frozen=True, slots=True)
+class PredictionCell:
+    """``target`` is a place in the study's targets."""
+
+    target: int
+    setup: MethodSetup
+    modes: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class PredictionRow:
+    """A cell's figures. Errors, coverages, penalties and shares are in percent; None is what could not be had.
+
+    ``*_all`` score choices with the implausible rows in, as optimum and as candidates; the same names without leave
+    them out. ``error`` says why a cell has no figures.
+    """
+
+    method: str
+    target: str
+    modes: int
+    seed: int
+    time_mape: float | None = None
+    power_mape: float | None = None
+    coverage90: float | None = None
+    penalty_median: float | None = None
+    penalty_mean: float | None = None
+    excess_w: float | None = None
+    over_limit: float | None = None
+    over_limit_1w: float | None = None
+    verify_modes: float | None = None
+    fit_s: float | None = None
+    predict_s: float | None = None
+    profiling_s: float | None = None
+    coverage90_time: float | None = None
+    coverage90_power: float | None = None
+    time_mape_plausible: float | None = None
+    power_mape_plausible: float | None = None
+    problems: int | None = None
+    problems_all: int | None = None
+    penalty_median_all: float | None = None
+    penalty_mean_all: float | None = None
+    excess_w_all: float | None = None
+    over_limit_all: float | None = None
+    over_limit_1w_all: float | None = None
+    verify_modes_all: float | None = None
+    explore_s: float | None = None
+    profiled: int | None = None
+    rows: int = 0
+    implausible: int = 0
+    device: str = ""
+    workload: str = ""
+    batch_size: int = 0
+    explorer: str = ""
+    choice: str = ""
+    prior_tables: tuple[str, ...] = ()
+    references: tuple[str, ...] = ()
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CellResult:
+    """A played cell: its row, and for pictures what was profiled and predicted; None where the cell failed."""
+
+    cell: PredictionCell
+    row: PredictionRow
+    profiled: tuple[int, ...] = ()
+    predictions: Predictions | None = None
+
+
+def resolve_setup(method: str, explorer: str | None = None, choice: str | None = None) -> MethodSetup:
+    """The method's own way, or the one that is asked for; raises ``UnknownName`` for a choice that is none."""
+    if choice is not None and choice not in CHOICE_RULES:
+        raise UnknownName("--choice", choice, CHOICE_RULES)
+    own_explorer, own_choice = OWN_SETUPS.get(method, DEFAULT_SETUP)
+    return MethodSetup(method, explorer or own_explorer, choice or own_choice)
+
+
+def run_cell(cell: PredictionCell, target: PredictionTarget, clock: Clock) -> CellResult:
+    """Profile, fit, predict, choose and score; whatever the method raises becomes the row's ``error``."""
+    blank = _build_blank_row(cell, target)
+    try:
+        return _run_stages(cell, target, clock, blank)
+    except FedgeError as error:
+        return CellResult(cell, replace(blank, error=str(error)))
+    except Exception as error:  # noqa: BLE001 - a predictor or explorer may be the user's own
+        return CellResult(cell, replace(blank, error=f"{type(error).__name__}: {error}"))
+
+
+def warm_up(way: MethodSetup, target: PredictionTarget) -> None:
+    """Fit the method once to two rows and forget it, so that libraries are loaded and reference networks trained.
+
+    Whatever it raises is left to the cells.
+    """
+    try:
+        predictor = load_predictor(way.method, target.background.knowledge)
+        predictor.fit(TableBoard(target.table).measure_rows((0, len(target.table.modes) - 1)))
+        predictor.predict(target.table.modes)
+    except Exception:  # noqa: BLE001 - the same error becomes the row of every cell
+        return
+
+
+def _run_stages(cell: PredictionCell, target: PredictionTarget, clock: Clock, blank: PredictionRow) -> CellResult:
+    table, board = target.table, TableBoard(target.table)
+    knowledge = replace(target.background.knowledge, seed=cell.seed)
+    began = clock.now_s()
+    rows = profile_table(load_explorer(cell.setup.explorer, table.modes, knowledge), board, cell.modes)
+    explored = clock.now_s()
+    predictor = load_predictor(cell.setup.method, knowledge).fit(board.measure_rows(rows))
+    fitted = clock.now_s()
+    predictions = predictor.predict(table.modes)
+    predicted = clock.now_s()
+    check_predictions(predictions, len(table.modes))
+    learner = RefittingLearner(predictor, board, rows, predictions)
+    every = np.ones(len(table.modes), dtype=np.bool_)
+    with_all = score_choice_rule(cell.setup.choice, learner, every, target.budgets_w)
+    scored = score_choice_rule(cell.setup.choice, learner, target.plausible, target.budgets_w)
+    row = replace(
+        blank,
+        **asdict(score_predictions(predictions, table, rows, target.plausible)),
+        **asdict(scored),
+        **{f"{name}_all": value for name, value in asdict(with_all).items()},
+        explore_s=explored - began,
+        fit_s=fitted - explored,
+        predict_s=predicted - fitted,
+        profiling_s=profiling_time_s(table, rows),
+        profiled=len(rows),
+    )
+    return CellResult(cell, row, rows, predictions)
+
+
+def _build_blank_row(cell: PredictionCell, target: PredictionTarget) -> PredictionRow:
+    """The row with what is known before the cell is played."""
+    table = target.table
+    return PredictionRow(
+        cell.setup.method,
+        table.path,
+        cell.modes,
+        cell.seed,
+        rows=len(table.modes),
+        implausible=int((~target.plausible).sum()),
+        device=table.device,
+        workload=table.workload,
+        batch_size=table.batch_size,
+        explorer=cell.setup.explorer,
+        choice=cell.setup.choice,
+        prior_tables=target.background.prior_tables,
+        references=target.background.references,
+    )
+
+
+def row_to_dict(row: PredictionRow) -> Mapping[str, Any]:
+    """The row for JSON: its fields in their order; a number that is not finite becomes None."""
+    values = {field.name: getattr(row, field.name) for field in fields(row)}
+    return {name: _finite_or_none(value) for name, value in values.items()}
+
+
+def _finite_or_none(value: object) -> object:
+    return None if isinstance(value, float) and not np.isfinite(value) else value

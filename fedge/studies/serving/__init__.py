@@ -1,0 +1,1 @@
+"""Studies of training and inference on one board."""

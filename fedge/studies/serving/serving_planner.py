@@ -1,0 +1,260 @@
+"""Which mode and batch sizes for some jobs and limits: the choice, its runners-up, what limits it.
+
+With one service the choice is Fulcrum's: most training minibatches per window, then least t_in. Windows of several
+services differ, so there it is most minibatches per second. Without training it is the least t_in, without services the
+fastest minibatch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fedge.serving.multiple_services import MeasuredServiceDemand, ServiceCombinations, evaluate_combinations
+from fedge.types import Floats, Modes, PowerMode
+
+LIMIT_FACTORS = (0.8, 0.9, 1.1, 1.25)
+"""Factors on a limit whose effect is shown; chosen by us."""
+MAX_RUNNERS_UP = 6
+EASING_FACTOR = 1.1
+"""A limit that this factor eases without anything coming of it does not limit. Chosen by us."""
+MAX_RATE_FACTOR = 3.0
+"""No rate is looked for beyond this factor. Chosen by us."""
+FINE, COARSE = 1.01, 1.05
+"""Steps of that search, for one service and for several; chosen by us."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ServingJobs:
+    """What is to run on the board: services, and training or none; all arrays have one column per mode."""
+
+    modes: Modes
+    services: tuple[MeasuredServiceDemand, ...]
+    train_s: Floats | None
+    train_w: Floats | None
+
+
+@dataclass(frozen=True, slots=True)
+class ServingOption:
+    """One mode with one batch size per service, and what follows; the tuples have an element per service.
+
+    ``steps`` are training minibatches in ``window_s``, the longest window: a whole number with one service, a mean with
+    several. ``latency_s`` is the longest latency with evenly spaced arrivals. For training alone there is no window:
+    ``window_s`` is 0 and ``steps`` too.
+    """
+
+    mode: PowerMode
+    row: int
+    batch_sizes: tuple[int, ...]
+    steps: float
+    steps_per_s: float
+    window_s: float
+    power_w: float
+    train_s: float | None
+    train_w: float | None
+    infer_s: tuple[float, ...]
+    infer_w: tuple[float, ...]
+    latency_s: tuple[float, ...]
+    share: float
+    """Of the time that serving takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitVariation:
+    """A limit changed by a factor, the new value, and the choice then; None where nothing holds."""
+
+    limit: str
+    factor: float
+    value: float
+    option: ServingOption | None
+
+
+@dataclass(frozen=True, slots=True)
+class LimitChange:
+    """A limit, and the value at which some choice holds while the other limits stay as they are.
+
+    With several services ``limit`` latency or rate means all of theirs, and the values are the first one's. ``both``
+    is power and latency moved by the same factor, where neither alone is enough; the values are of power.
+    """
+
+    limit: str
+    now: float
+    needed: float
+
+    @property
+    def factor(self) -> float:
+        return self.needed / self.now
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ServingChoices:
+    """All choices for some jobs; ``order`` lists them, best first, as places in the flattened (c, n)."""
+
+    jobs: ServingJobs
+    choices: ServiceCombinations
+
+    def rank_places(self, power_w: float) -> list[int]:
+        """Those that hold all limits, best first."""
+        holds = (self.choices.holds & (self.choices.power_w <= power_w)).ravel()
+        keep = np.flatnonzero(holds)
+        keys = [key.ravel()[keep] for key in reversed(self._sort_keys())]
+        return [int(i) for i in keep[np.lexsort(keys)]]
+
+    def _sort_keys(self) -> tuple[Floats, ...]:
+        """To be least, the most important first."""
+        if self.jobs.train_s is None:
+            return self.choices.infer_s, self.choices.power_w
+        first = self.choices.steps if len(self.jobs.services) == 1 else self.choices.steps_per_s
+        return -first, self.choices.infer_s, self.choices.power_w
+
+    def build_option(self, place: int) -> ServingOption:
+        """The choice at a place of the flattened (c, n)."""
+        jobs, (c, row) = self.jobs, divmod(place, len(self.jobs.modes))
+        at = list(zip(jobs.services, self.choices.places[c], strict=True))
+        sizes = tuple(service.batch_sizes[p] for service, p in at)
+        windows = [size / service.rate_hz for size, (service, _) in zip(sizes, at, strict=True)]
+        return ServingOption(
+            jobs.modes[row],
+            row,
+            sizes,
+            float(self.choices.steps[c, row]) if sizes else 0.0,
+            float(self.choices.steps_per_s[c, row]),
+            max(windows, default=0.0),
+            float(self.choices.power_w[c, row]),
+            None if jobs.train_s is None else float(jobs.train_s[row]),
+            None if jobs.train_w is None else float(jobs.train_w[row]),
+            tuple(float(service.infer_s[p, row]) for service, p in at),
+            tuple(float(service.infer_w[p, row]) for service, p in at),
+            tuple(float(needed) for needed in self.choices.needed_s[:, c, row]),
+            float(self.choices.share[c, row]),
+        )
+
+
+def enumerate_choices(jobs: ServingJobs) -> ServingChoices:
+    """All choices of mode and batch sizes."""
+    if jobs.services:
+        return ServingChoices(jobs, evaluate_combinations(jobs.services, jobs.train_s, jobs.train_w))
+    assert jobs.train_s is not None
+    assert jobs.train_w is not None
+    rate, none = 1.0 / jobs.train_s[None], np.zeros((1, len(jobs.modes)))
+    yes = np.ones_like(none, dtype=np.bool_)
+    return ServingChoices(
+        jobs,
+        ServiceCombinations(((),), np.zeros((0, *none.shape)), yes, yes, none, rate, none, jobs.train_w[None], none),
+    )
+
+
+def find_best_option(jobs: ServingJobs, power_w: float) -> ServingOption | None:
+    """The best choice; None where nothing holds the limits."""
+    found = enumerate_choices(jobs)
+    order = found.rank_places(power_w)
+    return found.build_option(order[0]) if order else None
+
+
+def list_runners_up(found: ServingChoices, order: Sequence[int], same: int = 2) -> list[ServingOption]:
+    """What comes next: most per second, ``same`` further modes at the best one's batch sizes, the best of the others.
+
+    Where the best one trains, those that leave no time for it are left out; at most ``MAX_RUNNERS_UP``.
+    """
+    if not order:
+        return []
+    trains = found.choices.steps_per_s.flat[order[0]] > 0
+    order = [place for place in order if found.choices.steps_per_s.flat[place] > 0 or not trains]
+    n = len(found.jobs.modes)
+    places: list[int] = []
+    seen: dict[int, int] = {}
+    for place in order:
+        c = place // n
+        seen[c] = seen.get(c, 0) + 1
+        if seen[c] <= (same + 1 if c == order[0] // n else 1):
+            places.append(place)
+    fastest = max(order, key=lambda place: found.choices.steps_per_s.flat[place])
+    if found.choices.steps_per_s.flat[fastest] > found.choices.steps_per_s.flat[order[0]] and fastest not in places:
+        places.insert(1, fastest)
+    return [found.build_option(place) for place in places[1 : MAX_RUNNERS_UP + 1]]
+
+
+def vary_limits(jobs: ServingJobs, power_w: float) -> list[LimitVariation]:
+    """What each limit, eased or tightened alone, would give."""
+    return [
+        LimitVariation(limit, factor, value, find_best_option(changed, watts))
+        for factor in LIMIT_FACTORS
+        for limit, value, changed, watts in _change_limits(jobs, power_w, factor)
+    ]
+
+
+def find_binding_limits(jobs: ServingJobs, power_w: float, chosen: ServingOption) -> list[str]:
+    """The limits of which a little more would give a better choice."""
+    eased = _change_limits(jobs, power_w, EASING_FACTOR)
+    return [
+        limit
+        for limit, _, changed, watts in eased
+        if limit != "rate"
+        and (option := find_best_option(changed, watts)) is not None
+        and is_better(jobs, option, chosen)
+    ]
+
+
+def is_better(jobs: ServingJobs, option: ServingOption, than: ServingOption) -> bool:
+    """Whether an option reaches more of what is aimed at."""
+    if jobs.train_s is None:
+        return sum(option.infer_s) < sum(than.infer_s)
+    if len(jobs.services) == 1:
+        return option.steps > than.steps
+    return option.steps_per_s > than.steps_per_s
+
+
+def _change_limits(jobs: ServingJobs, power_w: float, factor: float) -> Iterator[tuple[str, float, ServingJobs, float]]:
+    """Per limit its name, its new value (of the first service), and the jobs and the power with it."""
+    yield "power", power_w * factor, jobs, power_w * factor
+    if jobs.services:
+        first = jobs.services[0]
+        longer = [replace(service, latency_s=service.latency_s * factor) for service in jobs.services]
+        yield "latency", first.latency_s * factor, replace(jobs, services=tuple(longer)), power_w
+        yield "rate", first.rate_hz * factor, scale_rates(jobs, factor), power_w
+
+
+def scale_rates(jobs: ServingJobs, factor: float) -> ServingJobs:
+    """The same with so many times as many requests per second."""
+    return replace(jobs, services=tuple(replace(one, rate_hz=one.rate_hz * factor) for one in jobs.services))
+
+
+def find_nearest_limits(jobs: ServingJobs, power_w: float) -> list[LimitChange]:
+    """Where nothing holds: per limit how far it alone would have to move, the smallest move first.
+
+    Where no limit alone would do, power and latency together; empty when the board cannot keep up at all.
+    """
+    found = enumerate_choices(jobs).choices
+    moves = []
+    if found.holds.any():
+        moves.append(LimitChange("power", power_w, float(found.power_w[found.holds].min())))
+    within = found.power_w <= power_w
+    if jobs.services:
+        budgets = np.array([service.latency_s for service in jobs.services])
+        kept = found.keeps_up & within
+        if kept.any():
+            factor = float((found.needed_s / budgets[:, None, None]).max(axis=0)[kept].min())
+            moves.append(LimitChange("latency", float(budgets[0]), float(budgets[0]) * factor))
+        rate = _find_nearest_rate_hz(jobs, power_w)
+        if rate is not None:
+            moves.append(LimitChange("rate", jobs.services[0].rate_hz, rate))
+        if not moves and found.keeps_up.any():
+            over = np.maximum((found.needed_s / budgets[:, None, None]).max(axis=0), found.power_w / power_w)
+            moves.append(LimitChange("both", power_w, power_w * float(over[found.keeps_up].min())))
+    return sorted(moves, key=lambda move: abs(math.log(move.factor)))
+
+
+def _find_nearest_rate_hz(jobs: ServingJobs, power_w: float) -> float | None:
+    """The rate of the first service at which something holds, those of all changed alike; None within
+    ``MAX_RATE_FACTOR``.
+    """
+    step = FINE if len(jobs.services) == 1 else COARSE
+    for power in range(1, math.floor(math.log(MAX_RATE_FACTOR) / math.log(step)) + 1):
+        for factor in (step**-power, step**power):
+            found = enumerate_choices(scale_rates(jobs, factor)).choices
+            if (found.holds & (found.power_w <= power_w)).any():
+                return jobs.services[0].rate_hz * factor
+    return None

@@ -1,0 +1,185 @@
+"""Plays a strategy on all problems of a pair, measuring by looking up the tables, and compares with brute force."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fedge.errors import FedgeError
+from fedge.protocols import Clock
+from fedge.serving.job_choice import JobChoice, evaluate_choices
+from fedge.serving.job_pair import JobPair
+from fedge.serving.serving_problems import ProblemFamily, ServingProblem
+from fedge.serving.strategies import SearchContext, strategy_for
+from fedge.serving.trial_search import MeasureTrial, Trial, TrialReading, holds_limits, measure_from_table, run_search
+from fedge.studies.serving.strategy_scores import (
+    LimitBreach,
+    OptimalityGap,
+    ProblemScore,
+    StrategyRow,
+    summarize_scores,
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StrategyCase:
+    """A pair, its problems of one family, and what a strategy may know beforehand.
+
+    ``ground`` carries neither a seed nor reuse: a job adds both. ``about`` is the row with what is known already.
+    """
+
+    pair: JobPair
+    family: ProblemFamily
+    problems: tuple[ServingProblem, ...]
+    ground: SearchContext
+    blank_row: StrategyRow
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StrategyJob:
+    """A strategy on a case.
+
+    With ``sample`` that many of the problems are drawn at random, in random order: a stream. The seed fixes the draw
+    and whatever the strategy draws.
+    """
+
+    case: StrategyCase
+    strategy: str
+    seed: int = 0
+    sample: int | None = None
+    reuse: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.strategy} on {self.case.pair.name} ({self.case.family}), seed {self.seed}"
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemOptimum:
+    """The best that a problem allows: N (for training alone minibatches per second) and t_in at it, and N a / b.
+
+    The last is the largest of all feasible choices, not of the one with the largest N. None where nothing is feasible.
+    """
+
+    steps: float
+    infer_s: float
+    steps_per_s: float
+
+
+def run_strategy_job(job: StrategyJob, clock: Clock) -> StrategyRow:
+    """The row of one job; whatever the strategy raises becomes its ``error``."""
+    blank = replace(job.case.blank_row, strategy=job.strategy, seed=job.seed, reuse=job.reuse)
+    began = clock.now_s()
+    try:
+        accounts = list(_score_problems(job))
+    except FedgeError as error:
+        return replace(blank, error=str(error))
+    except Exception as error:  # noqa: BLE001 - a strategy may be the user's own
+        return replace(blank, error=f"{type(error).__name__}: {error}")
+    return summarize_scores(blank, accounts, clock.now_s() - began)
+
+
+def draw_problems(problems: Sequence[ServingProblem], count: int | None, seed: int) -> tuple[ServingProblem, ...]:
+    """``count`` of the problems in random order, each once at most; all of them, in their order, for None."""
+    if count is None:
+        return tuple(problems)
+    chosen = np.random.default_rng(seed).permutation(len(problems))[:count]
+    return tuple(problems[i] for i in chosen)
+
+
+def find_optimum(problem: ServingProblem, pair: JobPair) -> ProblemOptimum | None:
+    """By brute force over all modes and batch sizes: most minibatches per window, then least t_in."""
+    every = evaluate_choices(problem, pair)
+    if not every.feasible.any():
+        return None
+    steps = every.steps[every.feasible]
+    most = steps.max()
+    return ProblemOptimum(
+        float(most),
+        float(every.infer_s[every.feasible][steps == most].min()),
+        float(every.steps_per_s[every.feasible].max()),
+    )
+
+
+def _score_problems(job: StrategyJob) -> Iterator[ProblemScore]:
+    case = job.case
+    strategy = strategy_for(job.strategy, replace(case.ground, reuse=job.reuse, seed=job.seed), "--strategy")
+    measure = _cache_measurements(measure_from_table(case.pair))
+    known: set[Trial] = set()
+    for problem in draw_problems(case.problems, job.sample, job.seed):
+        found = run_search(strategy.search(problem), measure)
+        new = set(found.tried) - known
+        told = score_answer(problem, case.pair, found.choice, len(new))
+        yield replace(told, power_modes=len({trial.row for trial in new} - {trial.row for trial in known}))
+        if job.reuse:
+            known |= new
+
+
+def _cache_measurements(measure: MeasureTrial) -> MeasureTrial:
+    """The same, looked up once: thousands of problems ask for the same trials."""
+    seen: dict[Trial, TrialReading] = {}
+
+    def again(trial: Trial) -> TrialReading:
+        found = seen.get(trial)
+        if found is None:
+            found = seen[trial] = measure(trial)
+        return found
+
+    return again
+
+
+def score_answer(problem: ServingProblem, pair: JobPair, choice: JobChoice | None, tried: int) -> ProblemScore:
+    """What an answer is worth by the tables; raises ``ValueError`` for a choice that the pair does not have."""
+    top = find_optimum(problem, pair)
+    if choice is None:
+        return ProblemScore(top is not None, answered=False, tried=tried)
+    _check_choice(problem, pair, choice)
+    seen = look_up_choice(pair, choice)
+    batch = None if choice.batch is None else pair.batch_sizes[choice.batch]
+    breach = _compute_breach(problem, batch, seen)
+    if top is None or not holds_limits(problem, batch, seen):
+        return ProblemScore(top is not None, answered=True, tried=tried, breach=breach)
+    gap = _compute_gap(problem, batch, seen, top)
+    return ProblemScore(solvable=True, answered=True, tried=tried, solved=True, gap=gap, breach=breach)
+
+
+def look_up_choice(pair: JobPair, choice: JobChoice) -> TrialReading:
+    """What the tables say of a choice."""
+    nan = math.nan
+    step = (float(pair.train_s[choice.row]), float(pair.train_w[choice.row])) if pair.has_training else (nan, nan)
+    if choice.batch is None:
+        return TrialReading(*step, nan, nan)
+    at = choice.batch, choice.row
+    return TrialReading(*step, float(pair.infer_s[at]), float(pair.infer_w[at]))
+
+
+def _check_choice(problem: ServingProblem, pair: JobPair, choice: JobChoice) -> None:
+    places = len(pair.batch_sizes) if problem.family != "train" else 0
+    good_batch = choice.batch is None if not places else choice.batch is not None and 0 <= choice.batch < places
+    if not 0 <= choice.row < len(pair.modes) or not good_batch:
+        raise ValueError(f"answered {choice}: a row of {len(pair.modes)} and a place of {places} batch sizes")
+
+
+def _compute_breach(problem: ServingProblem, batch: int | None, seen: TrialReading) -> LimitBreach:
+    over_w = max(0.0, seen.power_w - problem.power_w)
+    over = over_w / problem.power_w
+    if batch is None or problem.latency_s is None or problem.rate_hz is None:
+        return LimitBreach(over_w, over)
+    latency = (batch / problem.rate_hz + seen.infer_s) / problem.latency_s - 1.0
+    behind = seen.infer_s * problem.rate_hz / batch - 1.0
+    return LimitBreach(over_w, over, max(0.0, latency, behind), keeps_up=behind <= 0.0)
+
+
+def _compute_gap(problem: ServingProblem, batch: int | None, seen: TrialReading, top: ProblemOptimum) -> OptimalityGap:
+    """Loss and excess of a solved problem."""
+    if batch is None or problem.rate_hz is None:
+        longer = max(1.0, seen.train_s * top.steps)  # the best one's own product may round to less
+        return OptimalityGap(longer - 1.0, 1.0 - 1.0 / longer)
+    excess = seen.infer_s / top.infer_s - 1.0
+    if problem.family == "infer" or top.steps == 0:
+        return OptimalityGap(excess=excess)
+    window_s = batch / problem.rate_hz
+    steps = max(0.0, math.floor((window_s - seen.infer_s) / seen.train_s))
+    return OptimalityGap(1.0 - steps / top.steps, 1.0 - steps / window_s / top.steps_per_s, excess)

@@ -1,0 +1,188 @@
+"""The board's telemetry service: ``python -m fedge.telemetry.board_agent --settings FILE`` tells the server what it
+sees.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import logging
+import os
+import random
+import secrets
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedge.clock import RealClock
+from fedge.devices.node_settings import SETTINGS_PATH, NodeSettings, TelemetrySettings, read_settings
+from fedge.devices.sensing import open_sensor
+from fedge.devices.sensing.sampler import Sampler
+from fedge.errors import BadInput, FedgeError, SensorLost
+from fedge.powerd.machine import Machine
+from fedge.protocols import Clock
+from fedge.telemetry.live_records import BoardProgress
+from fedge.telemetry.outbox import Outbox
+from fedge.telemetry.sensor_stretches import (
+    GAP_S,
+    BufferedSensor,
+    SensorStretches,
+    describe_progress,
+    find_board_spec,
+    read_local_progress,
+)
+from fedge.telemetry.spool import Spool
+from fedge.telemetry.strict_json import BOARD
+from fedge.telemetry.uplink import HttpsUplink, TelemetrySender, Uplink
+from fedge.types import SensorSample
+
+MEGABYTE = 1e6
+TICK_S = 1.0
+SENSOR_RETRY_S = 10.0
+"""A sensor that is not there is looked for so often. Chosen by us."""
+SAMPLER_MEMORY_S = 10.0
+"""The sampler's own memory is not used here."""
+USAGE_EXIT_CODE = 2
+"""The exit code of a user's mistake."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class AgentEnvironment:
+    """What the service has of the world around it: two clocks, chance, and the way to the server."""
+
+    clock: Clock
+    wall_s: Callable[[], float]
+    random: Callable[[], float]
+    link: Uplink
+
+
+class TelemetryAgent:
+    """Watches the sensor and sends what it sees, until it is told to stop."""
+
+    def __init__(
+        self, settings: NodeSettings, telemetry: TelemetrySettings, stream: str, world: AgentEnvironment
+    ) -> None:
+        self._settings, self._world = settings, world
+        self._kind = find_board_spec(settings)
+        spool = Spool(telemetry.spool_dir, int(telemetry.spool_mb * MEGABYTE), telemetry.spool_age_s)
+        self._outbox = Outbox(settings.board, stream, spool)
+        self._stretches = SensorStretches(world.clock.now_s, world.wall_s)
+        self._sender = TelemetrySender(self._outbox, world.link, self._current_progress, world.wall_s, world.random)
+        self._sensor: BufferedSensor | None = None
+        self._stop = threading.Event()
+
+    def stop(self) -> None:
+        """End soon."""
+        self._stop.set()
+
+    def run(self) -> None:
+        """Work until ``stop``; what could not be sent is on disk then."""
+        thread = threading.Thread(target=self._sender.run, name="fedge-sender", daemon=True)
+        thread.start()
+        while not self._stop.is_set():
+            try:
+                with self._open_sampler() as sensor:
+                    self._collect_until_stopped(sensor)
+            except SensorLost as error:
+                logger.warning("nothing is measured: %s", error)
+                self._stop.wait(SENSOR_RETRY_S)
+        self._sender.stop()
+        self._outbox.save(self._world.wall_s(), at_once=True)
+        thread.join(TICK_S)  # a message under way may still come through; if not, it lies on disk and goes again
+
+    @contextmanager
+    def _open_sampler(self) -> Iterator[BufferedSensor]:
+        """The board's sensor, read at the settings' rate."""
+        place, clock = self._settings.place, self._world.clock
+        formula = self._kind.total_power if self._kind else None
+        with closing(open_sensor(place.sensor, Machine(place.root), clock, formula)) as found:
+            sensor = self._sensor = BufferedSensor(found)
+            try:
+                with Sampler(sensor, clock, place.sample_hz, SAMPLER_MEMORY_S):
+                    yield sensor
+            finally:
+                self._sensor = None
+
+    def _collect_until_stopped(self, sensor: BufferedSensor) -> None:
+        while not self._stop.wait(TICK_S):
+            self._collect(sensor)
+        self._collect(sensor)
+
+    def _collect(self, sensor: BufferedSensor) -> None:
+        now_s, lost = self._world.wall_s(), self._stretches.lost
+        trace = self._stretches.take_new(sensor.samples())
+        self._outbox.count_lost(self._stretches.lost - lost)
+        if trace:
+            self._outbox.add(trace, now_s)
+        self._outbox.save(now_s)
+        self._sender.notify()
+
+    def _current_progress(self) -> BoardProgress:
+        board = self._settings.board
+        said, device = read_local_progress(self._settings.live_dir, board), self._kind.name if self._kind else ""
+        return describe_progress(said, board, device, self._newest_sample(), self._world.wall_s())
+
+    def _newest_sample(self) -> SensorSample | None:
+        sensor = self._sensor
+        samples = sensor.samples()[-1:] if sensor is not None else []
+        return samples[0] if samples and self._world.clock.now_s() - samples[0].at_s <= GAP_S else None
+
+
+@contextmanager
+def lock_spool_folder(folder: Path) -> Iterator[None]:
+    """The spool's folder for this process only; raises ``BadInput`` when another one has it, or it cannot be made."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise BadInput("telemetry.spool_dir", str(error), "a folder that this user may write to") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as error:
+        right = "one service at a time: systemctl status fedge-telemetry"
+        raise BadInput("telemetry.spool_dir", f"{folder}, which another process uses", right) from error
+    finally:
+        os.close(lock)
+
+
+def run_agent(settings: NodeSettings) -> None:
+    """Tell the settings' server until SIGTERM or SIGINT; raises ``BadInput`` where it cannot begin."""
+    telemetry = settings.telemetry
+    if telemetry is None:
+        right = "a section telemetry with url, ca, certificate and key (docs/live.md)"
+        raise BadInput("telemetry", "no section telemetry in the settings", right)
+    if not BOARD.fullmatch(settings.board):
+        raise BadInput("board", repr(settings.board), "a name of at most 64 letters, digits, ., _ and -")
+    world = AgentEnvironment(RealClock(), time.time, random.random, HttpsUplink(telemetry))
+    with lock_spool_folder(telemetry.spool_dir):
+        service = TelemetryAgent(settings, telemetry, secrets.token_hex(8), world)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: service.stop())
+        logger.info("%s tells %s what it sees", settings.board, telemetry.url)
+        service.run()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The program's exit code."""
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(message)s")
+    parser = argparse.ArgumentParser(prog="python -m fedge.telemetry.board_agent", description=__doc__)
+    parser.add_argument("--settings", type=Path, default=SETTINGS_PATH, help="the board's settings (%(default)s)")
+    asked = parser.parse_args(argv)
+    try:
+        run_agent(read_settings(asked.settings))
+    except FedgeError as error:
+        logger.error("%s", error)  # noqa: TRY400  a user's mistake, told in one line
+        return USAGE_EXIT_CODE if isinstance(error, BadInput) else 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

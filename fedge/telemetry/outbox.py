@@ -1,0 +1,147 @@
+"""What a board still has to send, the oldest first: a little of it in memory, and on disk when nobody takes it."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+from fedge.telemetry.live_records import VERSION, TelemetryBatch
+from fedge.telemetry.spool import Spool
+from fedge.telemetry.trace_operations import join_traces
+from fedge.types import EMPTY_TRACE, Trace
+
+MAX_BATCH_STRETCHES = 120
+"""Stretches of a batch. Chosen by us: two minutes, some 20 kB."""
+MAX_UNSAVED_S = 5.0
+"""What waits for longer is on disk: a kill loses no more. Chosen by us; so rarely, since flash wears."""
+
+
+@dataclass(slots=True)
+class _OpenBatch:
+    """The newest batch, which still grows: its place in the order, and what it holds."""
+
+    number: int
+    seq: int
+    trace: Trace = EMPTY_TRACE
+    unsaved_since_s: float = 0.0
+    """When it got something that is not on disk."""
+    saved: int = 0
+    """Stretches of it that are on disk."""
+
+
+class Outbox:
+    """Batches in the order in which they were seen; several threads may use it. No method raises because of the disk.
+
+    A batch that was given out once does not change any more: when it was taken and the answer was lost, the server
+    knows it again by its number.
+    """
+
+    def __init__(self, board: str, stream: str, spool: Spool) -> None:
+        self._board, self._stream, self._spool = board, stream, spool
+        self._turn = threading.Lock()
+        self._seq = 0
+        self._next = spool.next_number
+        self._growing: _OpenBatch | None = None
+        self._given: tuple[int, TelemetryBatch, float] | None = None
+        """A batch that was given out and may be in memory alone: number, batch, since when it waits."""
+        self._lost = 0
+
+    @property
+    def lost_stretches(self) -> int:
+        """Stretches that nobody will get."""
+        with self._turn:
+            return self._lost + self._spool.lost
+
+    @property
+    def has_backlog(self) -> bool:
+        """Whether something waits on disk."""
+        with self._turn:
+            return bool(self._spool.numbers)
+
+    def count_lost(self, stretches: int) -> None:
+        """So many more are lost."""
+        with self._turn:
+            self._lost += stretches
+
+    def add(self, trace: Trace, now_s: float) -> None:
+        """What was seen last; lost when the disk is full and memory holds its share."""
+        with self._turn:
+            if (
+                self._growing is not None
+                and len(self._growing.trace) + len(trace) > MAX_BATCH_STRETCHES
+                and not self._close_open_batch(now_s)
+            ):
+                self._lost += len(trace)
+                return
+            if self._growing is None:
+                self._growing = _OpenBatch(*self._next_numbers())
+            if self._growing.saved == len(self._growing.trace):
+                self._growing.unsaved_since_s = now_s
+            self._growing.trace = join_traces([self._growing.trace, trace])
+
+    def save(self, now_s: float, *, at_once: bool = False) -> None:
+        """Write what waits for too long; ``at_once``: everything, the program ends."""
+        with self._turn:
+            if self._given is not None and (at_once or now_s - self._given[2] > MAX_UNSAVED_S):
+                number, batch, _ = self._given
+                if self._spool.put(number, batch, now_s):
+                    self._given = None
+            if self._growing is not None and (at_once or now_s - self._growing.unsaved_since_s > MAX_UNSAVED_S):
+                self._save_open_batch(now_s)
+            self._spool.trim(now_s)
+
+    def next_batch(self, now_s: float, *, anyway: bool = False) -> tuple[int, TelemetryBatch] | None:
+        """The batch to send next, with the number to call ``done`` with; None when there is nothing to send.
+
+        ``anyway``: then one without stretches, which only tells what the board does, and is kept nowhere.
+        """
+        with self._turn:
+            for number in self._spool.numbers:
+                if self._given is not None and self._given[0] <= number:
+                    break
+                if self._growing is None or number != self._growing.number:
+                    batch = self._spool.read(number)
+                    if batch is not None:
+                        return number, batch
+            if self._given is None and self._growing is not None:
+                growing, self._growing = self._growing, None
+                self._given = growing.number, self._build_batch(growing), min(growing.unsaved_since_s, now_s)
+            if self._given is not None:
+                return self._given[:2]
+            if not anyway:
+                return None
+            number, seq = self._next_numbers()
+            return number, TelemetryBatch(VERSION, self._board, self._stream, seq)
+
+    def mark_done(self, number: int) -> None:
+        """The batch was taken, or nobody will ever take it."""
+        with self._turn:
+            if self._given is not None and self._given[0] == number:
+                self._given = None
+            self._spool.drop(number)
+
+    def _close_open_batch(self, now_s: float) -> bool:
+        """Whether the batch that grows is full and lies elsewhere now, so that another one may begin."""
+        growing = self._growing
+        assert growing is not None
+        self._save_open_batch(now_s)
+        if growing.saved < len(growing.trace):
+            if self._given is not None:
+                return False
+            self._given = growing.number, self._build_batch(growing), growing.unsaved_since_s
+        self._growing = None
+        return True
+
+    def _next_numbers(self) -> tuple[int, int]:
+        self._seq, self._next = self._seq + 1, self._next + 1
+        return self._next - 1, self._seq
+
+    def _build_batch(self, growing: _OpenBatch) -> TelemetryBatch:
+        return TelemetryBatch(VERSION, self._board, self._stream, growing.seq, growing.trace)
+
+    def _save_open_batch(self, now_s: float) -> None:
+        growing = self._growing
+        if growing is None or growing.saved == len(growing.trace):
+            return
+        if self._spool.put(growing.number, self._build_batch(growing), now_s):
+            growing.saved = len(growing.trace)

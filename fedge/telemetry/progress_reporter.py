@@ -1,0 +1,85 @@
+"""Tells a board's progress while it works, seldom enough to cost nothing; what cannot be told never stops the work."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fedge.telemetry.live_records import ActivityState, BoardProgress
+from fedge.telemetry.progress_files import LONGEST_ERROR, LONGEST_NAME, write_progress
+from fedge.telemetry.strict_json import MalformedJson
+
+REPORT_PERIOD_S = 0.5
+"""Chosen by us: a page shows no more."""
+
+logger = logging.getLogger(__name__)
+
+
+class ProgressReporter:
+    """Keeps what a board does and tells it in ``folder`` (None: to nobody), at most every ``every_s`` seconds.
+
+    Changes of state are told at once, unless ``states_at_once`` is false: then they wait like everything else, which is
+    for rounds that last milliseconds. ``last_s`` is when the board told something last, ``wall_s`` gives unix time.
+    """
+
+    def __init__(
+        self,
+        folder: Path | None,
+        begun: BoardProgress,
+        wall_s: Callable[[], float],
+        every_s: float = REPORT_PERIOD_S,
+        *,
+        states_at_once: bool = True,
+        last_s: float = float("-inf"),
+    ) -> None:
+        self._folder, self._now, self._wall_s = folder, _make_printable(begun), wall_s
+        self._every_s, self._states_at_once = every_s, states_at_once
+        self._told: ActivityState | None = None
+        """The state that was told last, by this teller."""
+        self.told_s = last_s
+        """When something was told last, unix time."""
+
+    def report(self, state: ActivityState | None = None, **changes: Any) -> None:
+        """The board does this now; ``changes`` are fields of ``BoardProgress``."""
+        if self._folder is None:
+            return
+        at_s = self._wall_s()
+        self._now = _make_printable(replace(self._now, state=state or self._now.state, at_s=at_s, **changes))
+        due = not 0 <= at_s - self.told_s < self._every_s
+        if due or (self._states_at_once and self._now.state != self._told):
+            self._write(self._folder)
+
+    def add_steps(self, steps: int) -> None:
+        """So many more minibatches are done."""
+        self.report(steps_done=self._now.steps_done + steps)
+
+    def finish(self, state: ActivityState, **changes: Any) -> None:
+        """The round's last word: told too when anything else was told of the round, so that nothing stale stays."""
+        self.report(state, **changes)
+        if self._folder is not None and self._told not in {None, state}:
+            self._write(self._folder)
+
+    def _write(self, folder: Path) -> None:
+        self._told, self.told_s = self._now.state, self._now.at_s
+        try:
+            write_progress(folder, self._now)
+        except (OSError, ValueError, MalformedJson) as error:
+            logger.debug("progress cannot be told: %s", error)
+
+
+def _make_printable(progress: BoardProgress) -> BoardProgress:
+    """With texts as they may be told: on one line, and not too long."""
+    return replace(
+        progress,
+        device=_shorten(progress.device, LONGEST_NAME),
+        run=_shorten(progress.run, LONGEST_NAME),
+        mode=_shorten(progress.mode, LONGEST_NAME),
+        error=_shorten(progress.error, LONGEST_ERROR),
+    )
+
+
+def _shorten(text: str, longest: int) -> str:
+    return "".join(c if c.isprintable() else " " for c in text[:longest])

@@ -1,0 +1,161 @@
+"""Reads a run's rows back, also while they are being written: a set of files that were there at one moment."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fedge.errors import BadInput, RunFailed
+from fedge.telemetry import store_files, wal
+from fedge.telemetry.run_folder import STORE
+from fedge.telemetry.store_schema import (
+    BY_NAME,
+    BY_ROW,
+    OLD_FILES,
+    TABLES,
+    R,
+    StoreTable,
+    arrow_schema,
+    table_to_records,
+)
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+TRIES, PAUSE_S = 100, 0.005
+"""How often a listing that changes meanwhile is taken again; chosen by us."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableSnapshot:
+    """A table at one moment: the parts' paths, the write-ahead rows as an Arrow table, and what is odd about it."""
+
+    table: StoreTable
+    parts: tuple[Path, ...]
+    recent: Any
+    notes: tuple[str, ...] = ()
+
+    def dataset(self) -> Any:
+        """Parts and write-ahead rows as one Arrow dataset; a column that a part has not is null."""
+        import pyarrow.dataset as ds
+
+        schema = arrow_schema(self.table, coded=True)
+        recent = ds.dataset(self.recent)
+        if not self.parts:
+            return recent
+        stored = ds.dataset([str(path) for path in self.parts], schema=schema, format="parquet")
+        return ds.dataset([stored, recent]) if self.recent.num_rows else stored
+
+
+def read_snapshot(folder: Path, table: StoreTable) -> TableSnapshot:
+    """The table as it is now; empty when nothing was stored yet. Raises ``BadInput`` for a newer store."""
+    version = store_files.read_store_version(folder)
+    if version is None:
+        return TableSnapshot(table, (), store_files.make_empty_table(table))
+    if version == 1:
+        return TableSnapshot(table, (), store_files.read_version_1(folder, table))
+    return retry_while_changing(lambda: _read_listing(store_files.table_folder(folder, table), table))
+
+
+def read_rows(folder: Path, kind: type[R], since_round: int | None = None) -> list[R]:
+    """The rows of one table in the order in which they were written; with ``since_round``, those of it and later ones.
+
+    Empty when nothing was stored yet; raises ``BadInput`` for a newer store.
+    """
+
+    def read() -> Any:
+        import pyarrow.dataset as ds
+
+        chosen = None if since_round is None else ds.field("round") >= since_round
+        found = read_snapshot(folder, BY_ROW[kind])
+        _log_notes(found)
+        return found.dataset().to_table(filter=chosen)
+
+    return table_to_records(retry_while_changing(read), kind)
+
+
+def compute_store_stamp(folder: Path, *kinds: type) -> tuple[tuple[str, int, int], ...]:
+    """Names, sizes and times of the files of these rows' tables (all without ``kinds``): other when rows were added."""
+    tables = [BY_ROW[kind] for kind in kinds] or list(TABLES)
+    paths = [folder / OLD_FILES[table] for table in tables if table in OLD_FILES]
+    for table in tables:
+        files = store_files.list_store_files(folder / STORE / table.name)
+        paths += [*files.parts.values(), *files.live_wals.values()]
+    seen = []
+    for path in paths:
+        try:
+            told = path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        seen.append((f"{path.parent.name}/{path.name}", told.st_size, told.st_mtime_ns))
+    return tuple(seen)
+
+
+def list_rounds(folder: Path, table: str) -> set[int]:
+    """The rounds that have a row in the table of that name."""
+    found = retry_while_changing(lambda: read_snapshot(folder, BY_NAME[table]).dataset().to_table(columns=["round"]))
+    return set(found.column("round").to_pylist())
+
+
+def retry_while_changing(read: Callable[[], T]) -> T:
+    """``read`` until no file vanishes on the way.
+
+    Raises ``RunFailed`` when that never ends, ``BadInput`` for a file that is damaged, not a table, or not to be read.
+    """
+    import pyarrow as pa
+
+    for _ in range(TRIES):
+        try:
+            return read()
+        except FileNotFoundError:
+            time.sleep(PAUSE_S)
+        except (OSError, pa.ArrowException) as error:
+            raise unreadable_error(error) from error
+    raise RunFailed("the store's files change faster than they can be read; try again")
+
+
+def unreadable_error(error: Exception) -> BadInput:
+    """What is told of a store's file that Arrow or the system cannot read, in one line."""
+    told = " ".join(str(error).split())
+    return BadInput(STORE, told, "files as fedge wrote them; a damaged one can be moved away, its rows are lost then")
+
+
+def _read_listing(where: Path, table: StoreTable) -> TableSnapshot:
+    """Raises ``FileNotFoundError`` when the writer moved on meanwhile.
+
+    No number is used twice, so that two equal listings tell what was there between them: of each number either the
+    write-ahead file or the part, or both, and then the part counts.
+    """
+    files = store_files.list_store_files(where)
+    if store_files.list_store_files(where) != files:
+        raise FileNotFoundError(where)
+    notes = [f"{_short_path(path)}: set aside, it was damaged" for path in files.damaged.values()]
+    found = []
+    for path in files.live_wals.values():
+        one = wal.read(path)
+        if one.damaged:
+            notes.append(f"{_short_path(path)}: damaged after {one.rows} rows, which are read; what follows is not")
+        try:
+            found.append(store_files.wal_rows_to_table(table, one.batches, one.schema))
+        except ValueError as error:
+            raise BadInput(str(path), f"columns that do not fit ({error})", f"those of {table.name}") from error
+    return TableSnapshot(table, tuple(files.parts.values()), _concat_tables(table, found), tuple(notes))
+
+
+def _concat_tables(table: StoreTable, found: list[Any]) -> Any:
+    import pyarrow as pa
+
+    return pa.concat_tables([store_files.make_empty_table(table), *found])
+
+
+def _short_path(path: Path) -> str:
+    return f"{path.parent.name}/{path.name}"
+
+
+def _log_notes(found: TableSnapshot) -> None:
+    for note in found.notes:
+        logger.warning("%s", note)

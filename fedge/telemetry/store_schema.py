@@ -1,0 +1,126 @@
+"""The four tables of a run's store: their names, Arrow columns, and which column says how old a row is."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, TypeVar
+
+from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow, SampleRow
+
+VERSION = 2
+"""Of the store's layout; version 1 were three Parquet files in the run folder."""
+Record = RoundRow | ClientRow | EventRow | SampleRow
+"""A row as it is read."""
+R = TypeVar("R", RoundRow, ClientRow, EventRow, SampleRow)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreTable:
+    """One table: ``time`` is the column, in seconds, that tells how old a row is; ``coded`` are written as a number."""
+
+    name: str
+    row: type[Record]
+    time: str
+    coded: tuple[str, ...] = ()
+
+
+SAMPLES = StoreTable("samples", SampleRow, "at_s", ("board",))
+EVENTS = StoreTable("events", EventRow, "at_s")
+CLIENTS = StoreTable("clients", ClientRow, "end_s")
+ROUNDS = StoreTable("rounds", RoundRow, "end_s")
+TABLES: tuple[StoreTable, ...] = (SAMPLES, EVENTS, CLIENTS, ROUNDS)
+"""In the order in which one append writes them: a round's row comes last, so that who sees it sees all of the round."""
+OLD_FILES = {ROUNDS: "rounds.parquet", CLIENTS: "clients.parquet", EVENTS: "events.parquet"}
+"""Version 1: files of the run folder."""
+BY_NAME = {table.name: table for table in TABLES}
+BY_ROW: dict[type, StoreTable] = {table.row: table for table in TABLES}
+
+
+@cache
+def arrow_schema(table: StoreTable, coded: bool = False) -> Any:
+    """The columns in the row's order; ``coded`` as parts have them, with dictionaries, else as write-ahead frames."""
+    import pyarrow as pa
+
+    plain = {int: pa.int64(), float: pa.float64(), str: pa.string(), bool: pa.bool_(), dict: rails_type()}
+    hints = typing.get_type_hints(table.row)
+    fields = []
+    for field in dataclasses.fields(table.row):
+        kind = plain[_plain_type(hints[field.name])]
+        if coded and field.name in table.coded:
+            kind = pa.dictionary(pa.int32(), pa.string())
+        fields.append((field.name, kind))
+    return pa.schema(fields)
+
+
+def rails_type() -> Any:
+    """Watts by rail."""
+    import pyarrow as pa
+
+    return pa.map_(pa.string(), pa.float64())
+
+
+def rows_to_batch(table: StoreTable, rows: Sequence[Record]) -> Any:
+    """One Arrow batch of records, with the columns of write-ahead frames."""
+    import pyarrow as pa
+
+    schema = arrow_schema(table)
+    columns = []
+    for field in schema:
+        values = [getattr(row, field.name) for row in rows]
+        if pa.types.is_map(field.type):
+            values = [list(value.items()) for value in values]
+        columns.append(pa.array(values, field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def fit_to_schema(table: StoreTable, found: Any) -> Any:
+    """An Arrow table with exactly the columns of parts: one that is missing is null, one that nobody knows is left."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    columns = []
+    for field in arrow_schema(table, coded=True):
+        if field.name not in found.column_names:
+            columns.append(pa.nulls(found.num_rows, field.type))
+            continue
+        column = found.column(field.name)
+        if pa.types.is_dictionary(field.type) and not pa.types.is_dictionary(column.type):
+            column = pc.dictionary_encode(column)
+        columns.append(column if column.type == field.type else column.cast(field.type))
+    return pa.table(columns, schema=arrow_schema(table, coded=True))
+
+
+def table_to_records(found: Any, row: type[R]) -> list[R]:
+    """The rows of an Arrow table as records; a missing value takes the record's default where None would be wrong."""
+    hints = typing.get_type_hints(row)
+    columns: list[Iterable[Any]] = []
+    for field in dataclasses.fields(row):
+        values: list[Any] = found.column(field.name).to_pylist()
+        instead = _make_none_replacement(field, hints[field.name])
+        columns.append(values if instead is None else map(instead, values))
+    return [row(*values) for values in zip(*columns, strict=True)]
+
+
+def _make_none_replacement(field: dataclasses.Field[Any], hint: Any) -> Callable[[Any], Any] | None:
+    """How a read value becomes the field's; None when it stays as it is."""
+    if _plain_type(hint) is dict:
+        return lambda value: dict(value or ())
+    if field.default is dataclasses.MISSING or field.default is None:
+        return None
+    return lambda value: field.default if value is None else value
+
+
+def _plain_type(hint: Any) -> type:
+    """``float`` for ``float | None``, ``str`` for a Literal of strings, ``dict`` for a mapping."""
+    if isinstance(hint, types.UnionType):
+        hint = next(part for part in typing.get_args(hint) if part is not types.NoneType)
+    if typing.get_origin(hint) is typing.Literal:
+        return str
+    if typing.get_origin(hint) is dict:
+        return dict
+    return typing.cast("type", hint)

@@ -1,0 +1,78 @@
+"""Traces as columns of the samples table: no Python per stretch but what makes an array out of a tuple."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+from fedge.telemetry.store_records import RoundTrace
+from fedge.telemetry.store_schema import SAMPLES, arrow_schema, rails_type
+from fedge.types import Trace
+
+COLUMNS = {"at_s": "start_s", "span_s": "span_s", "power_w": "power_w"}
+"""Column -> the trace's tuple of another name, or one that may not be empty."""
+
+
+def traces_to_batch(traces: Sequence[RoundTrace]) -> Any:
+    """One Arrow batch of all stretches; raises ``ValueError`` where the columns of a trace differ in length."""
+    import numpy as np
+    import pyarrow as pa
+
+    counts = [len(traced.trace) for traced in traces]
+    columns = []
+    for field in arrow_schema(SAMPLES):
+        if field.name == "round":
+            columns.append(pa.array(np.repeat([traced.round for traced in traces], counts), pa.int64()))
+        elif field.name == "board":
+            names = pa.array([traced.board for traced in traces], pa.string())
+            columns.append(names.take(pa.array(np.repeat(np.arange(len(traces)), counts))))
+        elif field.name == "rails_w":
+            columns.append(_rails_array([traced.trace for traced in traces]))
+        else:
+            name = COLUMNS.get(field.name, field.name)
+            values = list(chain.from_iterable(_get_column(traced, name) for traced in traces))
+            columns.append(pa.array(values, field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=arrow_schema(SAMPLES))
+
+
+def _get_column(traced: RoundTrace, name: str) -> Sequence[float | None]:
+    """A trace's column; an empty one that may be unknown is None throughout."""
+    values: Sequence[float | None] = getattr(traced.trace, name)
+    count = len(traced.trace)
+    if not values and name not in COLUMNS.values():
+        return (None,) * count
+    if len(values) != count:
+        raise ValueError(f"{traced.board}: {name} has {len(values)} values for {count} stretches")
+    return values
+
+
+def _rails_array(traces: Sequence[Trace]) -> Any:
+    """The maps of all stretches; a rail that was not read in a stretch is not in its map."""
+    import pyarrow as pa
+
+    parts = [_trace_rails_array(trace) for trace in traces]
+    return pa.concat_arrays(parts) if parts else pa.array([], rails_type())
+
+
+def _trace_rails_array(trace: Trace) -> Any:
+    import numpy as np
+    import pyarrow as pa
+
+    count, rails = len(trace), dict(_iter_checked_rails(trace))
+    if not rails:
+        return pa.array([[]] * count, rails_type())
+    arrays = [pa.array(values, pa.float64()).to_numpy(zero_copy_only=False) for values in rails.values()]
+    watts = np.stack(arrays, axis=1)  # (stretches, rails)
+    told = ~np.isnan(watts)
+    offsets = np.concatenate([[0], np.cumsum(told.sum(axis=1))]).astype(np.int32)
+    places = np.broadcast_to(np.arange(len(rails)), watts.shape)[told]
+    keys = pa.array(list(rails), pa.string()).take(pa.array(places))
+    return pa.MapArray.from_arrays(pa.array(offsets), keys, pa.array(watts[told]))
+
+
+def _iter_checked_rails(trace: Trace) -> Iterator[tuple[str, tuple[float | None, ...]]]:
+    for name, values in trace.rails_w.items():
+        if len(values) != len(trace):
+            raise ValueError(f"rail {name} has {len(values)} values for {len(trace)} stretches")
+        yield name, values

@@ -1,0 +1,360 @@
+"""Trains or infers for some epochs and writes down where every minibatch's time went; a program of its own.
+
+``python -m fedge.worker.epoch_profiler SPEC.json OUT.npz``, or this file's path in place of ``-m`` and the name: it
+needs torch, Pillow and numpy, and of fedge only what lies beside it. On stdout stands one JSON object per line: how far
+it is, and at last what was wrong, where something was (exit code 1).
+"""
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import types
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+if not __package__:
+    # Started as a file, perhaps by another Python than the one whose packages lie beside fedge: so only fedge itself is
+    # made known, not the folder that holds it, and not this file's folder, which the path begins with.
+    del sys.path[0]
+    sys.modules["fedge"] = types.ModuleType("fedge")
+    sys.modules["fedge"].__path__ = [str(Path(__file__).resolve().parents[1])]
+
+import numpy as np
+
+from fedge.worker import generated_images
+from fedge.worker.refusal import Refusal
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from fedge.worker.step_timers import StepOutcome
+    from fedge.worker.timed_loader import TimedBatch
+
+    Column = NDArray[np.float64]
+else:
+    TimedBatch = StepOutcome = Column = Any
+
+now_s = time.monotonic
+PROGRESS_PERIOD_S = 2.0
+"""How often it says how far it is; chosen by us, far below the time after which silence counts as death."""
+STEP_COLUMNS = (
+    "start_s",
+    "fetch_s",
+    "preprocess_s",
+    "collate_s",
+    "stall_s",
+    "copy_s",
+    "compute_s",
+    "overhead_s",
+    "taking_s",
+    "step_s",
+)
+"""Columns of every minibatch; ``taking_s`` is the part of ``overhead_s`` before the batch was here: collating and the
+loader's own work without workers, handing it over with them."""
+EPOCH_COLUMNS = (
+    "begun_s",
+    "started_s",
+    "ended_s",
+    "resident_before",
+    "resident_after",
+    "read_bytes_before",
+    "read_bytes_after",
+)
+PIL_LIMIT = None
+"""The user's own images may be as large as they are."""
+
+
+class BadSpec(Refusal):
+    """A specification that cannot be meant so."""
+
+
+class EpochSpec(NamedTuple):
+    """What to do: ``data`` is {"folder": path} or {"array": path of an .npy}, ``shape`` channels, height and width."""
+
+    model: str
+    shape: List[int]
+    classes: int
+    data: Dict[str, str]
+    images: int
+    """Of an epoch."""
+    kind: str = "train"
+    batch_size: int = 16
+    workers: int = 0
+    prefetch: int = 2
+    pinned: bool = False
+    learning_rate: float = 0.01
+    momentum: float = 0.9
+    epochs: int = 1
+    minibatches: Optional[int] = None
+    device: str = "auto"
+    threads: Optional[int] = None
+    """torch's own in the training's process. None: 1 where the CPU is the device, torch's choice beside a GPU."""
+    seed: int = 0
+    disk: Optional[str] = None
+    """Numbers of the block device under the data, such as "8:0"."""
+    modules: Sequence[str] = ()
+    """Folders from which the user's own network may be imported."""
+    leash: bool = False
+    """Whether it ends, with its loader's workers, when what started it closes its stdin or dies."""
+
+
+class StepTimeTable:
+    """Every minibatch's seconds, in memory that is there from the start."""
+
+    def __init__(self, rows: int) -> None:
+        self.epoch, self.step = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
+        self.times: Dict[str, Column] = {name: np.zeros(rows) for name in STEP_COLUMNS}
+        self.rows = 0
+
+    def add_row(self, epoch: int, step: int, times: Tuple[float, ...]) -> None:
+        """``times`` are those of ``STEP_COLUMNS`` but the last, which ``closed`` adds."""
+        row = self.rows
+        self.epoch[row], self.step[row] = epoch, step
+        for name, seconds in zip(STEP_COLUMNS, times):
+            self.times[name][row] = seconds
+        self.rows = row + 1
+
+    def close_row(self, end_s: float) -> None:
+        """The last minibatch's ``compute_step_s`` runs to ``end_s``, where the next one begins, or the epoch ends."""
+        if self.rows:
+            row = self.rows - 1
+            self.times["step_s"][row] = end_s - self.times["start_s"][row]
+
+    def to_arrays(self) -> Dict[str, Any]:
+        """All columns by name."""
+        kept = slice(0, self.rows)
+        found: Dict[str, Any] = {"epoch": self.epoch[kept], "step": self.step[kept]}
+        found.update((name, column[kept]) for name, column in self.times.items())
+        return found
+
+
+def main(argv: Optional[List[str]] = None) -> int:
+    """The exit code: 0, or 1 with the reason as the last line."""
+    given = sys.argv[1:] if argv is None else argv
+    if len(given) != 2:
+        return print_failure("usage: characterising.py SPEC.json OUT.npz")
+    try:
+        spec = read_spec(Path(given[0]))
+        if spec.leash:
+            threading.Thread(target=exit_with_parent, daemon=True).start()
+        arrays = measure_epochs(spec)
+        write_arrays(Path(given[1]), arrays)
+    except Refusal as refused:
+        return print_failure(str(refused))
+    except Exception as error:  # noqa: BLE001 -- the process edge: whoever started this gets one line
+        return print_failure(describe_failure(error))
+    print_json({"done": len(arrays["step"])})
+    return 0
+
+
+def exit_with_parent() -> None:
+    """Waits for the end of stdin; read past Python's own file, whose lock a loader's worker would inherit."""
+    with contextlib.suppress(OSError):
+        while os.read(0, 1):
+            pass
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)
+
+
+def print_json(what: Dict[str, Any]) -> None:
+    """One line on stdout."""
+    sys.stdout.write(json.dumps(what) + "\n")
+    sys.stdout.flush()
+
+
+def print_failure(why: str) -> int:
+    """Say why it ends; the exit code."""
+    print_json({"failed": " ".join(why.split())[:1000]})
+    return 1
+
+
+def describe_failure(error: BaseException) -> str:
+    """An exception in words, a lack of memory as what it is."""
+    trainer: Any = sys.modules.get("fedge.worker.trainer")
+    if isinstance(error, MemoryError) or (trainer is not None and trainer.is_oom(error)):
+        return f"out of memory: {str(error) or 'the machine has no more'}; a smaller minibatch or network needs less"
+    last = [line for line in str(error).splitlines() if line.strip()]  # a loader's worker sends its whole traceback
+    return f"{type(error).__name__}: {last[-1] if last else 'no text'}"
+
+
+def read_spec(path: Path) -> EpochSpec:
+    """The specification in a file; raises ``BadSpec``."""
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise BadSpec(str(path), f"no readable specification ({error})", "a JSON object") from error
+    unknown = sorted(set(fields) - set(EpochSpec._fields)) if isinstance(fields, dict) else ["no object"]
+    if unknown:
+        raise BadSpec(str(path), ", ".join(unknown), "the fields " + ", ".join(EpochSpec._fields))
+    try:
+        spec = EpochSpec(**fields)
+    except TypeError as error:
+        raise BadSpec(str(path), str(error), "all fields without a default") from error
+    if spec.kind not in ("train", "infer"):
+        raise BadSpec("kind", repr(spec.kind), "train or infer")
+    if min(spec.batch_size, spec.epochs, spec.prefetch, spec.workers + 1, spec.images) < 1:
+        raise BadSpec(str(path), "a count below 1", "a minibatch, an epoch and a prefetch of at least one")
+    return spec
+
+
+def measure_epochs(spec: EpochSpec) -> Dict[str, Any]:
+    """All epochs' arrays by name; raises ``Refusal``, and what torch raises."""
+    import torch
+
+    from fedge.worker import step_timers as steps
+    from fedge.worker.network_lookup import make_network
+    from fedge.worker.trainer import resolve_device
+
+    sys.path.extend(spec.modules)
+    device = torch.device(resolve_device(spec.device))
+    if spec.pinned and device.type != "cuda":
+        raise BadSpec("pinned", "true on a machine without a CUDA device", "false: nothing is copied to a device")
+    _fix_threads(spec, device.type)
+    samples, paths = load_samples(spec)
+    torch.manual_seed(spec.seed)
+    net = make_network(spec.model, tuple(spec.shape), spec.classes).to(device)  # type: ignore[arg-type]
+    work = steps.make_step_function(net, spec.kind, spec.learning_rate, spec.momentum)
+    step = steps.time_on_host(work) if device.type == "cpu" else steps.time_on_cuda(work, device)
+    print_json(dict(describe_environment(device), images=len(samples)))
+    return run_epochs(spec, samples, paths, step)
+
+
+def _fix_threads(spec: EpochSpec, device: str) -> None:
+    import torch
+
+    threads = 1 if spec.threads is None and device == "cpu" else spec.threads
+    if threads is not None:
+        torch.set_num_threads(threads)
+
+
+def describe_environment(device: Any) -> Dict[str, Any]:
+    """What the figures depend on."""
+    import torch
+
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+    python = ".".join(str(n) for n in sys.version_info[:3])
+    return {"torch": str(torch.__version__), "python": python, "device": name, "threads": torch.get_num_threads()}
+
+
+def load_samples(spec: EpochSpec) -> Tuple[Any, List[str]]:
+    """The data set, and the files that an epoch reads; raises ``BadImages``."""
+    from PIL import Image
+
+    from fedge.worker import timed_loader as loading
+
+    Image.MAX_IMAGE_PIXELS = PIL_LIMIT
+    prepared = loading.ImageTransform(tuple(spec.shape))  # type: ignore[arg-type]
+    if "array" in spec.data:
+        pixels = np.load(spec.data["array"], allow_pickle=False)
+        return loading.ImageArray(pixels[: spec.images], spec.classes, prepared), []
+    folder = spec.data["folder"]
+    files = generated_images.choose_image_files(generated_images.list_image_files(folder), spec.images, folder)
+    own = not generated_images.is_complete(Path(folder))
+    highest = max(label for _, label in files)
+    if own and highest >= spec.classes:
+        raise generated_images.BadImages(
+            folder, f"{highest + 1} classes", f"the {spec.classes} that the network scores, or fewer"
+        )
+    labelled = [(path, label % spec.classes) for path, label in files]
+    return loading.ImageFiles(labelled, prepared), [path for path, _ in labelled]
+
+
+def run_epochs(spec: EpochSpec, samples: Any, paths: List[str], step: Callable[..., StepOutcome]) -> Dict[str, Any]:
+    """All epochs, one after the other; what is read of the machine is read between them."""
+    from fedge.worker import host_counters as host
+    from fedge.worker import timed_loader as loading
+
+    how = loading.TimedLoaderSettings(spec.batch_size, spec.workers, spec.prefetch, spec.pinned)
+    order = loading.plan_batches(len(samples), spec.batch_size, spec.minibatches, spec.seed, 0)
+    if not order:
+        raise BadSpec("batch_size", str(spec.batch_size), f"at most the {len(samples)} images of an epoch")
+    notes = StepTimeTable(spec.epochs * len(order))
+    edges: Dict[str, Column] = {name: np.zeros(spec.epochs) for name in EPOCH_COLUMNS}
+    for epoch in range(spec.epochs):
+        order = loading.plan_batches(len(samples), spec.batch_size, spec.minibatches, spec.seed, epoch)
+        before = host.read_host_counters(paths, spec.disk)
+        loader = loading.make_loader(samples, how, order)
+        begun_s, started_s, ended_s, rest = run_epoch(loader, step, notes, epoch, spec.workers)
+        after = host.read_host_counters(paths, spec.disk)
+        loading.drain_iterator(rest)
+        found = (begun_s, started_s, ended_s, before.resident, after.resident, before.read_bytes, after.read_bytes)
+        for name, value in zip(EPOCH_COLUMNS, found):
+            edges[name][epoch] = value
+        print_json({"epoch": epoch, "step": len(order), "steps": len(order), "e2e_s": round(ended_s - begun_s, 6)})
+    return dict(notes.to_arrays(), **edges)
+
+
+def run_epoch(
+    loader: Any, step: Callable[..., StepOutcome], notes: StepTimeTable, epoch: int, workers: int
+) -> Tuple[float, float, float, Iterator[Any]]:
+    """When the epoch began, had its workers, and ended, and the iterator, whose workers are still there.
+
+    A part is the difference of two stamps around it and of nothing else, so that what no part holds is missing from
+    their sum. With workers the stall ends when the batch was made, and what remains until it is here is taking it over.
+    """
+    steps = len(loader)
+    begun_s = told_s = now_s()
+    batches = iter(loader)
+    started_s, asked_s = now_s(), begun_s
+    for i in range(steps):
+        batch = next(batches)
+        got_s = now_s()
+        did = step(batch.images, batch.labels)
+        _read_loss_and_hits(did)
+        end_s = now_s()
+        notes.add_row(epoch, i, split_step_time(asked_s, got_s, end_s, batch, did, workers))
+        if end_s - told_s > PROGRESS_PERIOD_S:
+            told_s = end_s
+            print_json({"epoch": epoch, "step": i + 1, "steps": steps})
+        asked_s = now_s()
+        notes.close_row(asked_s)
+    return begun_s, started_s, asked_s, batches
+
+
+def _read_loss_and_hits(did: StepOutcome) -> Tuple[float, float]:
+    """What every loop looks at: the loss, and how many were right."""
+    right = (did.scores.argmax(1) == did.labels).sum()
+    return float(did.loss), float(right)
+
+
+def split_step_time(
+    asked_s: float, got_s: float, end_s: float, batch: TimedBatch, did: StepOutcome, workers: int
+) -> Tuple[float, ...]:
+    """The columns of ``STEP_COLUMNS`` but the last."""
+    stamps = batch.stamps
+    collate_s = stamps.made_s - stamps.gathered_s
+    if workers:
+        ready_s = min(max(stamps.made_s, asked_s), got_s)
+        stall_s, taking_s = ready_s - asked_s, got_s - ready_s
+    else:
+        stall_s = stamps.fetch_s + stamps.preprocess_s
+        taking_s = (stamps.begun_s - asked_s) + collate_s + (got_s - stamps.made_s)
+    overhead_s = taking_s + (end_s - did.done_s)
+    return (
+        asked_s,
+        stamps.fetch_s,
+        stamps.preprocess_s,
+        collate_s,
+        stall_s,
+        did.copy_s,
+        did.compute_s,
+        overhead_s,
+        taking_s,
+    )
+
+
+def write_arrays(path: Path, arrays: Dict[str, Any]) -> None:
+    """Under another name first, so that the file is whole when it is there."""
+    beside = path.with_name(path.name + ".part")
+    with beside.open("wb") as file:
+        np.savez(file, **arrays)
+    beside.replace(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

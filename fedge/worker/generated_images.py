@@ -1,0 +1,297 @@
+"""Images made on the spot: the same ones for the same numbers, as costly to read and decode as photographs."""
+
+import hashlib
+import io
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+
+import numpy as np
+
+from fedge.worker.refusal import Refusal
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Pixels = NDArray[np.uint8]
+    Field = NDArray[np.float32]
+else:
+    Pixels = Field = Any
+
+VERSION = 1
+"""Of the recipe: another one makes other images, in another folder."""
+FOLDER = "fedge-images"
+"""Below the storage's path; in it a folder for each data set, named by its key."""
+COMPLETE = ".complete"
+"""The file that marks a data set whose making came to its end."""
+ARRAY = "images.npy"
+FOLDERS = 8
+"""So many classes' folders, as the labels do not matter here. Chosen by us."""
+BYTES_PER_PIXEL = 0.32
+"""Of a JPEG when nobody asks for a size; photographs of that many pixels have 0.25 to 0.4. Chosen by us."""
+HEADER_BYTES = 640
+"""Of a JPEG, whatever is in it: tables, mostly."""
+QUALITIES = (97, 90, 80, 65, 45, 25, 10)
+"""Of JPEG, from which the highest is taken at which an image without grain is small enough. Chosen by us."""
+MOST_GRAIN = 90.0
+"""Standard deviation of the noise that is laid over an image, in steps of 0 to 255, at most. Chosen by us."""
+CANVASES = 4
+"""So many backgrounds, from which every image takes two pieces. Chosen by us."""
+SIZE_TRIAL_IMAGES = 4
+"""Images by which the grain is set. Chosen by us."""
+SPARE_BYTES = 64 << 20
+"""Left free on a storage, so that filling it up does not harm whoever else writes there. Chosen by us."""
+MOST_SIDE = 20000
+SUFFIXES = (".jpg", ".jpeg", ".png")
+
+ImageProgress = Callable[[int, int], None]
+"""Is told how many images of how many are made."""
+
+
+def ignore_image_progress(done: int, of: int) -> None:
+    """Hears it, and does nothing about it."""
+
+
+class BadImages(Refusal):
+    """Images that cannot be made, or a folder that is none of images."""
+
+    kind = "bad-source"
+
+
+class ImageSetSpec(NamedTuple):
+    """A data set to be made. ``in_memory``: one array in a file of its own, not JPEGs in a folder per class."""
+
+    images: int
+    width: int
+    height: int
+    channels: int = 3
+    seed: int = 0
+    kb: Optional[float] = None
+    """A file's mean size in 1000 bytes; None: ``BYTES_PER_PIXEL``."""
+    in_memory: bool = False
+
+    @property
+    def key(self) -> str:
+        """Twelve hex digits that name the content."""
+        told = json.dumps([VERSION, list(self)])
+        return hashlib.sha256(told.encode("ascii")).hexdigest()[:12]
+
+    @property
+    def file_bytes(self) -> float:
+        """What a file is to have, on the mean."""
+        if self.in_memory:
+            return float(self.width * self.height * self.channels)
+        own = HEADER_BYTES + BYTES_PER_PIXEL * self.width * self.height
+        return own if self.kb is None else 1000.0 * self.kb
+
+    @property
+    def total_bytes(self) -> float:
+        """What all of it takes on the storage, blocks of 4096 bytes taken into account."""
+        return self.images * (self.file_bytes + (0 if self.in_memory else 4096))
+
+
+def check_image_spec(wanted: ImageSetSpec) -> ImageSetSpec:
+    """What was asked for, if it can be meant so; raises ``BadImages``."""
+    for name, most in (("images", 1 << 31), ("width", MOST_SIDE), ("height", MOST_SIDE)):
+        if not 1 <= getattr(wanted, name) <= most:
+            raise BadImages("images." + name.replace("images", "count"), repr(getattr(wanted, name)), f"1 to {most}")
+    if wanted.channels not in (1, 3):
+        raise BadImages("images.channels", repr(wanted.channels), "1 (grey) or 3 (colours)")
+    if wanted.kb is not None and not 0.7 <= wanted.kb <= 1e5:
+        raise BadImages("images.kb", repr(wanted.kb), "0.7 to 100000 (thousand bytes of a JPEG)")
+    return wanted
+
+
+def image_set_folder(storage: str, wanted: ImageSetSpec) -> Path:
+    """Where the data set lies below a storage's path, made or not."""
+    return Path(storage) / FOLDER / wanted.key
+
+
+def is_complete(place: Path) -> bool:
+    """Whether its making came to its end."""
+    return (place / COMPLETE).is_file()
+
+
+def explain_lack_of_space(storage: str, wanted: ImageSetSpec) -> Optional[str]:
+    """Why a data set that is not there yet has no room on the storage; None where it has."""
+    if is_complete(image_set_folder(storage, wanted)):
+        return None
+    needed, free = wanted.total_bytes + SPARE_BYTES, shutil.disk_usage(storage).free
+    if free >= needed:
+        return None
+    mb = "{:.0f} MB".format
+    return f"{storage} has {mb(free / 1e6)} free; {wanted.images} images and a reserve need {mb(needed / 1e6)}"
+
+
+def make_images(storage: str, wanted: ImageSetSpec, told: ImageProgress = ignore_image_progress) -> Path:
+    """The folder of the data set, made where it is not there yet; ``told`` hears how many images of how many are made.
+
+    Made under another name, which a killed making leaves behind and the next one clears. Raises ``BadImages`` for
+    numbers that make no images, without room, or without Pillow; ``OSError`` for a storage that cannot be written.
+    """
+    check_image_spec(wanted)
+    place = image_set_folder(storage, wanted)
+    if is_complete(place):
+        return place
+    lack = explain_lack_of_space(storage, wanted)
+    if lack is not None:
+        raise BadImages("images", "no room for them: " + lack, "fewer or smaller ones, or another storage")
+    making = place.with_name(place.name + ".making")
+    for old in (making, place):
+        if old.exists():
+            shutil.rmtree(str(old))
+    making.mkdir(parents=True)
+    total = _make_image_array(making, wanted, told) if wanted.in_memory else _make_image_files(making, wanted, told)
+    os.sync()  # so that a marker that is there says that all else is
+    _write_file(making / COMPLETE, json.dumps({"images": wanted.images, "bytes": total}).encode("ascii"))
+    making.rename(place)
+    return place
+
+
+def list_image_files(folder: str) -> List[Tuple[str, int]]:
+    """Every image of a folder with a folder per class, with its class's number, both in sorted order.
+
+    Raises ``BadImages`` where there is no such folder, or nothing in it.
+    """
+    if not Path(folder).is_dir():
+        raise BadImages(folder, "no such folder", "a folder with a folder of images for each class")
+    classes = sorted(path for path in Path(folder).iterdir() if path.is_dir() and not path.name.startswith("."))
+    found = [
+        (str(file), label)
+        for label, kind in enumerate(classes)
+        for file in sorted(kind.iterdir())
+        if file.suffix.lower() in SUFFIXES
+    ]
+    if not found:
+        raise BadImages(folder, "a folder without images", "jpg or png files in a folder for each class")
+    return found
+
+
+def choose_image_files(files: List[Tuple[str, int]], count: int, folder: str) -> List[Tuple[str, int]]:
+    """``count`` of a folder's files, spread over its classes; raises ``BadImages`` where there are fewer."""
+    if len(files) < count:
+        raise BadImages(folder, f"{len(files)} images", f"at least the {count} of an epoch")
+    return [files[k * len(files) // count] for k in range(count)]
+
+
+def _make_image_array(folder: Path, wanted: ImageSetSpec, told: ImageProgress) -> int:
+    shape = (wanted.images, wanted.height, wanted.width, wanted.channels)
+    rng = np.random.RandomState(wanted.seed)
+    chunk = max(1, (1 << 22) // int(np.prod(shape[1:])))
+    with (folder / ARRAY).open("wb") as file:
+        header = {"descr": "|u1", "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(file, header)
+        for start in range(0, wanted.images, chunk):
+            count = min(chunk, wanted.images - start)
+            file.write(rng.bytes(count * int(np.prod(shape[1:]))))
+            told(start + count, wanted.images)
+        return file.tell()
+
+
+def _make_image_files(folder: Path, wanted: ImageSetSpec, told: ImageProgress) -> int:
+    painter = _ImageGenerator(wanted)
+    for name in range(FOLDERS):
+        (folder / f"class-{name}").mkdir()
+    total = 0
+    for i in range(wanted.images):
+        content = painter.make_jpeg(i)
+        _write_file(folder / f"class-{i % FOLDERS}" / f"{i:07d}.jpg", content)
+        total += len(content)
+        told(i + 1, wanted.images)
+    return total
+
+
+def _write_file(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+
+
+class _ImageGenerator:
+    """Makes image i: two pieces of a few backgrounds with detail at every scale, and as much grain as the size needs.
+
+    Photographs have about as much contrast in every octave of detail, which is what sets the cost of decoding them.
+    """
+
+    def __init__(self, wanted: ImageSetSpec) -> None:
+        self._wanted = wanted
+        self._image = _import_pillow()
+        rng = np.random.RandomState(wanted.seed)
+        shape = (wanted.height, wanted.width)
+        self._canvases = [self._make_canvas(rng, shape) for _ in range(CANVASES)]
+        self._tint = [
+            [self._make_canvas(rng, shape) for _ in range(2)] if wanted.channels == 3 else [] for _ in range(2)
+        ]
+        self._grains = rng.standard_normal(shape).astype(np.float32)
+        self._quality, self._grain = self._choose_quality_and_grain()
+
+    def make_jpeg(self, i: int) -> bytes:
+        """The file's content."""
+        return self._encode_jpeg(i, self._quality, self._grain)
+
+    def _make_canvas(self, rng: Any, shape: Tuple[int, int]) -> Field:
+        """Noise of every octave, of the same strength in each; float32 of ``shape``, mean 0, standard deviation 1."""
+        height, width = shape
+        total = np.zeros(shape, np.float32)
+        step = 2
+        while step < 2 * max(shape):
+            small = rng.standard_normal((max(2, height // step), max(2, width // step))).astype(np.float32)
+            total += np.asarray(self._image.fromarray(small).resize((width, height), self._image.BICUBIC))
+            step *= 2
+        field: Field = (total - total.mean()) / max(1e-6, float(total.std()))
+        return field
+
+    def _make_pixels(self, i: int, grain: float) -> Pixels:
+        rng = np.random.RandomState([self._wanted.seed & 0xFFFFFFFF, i])
+        first, second = (self._transform_canvas(self._canvases[rng.randint(CANVASES)], rng) for _ in range(2))
+        light = 128 + rng.uniform(25, 40) * first + rng.uniform(10, 25) * second
+        light += grain * self._transform_canvas(self._grains, rng)
+        if self._wanted.channels == 1:
+            return np.asarray(np.clip(light, 0, 255), np.uint8)
+        red, blue = (rng.uniform(5, 20) * self._transform_canvas(tint, rng) for tint in self._tint[rng.randint(2)])
+        colours = np.stack([light + red, light - 0.5 * red - 0.2 * blue, light + blue], axis=-1)
+        return np.asarray(np.clip(colours, 0, 255), np.uint8)
+
+    @staticmethod
+    def _transform_canvas(canvas: Field, rng: Any) -> Field:
+        """The canvas, turned about and shifted round."""
+        turned = canvas[:: rng.choice((1, -1)), :: rng.choice((1, -1))]
+        return np.roll(turned, (rng.randint(canvas.shape[0]), rng.randint(canvas.shape[1])), axis=(0, 1))
+
+    def _encode_jpeg(self, i: int, quality: int, grain: float) -> bytes:
+        content = io.BytesIO()
+        self._image.fromarray(self._make_pixels(i, grain)).save(content, "JPEG", quality=quality)
+        return content.getvalue()
+
+    def _mean_file_bytes(self, quality: int, grain: float) -> float:
+        tried = min(SIZE_TRIAL_IMAGES, self._wanted.images)
+        return sum(len(self._encode_jpeg(i, quality, grain)) for i in range(tried)) / tried
+
+    def _choose_quality_and_grain(self) -> Tuple[int, float]:
+        """Quality and grain with which files have their size, as near as it goes."""
+        target = self._wanted.file_bytes
+        fitting = [quality for quality in QUALITIES[1:] if self._mean_file_bytes(quality, 0.0) <= target]
+        quality = fitting[0] if fitting else QUALITIES[-1]
+        if self._mean_file_bytes(quality, MOST_GRAIN) < target:
+            quality = QUALITIES[0]
+        low, high = 0.0, MOST_GRAIN
+        for _ in range(10):
+            middle = (low + high) / 2
+            low, high = (middle, high) if self._mean_file_bytes(quality, middle) < target else (low, middle)
+        return quality, (low + high) / 2
+
+
+def _import_pillow() -> Any:
+    try:
+        from PIL import Image
+    except ImportError as error:
+        right = "Pillow (the package python3-pil), or a folder of images of your own"
+        raise BadImages("images", "no Pillow to make them with", right) from error
+    return Image
+
+
+def read_image_counts(place: Path) -> Dict[str, int]:
+    """How many images a complete data set has (``images``), and of how many ``bytes``."""
+    told: Dict[str, int] = json.loads((place / COMPLETE).read_text(encoding="ascii"))
+    return told

@@ -1,0 +1,284 @@
+"""The standing services of a worker: their networks, the requests that come over the socket, and what is told of them.
+
+The main thread alone serves, before the minibatches of its jobs and between these. Threads of connections put requests
+in, each with a ``RequestTicket`` on which they wait.
+"""
+
+import math
+import time
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional
+
+import numpy as np
+
+from fedge.worker import inference_interleaver
+from fedge.worker.arrivals import arrival_times, parse_arrivals
+from fedge.worker.inference_interleaver import WHEN_LATE, Interleaver, Request, ServiceFailed, ServiceStatistics
+from fedge.worker.job_slot import Reply, WorkerJob
+from fedge.worker.refusal import JobStopped, error_reply
+from fedge.worker.request_fields import BadField, NoTaskLoaded, get_count, get_number, get_object, get_seconds, get_text
+
+MOST_SIZES = 64
+"""Up to this batch size every size is warmed up; beyond, the powers of two and the batch size. Chosen by us."""
+MOST_SERVICES = 16
+"""Each has a network in memory. Chosen by us."""
+MOST_BATCH = 1024
+"""Chosen by us: a slip beyond it would fill the memory before it is noticed."""
+LEAST_SHARE, MOST_SHARE = 0.01, 0.99
+"""With less, a training beside too much to serve would wait for its first minibatch for ever. Chosen by us."""
+WARM_RUNS = 2
+"""Of each size; the last one is timed, the first makes the device ready for it. Chosen by us."""
+
+
+class LoadedService(NamedTuple):
+    """A service that stands: its fields, its network, and what comes to those who ask once it has failed."""
+
+    service: inference_interleaver.HostedService
+    net: Any
+    about: Dict[str, Any]
+
+
+class RequestImage(NamedTuple):
+    """One image of a request over the socket."""
+
+    ticket: "RequestTicket"
+    place: int
+    image: Any
+
+
+class RequestTicket:
+    """A request over the socket: answered once each of its images is; changed by the main thread alone."""
+
+    def __init__(self, job: WorkerJob, images: Any) -> None:
+        self.job = job
+        self._left = len(images)
+        self._rows: List[Any] = [None] * len(images)
+        self._latency_s = [0.0] * len(images)
+        self._refusal: Optional[Reply] = None
+        self.samples = [RequestImage(self, place, image) for place, image in enumerate(images)]
+
+    def set_scores(self, place: int, row: Any, latency_s: float) -> None:
+        """One image has its scores."""
+        self._rows[place], self._latency_s[place] = row, latency_s
+        self._count_down()
+
+    def refuse_image(self, reply: Reply) -> None:
+        """One image gets none."""
+        self._refusal = reply
+        self._count_down()
+
+    def _count_down(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            self.job.finish(self._refusal or self._make_reply())
+
+    def _make_reply(self) -> Reply:
+        return {"ok": True, "latency_s": self._latency_s}, {"scores": np.stack(self._rows)}
+
+
+class InferenceServices:
+    """All services of this process. ``pause(seconds)`` waits at most so long; what it is may be set later."""
+
+    def __init__(
+        self, judge: Callable[[str, BaseException], Reply], release: Callable[[], None], now_s: Callable[[], float]
+    ) -> None:
+        """``judge`` makes an error the answer to a verb, ``release`` gives back memory after one."""
+        self.pause: Callable[[float], None] = _sleep
+        self.nudge: Callable[[], None] = lambda: None
+        self._judge, self._release, self._now_s = judge, release, now_s
+        self._standing: Dict[str, LoadedService] = {}
+        self._failures: Dict[str, Reply] = {}
+        self.loop = Interleaver([], {}, self._infer, now_s, self._wait, drop=self._refuse_dropped)
+
+    def serve_before_step(self, job: WorkerJob) -> None:
+        """Serve what is due before a minibatch of this job."""
+        if self._standing:
+            # The first one takes longer than all others, and says nothing of them.
+            self.loop.serve_before_step(job.cancelled.is_set, job.verb if job.done else job.verb + ", first minibatch")
+
+    def end_step(self) -> None:
+        """The last minibatch of a job, or of a part of it, is over."""
+        self.loop.end_step()
+
+    def serve_while_idle(self, stop: Callable[[], bool]) -> None:
+        """No job runs: serve until ``stop``."""
+        self.loop.serve_while_idle(math.inf, stop)
+
+    def install(
+        self,
+        service: inference_interleaver.HostedService,
+        arrivals: Callable[[], Optional[Iterator[float]]],
+        net: Any,
+        job: WorkerJob,
+    ) -> Reply:
+        """Warm the network up and let the service stand; one of the same name goes on until then.
+
+        ``arrivals`` is called once it stands.
+        """
+        sizes = warm_sizes(service.batch_size)
+        job.of = len(sizes)
+        taken_s = []
+        for job.done, size in enumerate(sizes):
+            if job.should_stop():
+                raise JobStopped("{} does not stand".format(service.name))
+            for _ in range(WARM_RUNS):
+                begin_s = self._now_s()
+                scores = net.scores([None] * size)
+                took_s = self._now_s() - begin_s
+            taken_s.append(took_s)
+        self.end_step()
+        about = {"batch_size": service.batch_size, "latency_s": service.latency_s, "device": str(net.device)}
+        self._failures.pop(service.name, None)
+        # First the network, then the service: a request may come in between.
+        self.loop.remove(service.name)
+        self._standing[service.name] = LoadedService(service, net, about)
+        self.loop.add(service, arrivals())
+        for size, took_s in zip(sizes, taken_s):
+            self.loop.learn_batch(service.name, size, took_s)
+        return dict(about, ok=True, name=service.name, sizes=sizes, seconds=taken_s, classes=int(scores.shape[1])), {}
+
+    def remove(self, name: Optional[str]) -> Dict[str, Any]:
+        """Let one service stand no more, or all: what each did. Raises ``BadField``."""
+        if name is not None and name not in self._standing:
+            raise BadField("name", repr(name), "a service that stands: " + (", ".join(self._standing) or "none does"))
+        gone = {}
+        for one in [name] if name is not None else list(self._standing):
+            told = self.loop.remove(one)
+            del self._standing[one]
+            self._failures.pop(one, None)
+            gone[one] = None if told is None else told.as_data()
+        self._release()
+        return gone
+
+    def check_room(self, name: str) -> None:
+        """Raises ``BadField`` where there is no room for one more service."""
+        if name not in self._standing and len(self._standing) >= MOST_SERVICES:
+            raise BadField("name", repr(name), "one of the {} that stand; `unserve` one".format(MOST_SERVICES))
+
+    def submit_request(self, job: WorkerJob) -> Optional[Reply]:
+        """Put a request's images in, from any thread; a refusal, or None: then ``job.ended`` tells of the answer."""
+        try:
+            name = get_text(job.header, "name")
+            standing = self._standing.get(name)
+            if standing is None:
+                raise NoTaskLoaded("name", repr(name), "a service that stands; `serve` it first")
+            images = _check_images(job, standing)
+        except BadField as error:
+            return error_reply(error.kind, "request: {}".format(error))
+        if self.loop.push(name, RequestTicket(job, images).samples, job.arrived_s):
+            self.nudge()
+            return None
+        return self._failures.get(name) or _overload_reply(name)
+
+    def describe_services(self) -> Dict[str, Any]:
+        """What each service is and did since it stands, for ``status``; from any thread."""
+        done = self.loop.get_statistics()
+        return {name: dict(one.about, **_statistics_data(done.get(name))) for name, one in list(self._standing.items())}
+
+    def take_statistics(self) -> Optional[Dict[str, Any]]:
+        """What each service did since this was asked last; None when none stands."""
+        taken = self.loop.take_statistics()
+        return {name: told.as_data() for name, told in taken.items()} if taken else None
+
+    def get_time_breakdown(self) -> inference_interleaver.TimeBreakdown:
+        """Where the main thread's time went."""
+        return self.loop.get_time_breakdown()
+
+    def _wait(self, wait_s: float) -> None:
+        self.pause(wait_s)
+
+    def _infer(self, service: inference_interleaver.HostedService, batch: List[Request]) -> None:
+        reply = self._answer_batch(service, batch)
+        if reply is not None:  # after the except block, whose traceback held on to the tensors
+            self._failures[service.name] = reply
+            self._standing[service.name] = self._standing[service.name]._replace(net=None)
+            self._release()
+            raise ServiceFailed("{kind}: {text}".format(**reply[0]["error"]))
+
+    def _answer_batch(self, service: inference_interleaver.HostedService, batch: List[Request]) -> Optional[Reply]:
+        """Score a batch and answer who asked; the answer to all who ask from now on when it fails."""
+        try:
+            images = [None if one.payload is None else one.payload.image for one in batch]
+            scores = self._standing[service.name].net.scores(images)
+        except (KeyboardInterrupt, SystemExit, Exception) as error:  # noqa: BLE001  a task may raise anything
+            return self._judge("service {}".format(service.name), error)
+        now_s = self._now_s()
+        for row, one in zip(scores, batch):
+            if one.payload is not None:
+                one.payload.ticket.set_scores(one.payload.place, row, now_s - one.arrived_s)
+        return None
+
+    def _refuse_dropped(self, service: inference_interleaver.HostedService, requests: List[Request]) -> None:
+        asked = [one.payload for one in requests if one.payload is not None]
+        if asked:
+            reply = self._failures.get(service.name) or _dropped_reply(service)
+            for sample in asked:
+                sample.ticket.refused(reply)
+
+
+def parse_service(fields: Mapping[str, Any]) -> inference_interleaver.HostedService:
+    """The service that a ``serve`` describes; raises ``BadField``."""
+    budget_s, when_late = get_seconds(fields, "latency_s"), fields.get("when_late", "serve")
+    batch_size = get_count(fields, "batch_size", 1)
+    if budget_s is None:
+        raise BadField("latency_s", "none", "seconds above 0 within which a request is answered")
+    if when_late not in WHEN_LATE:
+        raise BadField("when_late", repr(when_late)[:80], "one of " + ", ".join(WHEN_LATE))
+    if batch_size > MOST_BATCH:
+        raise BadField("batch_size", str(batch_size), "{} at most".format(MOST_BATCH))
+    wait_s = None if fields.get("max_wait_s") is None else get_number(fields, "max_wait_s")
+    if wait_s is not None and wait_s < 0.0:
+        raise BadField("max_wait_s", str(wait_s), "seconds, 0 or more, or null for no such bound")
+    most = get_count(fields, "most_waiting", 1) if "most_waiting" in fields else inference_interleaver.MOST_WAITING
+    return inference_interleaver.HostedService(get_text(fields, "name"), batch_size, budget_s, wait_s, when_late, most)
+
+
+def parse_arrival_times(fields: Mapping[str, Any], now_s: float) -> Optional[Iterator[float]]:
+    """The times of a ``serve``'s own requests from now on; None: they come over the socket. Raises ``BadField``."""
+    if fields.get("arrivals") is None:
+        return None
+    return arrival_times(parse_arrivals(get_object(fields, "arrivals")), now_s)
+
+
+def parse_training_share(fields: Mapping[str, Any]) -> Optional[float]:
+    """The share of the time that stays training's own, if it is to change; raises ``BadField``."""
+    if fields.get("training_share") is None:
+        return None
+    share = get_number(fields, "training_share")
+    if not LEAST_SHARE <= share <= MOST_SHARE:
+        raise BadField("training_share", str(share), "a number from {:g} to {:g}".format(LEAST_SHARE, MOST_SHARE))
+    return share
+
+
+def warm_sizes(batch_size: int) -> List[int]:
+    """The batch sizes to warm up."""
+    if batch_size <= MOST_SIZES:
+        return list(range(1, batch_size + 1))
+    return sorted({1 << place for place in range(batch_size.bit_length()) if 1 << place < batch_size} | {batch_size})
+
+
+def _check_images(job: WorkerJob, standing: LoadedService) -> Any:
+    images, net = job.arrays.get("x"), standing.net
+    if net is None:  # it has failed: whoever asks hears why
+        return np.zeros((1, 1), np.uint8)
+    wanted = (net.shape.channels, net.shape.side, net.shape.side)
+    if images is None or images.dtype != np.uint8 or images.shape[1:] != wanted or not len(images):
+        got = "none" if images is None else "{} {}".format(images.dtype, images.shape)
+        raise BadField("array x", got, "images of bytes, uint8 (n, {}, {}, {})".format(*wanted))
+    return images
+
+
+def _statistics_data(told: Optional[ServiceStatistics]) -> Dict[str, Any]:
+    return {} if told is None else told.as_data()
+
+
+def _overload_reply(name: str) -> Reply:
+    return error_reply("busy", "request: too many wait for {}; ask less often, or for fewer at once".format(name))
+
+
+def _dropped_reply(service: inference_interleaver.HostedService) -> Reply:
+    text = "request: dropped by {}, which could not answer it within {:g} s, had no room for it, or stands no more"
+    return error_reply("busy", text.format(service.name, service.latency_s))
+
+
+def _sleep(wait_s: float) -> None:
+    time.sleep(min(wait_s, 1.0))

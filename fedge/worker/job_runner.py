@@ -1,0 +1,334 @@
+"""The worker's jobs: what each verb does with the trainer, and what is told and mended when it fails."""
+
+import json
+import logging
+import os
+import time
+import traceback
+from pathlib import Path
+from typing import Any, Callable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+from fedge.worker import builtin_tasks
+from fedge.worker.inference_interleaver import TimeBreakdown
+from fedge.worker.inference_services import InferenceServices, parse_arrival_times, parse_service, parse_training_share
+from fedge.worker.job_slot import Reply, WorkerJob
+from fedge.worker.peak_memory import PeakMemoryMeter
+from fedge.worker.refusal import JobStopped, Refusal, error_reply
+from fedge.worker.request_fields import BadField, NoTaskLoaded, get_count, get_number, get_object, get_seconds, get_text
+from fedge.worker.sources import BadSource, compute_stamp, find_strays
+from fedge.worker.tasks import data_shape
+from fedge.worker.trainer_backend import TorchFacts, TrainerBackend
+
+logger = logging.getLogger(__name__)
+
+JOB_VERBS = ("load", "train", "evaluate", "profile", "infer", "serve", "unserve")
+ASIDE_VERBS = ("serve", "unserve")
+"""These leave the training under way as it is, also when they fail."""
+WHOLE_OPTIONS = ("steps", "batch_size")
+DEVICES = ("auto", "cpu", "cuda")
+BROKEN_CONTEXT = ("device-side assert", "illegal memory access", "unspecified launch failure", "misaligned address")
+"""After these every call to CUDA fails until the process ends."""
+
+
+class LoadedTask(NamedTuple):
+    """What ``load`` made and keeps warm."""
+
+    key: str
+    name: str
+    sha256: str
+    device: str
+    trainer: Any
+    data: Any
+    reply: Reply
+
+
+class JobRunner:
+    """Carries out the jobs, in the thread that calls ``run``; its attributes may be read from others."""
+
+    def __init__(self, parts: TrainerBackend, data_roots: Sequence[str], device: str) -> None:
+        self._parts = parts
+        self._roots = [os.path.realpath(root) for root in data_roots]
+        self.device = device
+        self.facts = TorchFacts(None, None, None)
+        self.loaded: Optional[LoadedTask] = None
+        self.broken = ""
+        """Not empty once only a new process can help."""
+        self.serving = InferenceServices(self._make_failure_reply, parts.release, time.monotonic)
+        self._training: Any = None
+        self._peak = PeakMemoryMeter()
+        self._size: Any = None  # of the last training's minibatches: samples and width
+        self._of = 0
+
+    def prepare(self) -> None:
+        """Import torch and wake the device, so that the first load is quick. Trouble is told by the load itself."""
+        try:
+            self.facts = self._parts.prepare(self.device)
+        except Exception as error:  # noqa: BLE001  the worker stays and says it to whoever asks for work
+            logger.warning("torch cannot be made ready: %s", describe_error(error))
+
+    def used_cuda_mb(self) -> int:
+        """Memory that torch holds on the GPU."""
+        return self._parts.used_cuda_mb()
+
+    def run(self, job: WorkerJob) -> Reply:
+        """Carry out a job whatever happens in it: the answer, or an ``error`` of a kind on the wire."""
+        job.before_step = self.serving.serve_before_step
+        self.serving.take_statistics()
+        begun = self.serving.get_time_breakdown()
+        reply, failed = self._attempt(job)
+        self.serving.end_step()
+        job.arrays = {}
+        if job.verb in ASIDE_VERBS:
+            if failed:
+                self._parts.release()
+            return reply
+        if job.abandoned or failed:
+            self._training = None
+        if failed:  # after the except block, whose traceback held on to the tensors
+            self._release_after_failure()
+        return self._add_service_report(reply, begun)
+
+    def _add_service_report(self, reply: Reply, begun: TimeBreakdown) -> Reply:
+        """The answer, with what the services did meanwhile where any stands."""
+        header, arrays = reply
+        done = self.serving.take_statistics()
+        if done is None or not header["ok"]:
+            return reply
+        spent = {name: end - begin for name, begin, end in zip(begun._fields, begun, self.serving.get_time_breakdown())}
+        return dict(header, service=done, spent=spent), arrays
+
+    def _attempt(self, job: WorkerJob) -> Tuple[Reply, bool]:
+        try:
+            return getattr(self, f"_{job.verb}")(job), False
+        except BadField as error:
+            return error_reply(error.kind, f"{job.verb}: {error}"), False
+        except (KeyboardInterrupt, SystemExit, Exception) as error:  # noqa: BLE001  a task may raise anything
+            # A load that was refused before it made room has touched nothing: what is loaded goes on.
+            return self._make_failure_reply(job.verb, error), job.verb != "load" or self.loaded is None
+
+    def _make_failure_reply(self, verb: str, error: BaseException) -> Reply:
+        if isinstance(error, JobStopped):
+            return error_reply("failed", f"{verb} was cancelled: {error}")
+        if self._parts.is_oom(error):
+            text = f"{verb} ran out of memory: {describe_error(error)}; a smaller batch or model needs less"
+            return error_reply("oom", text)
+        if any(_mentions_any(one, BROKEN_CONTEXT) for one in _iter_causes(error)):
+            self.broken = describe_error(error)
+        if not isinstance(error, Refusal):
+            return error_reply("failed", describe_error(error))
+        # A task file's mistake that shows itself only at work is no matter of its source any more.
+        late = error.kind == "bad-source" and verb not in ("load", "serve")
+        return error_reply("failed" if late else error.kind, str(error))
+
+    def _release_after_failure(self) -> None:
+        """Give back what a failed job held."""
+        try:
+            if self.loaded is None:
+                self._parts.release()
+            else:
+                self.loaded.trainer.recover()
+        except Exception as error:  # noqa: BLE001  what is broken now shows itself in the next job
+            logger.warning("cannot tidy up after a failed job: %s", describe_error(error))
+
+    def _load(self, job: WorkerJob) -> Reply:
+        task, source = get_object(job.header, "task"), get_object(job.header, "data")
+        device = job.header.get("device", "auto")
+        if device not in DEVICES:
+            raise BadField("device", repr(device), f"one of {', '.join(DEVICES)}")
+        # What is there now: a board's own samples grow, and a file without a hash may be another one.
+        key = json.dumps([task, source, device, self._source_stamp(source)], sort_keys=True)
+        if self.loaded is not None and self.loaded.key == key:
+            header, arrays = self.loaded.reply
+            return dict(header, warm=True), arrays
+        self._check_source(source)
+        made = self._make_task(task)
+        _check_not_cancelled(job, "nothing was changed")
+        self.loaded, self._training = None, None  # first room for the new one
+        self._parts.release()
+        chosen = self._parts.choose_device(self.device if device == "auto" else device)
+        data = (made.data or self._parts.read)(source)
+        _check_not_cancelled(job, "nothing is loaded now")
+        trainer = self._parts.make_trainer(made, data, chosen)
+        header = {"ok": True, "warm": False, "samples": trainer.n_train, "test": trainer.n_test}
+        header.update(classes=int(data.classes), buffers=sorted(trainer.buffers), device=chosen)
+        reply = header, {"labels": trainer.labels}
+        self.loaded = LoadedTask(key, made.name, made.sha256, chosen, trainer, data, reply)
+        return reply
+
+    def _make_task(self, task: Mapping[str, Any]) -> Any:
+        if "builtin" in task:
+            return self._parts.builtin(get_text(task, "builtin"))
+        return self._parts.from_source(get_text(task, "name"), get_text(task, "source"), get_text(task, "sha256"))
+
+    def _check_source(self, source: Mapping[str, Any]) -> None:
+        """Raises ``BadSource`` for a path, or a link below it, that leads out of the roots."""
+        allowed = ", ".join(self._roots) or "no folder (the worker has no --data-root)"
+        for field in ("file", "folder"):
+            path = get_text(source, field) if field in source else None
+            for stray in [] if path is None else find_strays(path, self._roots):
+                raise BadSource(field, stray, f"something below {allowed}")
+
+    def _source_stamp(self, source: Mapping[str, Any]) -> Optional[str]:
+        """What tells that the source's files are no longer those they were; None where only its fields can tell."""
+        if "folder" in source:
+            return compute_stamp(get_text(source, "folder"), self._roots)
+        if "file" in source and source.get("sha256") is None:
+            return compute_stamp(get_text(source, "file"), self._roots)
+        return None
+
+    def _train(self, job: WorkerJob) -> Reply:
+        trainer = self._require_trainer()
+        steps, limit_s = get_count(job.header, "steps", 0), get_seconds(job.header, "limit_s")
+        if job.header.get("begin") is not None:
+            self._begin_training(trainer, job)
+        elif self._training is None:
+            raise BadField("begin", "none, and no training is under way", "send `begin` with the model's arrays")
+        training = self._training
+        job.of = min(self._of, training.done + steps)
+        taken_s = [] if steps == 0 else training.advance(steps, _count_steps(job, lambda: training.done), limit_s)
+        self.serving.end_step()  # what follows is no minibatch
+        job.done = training.done
+        header = {"ok": True, "done": training.done, "of": self._of, "seconds": [float(one) for one in taken_s]}
+        header.update(stopped=_stop_reason(job), loss=None, accuracy=None)
+        header.update(first_step_after_s=job.first_step_s, peak_mb=self._peak.peak_mb())
+        if not job.header.get("finish", False):
+            return header, {}
+        result, self._training = training.result(), None
+        training.end()  # its memory now, and not when the next one waits for its first minibatch
+        header.update(loss=float(result.loss), accuracy=float(result.accuracy))
+        return header, dict(result.arrays)
+
+    def _begin_training(self, trainer: Any, job: WorkerJob) -> None:
+        begin = get_object(job.header, "begin")
+        seed, fields = get_count(begin, "seed", 0), get_object(begin, "options")
+        for name in fields:
+            _ = get_count(fields, name, 1) if name in WHOLE_OPTIONS else get_number(fields, name)
+        try:
+            options = self._parts.options(**fields)
+        except TypeError as error:
+            raise BadField("begin.options", str(error), "the options of the trainer") from error
+        self._training = None
+        size = fields.get("batch_size"), fields.get("width", 1.0)
+        if self._size not in (None, size):
+            trainer.recover()  # what torch keeps of larger minibatches would count as the peak of smaller ones
+        self._size = size
+        share = job.arrays.pop("share", None)
+        if share is not None:
+            share = share.copy()  # lives as long as the training, the request's memory is used again
+        arrays = job.arrays or trainer.initial_arrays(seed)
+        self._training, self._of = trainer.start(arrays, share, seed, options), int(options.steps)
+        self._peak.reset()  # also what it took to make a narrow network
+
+    def _evaluate(self, job: WorkerJob) -> Reply:
+        trainer = self._require_trainer()
+        if not job.arrays:
+            raise BadField("arrays", "none", "the model's")
+        self._training = None  # the trainer has one network
+        loss, accuracy = trainer.evaluate(job.arrays, job.should_stop)
+        return {"ok": True, "loss": float(loss), "accuracy": float(accuracy), "samples": trainer.n_test}, {}
+
+    def _profile(self, job: WorkerJob) -> Reply:
+        timed = self._profile_steps(job, "steps", job.header.get("kind", "train"))
+        fetch_s, step_s = [float(one.fetch_s) for one in timed], [float(one.step_s) for one in timed]
+        return {"ok": True, "fetch_s": fetch_s, "step_s": step_s}, {}
+
+    def _infer(self, job: WorkerJob) -> Reply:
+        return {"ok": True, "seconds": [float(one.step_s) for one in self._profile_steps(job, "batches", "infer")]}, {}
+
+    def _serve(self, job: WorkerJob) -> Reply:
+        service, share = parse_service(job.header), parse_training_share(job.header)
+        _ = parse_arrival_times(job.header, 0.0)  # refused before anything is made
+        self.serving.check_room(service.name)
+        task, seed = get_object(job.header, "task"), get_count(job.header, "seed", 0)
+        device = job.header.get("device", "auto")
+        if device not in DEVICES:
+            raise BadField("device", repr(device), f"one of {', '.join(DEVICES)}")
+        if device == "auto" and self.loaded is not None:
+            chosen = self.loaded.device
+        else:
+            chosen = self._parts.choose_device(self.device if device == "auto" else device)
+        made = self._make_task(task)
+        data = self._choose_service_data(made, job.header)
+        _check_not_cancelled(job, "nothing was changed")
+        net = self._parts.make_inference(
+            made, data, chosen, arrays=job.arrays or None, seed=seed, most=service.batch_size
+        )
+        reply = self.serving.install(service, lambda: parse_arrival_times(job.header, time.monotonic()), net, job)
+        if share is not None:
+            self.serving.loop.training_share = share
+        return reply
+
+    def _choose_service_data(self, task: Any, fields: Mapping[str, Any]) -> Any:
+        """What a service's images are like: its own source, else what is loaded, else noise for a built-in task."""
+        if fields.get("data") is not None:
+            source = get_object(fields, "data")
+            self._check_source(source)
+            return (task.data or self._parts.read)(source)
+        fits = "builtin" not in fields["task"] or (
+            self.loaded is not None and data_shape(self.loaded.data) == builtin_tasks.builtin_shape(task.name)
+        )
+        if self.loaded is not None and fits:
+            return self.loaded.data
+        if "builtin" in fields["task"]:
+            return self._parts.read(builtin_tasks.synthetic_source(task.name))
+        raise BadField("data", "none, and nothing is loaded", "a source whose images the task's network takes")
+
+    def _unserve(self, job: WorkerJob) -> Reply:
+        name = None if job.header.get("name") is None else get_text(job.header, "name")
+        return {"ok": True, "services": self.serving.remove(name)}, {}
+
+    def _profile_steps(self, job: WorkerJob, field: str, kind: Any) -> List[Any]:
+        trainer = self._require_trainer()
+        steps, batch_size = get_count(job.header, field, 1), get_count(job.header, "batch_size", 1)
+        if kind not in ("train", "infer"):
+            raise BadField("kind", repr(kind), "train or infer")
+        job.of = steps
+        return list(trainer.profile(steps, batch_size, kind, _count_steps(job)))
+
+    def _require_trainer(self) -> Any:
+        if self.loaded is None:
+            raise NoTaskLoaded("task", "none loaded", "send `load` first")
+        return self.loaded.trainer
+
+
+def _check_not_cancelled(job: WorkerJob, otherwise: str) -> None:
+    """Between the parts of a load, none of which can be stopped: raises ``JobStopped`` once it is cancelled."""
+    if job.cancelled.is_set():
+        raise JobStopped(otherwise)
+
+
+def describe_error(error: BaseException) -> str:
+    """Type, text and the line where it was raised."""
+    place = traceback.extract_tb(error.__traceback__)[-1:]
+    where = "".join(f" ({Path(one.filename).name}:{one.lineno} in {one.name})" for one in place)
+    return f"{type(error).__name__}: {str(error)[:2000]}{where}"
+
+
+def _iter_causes(error: Optional[BaseException]) -> Iterator[BaseException]:
+    """An exception and what caused it."""
+    while error is not None:
+        yield error
+        error = error.__cause__
+
+
+def _mentions_any(error: BaseException, phrases: Sequence[str]) -> bool:
+    text = f"{type(error).__name__} {error}".lower()
+    return any(phrase in text for phrase in phrases)
+
+
+def _stop_reason(job: WorkerJob) -> Optional[str]:
+    if job.of is None or job.done >= job.of:
+        return None
+    return "cancelled" if job.cancelled.is_set() else "limit"
+
+
+def _count_steps(job: WorkerJob, done: Optional[Callable[[], int]] = None) -> Callable[[], bool]:
+    """``watch``, which also keeps the count of minibatches: from ``done``, else from its own calls."""
+    calls = [0]
+
+    def watch() -> bool:
+        job.done = calls[0] if done is None else done()
+        calls[0] += 1
+        return job.should_stop()
+
+    return watch

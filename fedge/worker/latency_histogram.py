@@ -1,0 +1,99 @@
+"""A histogram of latencies: bins of equal ratio, small as data, and the late ones counted exactly."""
+
+import math
+from typing import Any, Dict, Mapping, Optional
+
+FIRST_S = 1e-4
+LAST_S = 1e3
+"""Latencies outside go into the first and last bin."""
+RATIO = 1.05
+"""Each bin's upper edge over its lower one. Chosen by us: a percentile is told to 5 %."""
+ROUNDING_S = 1e-9
+"""Nobody is late by so little: on a virtual clock an answer may come at the very moment of its deadline."""
+LAST_BIN = math.ceil(math.log(LAST_S / FIRST_S) / math.log(RATIO))
+
+
+class LatencyHistogram:
+    """Latencies in seconds, held against ``budget_s``; two merged ones may have had different budgets."""
+
+    def __init__(self, budget_s: float) -> None:
+        self.budget_s = budget_s
+        self.count = 0
+        self.late = 0
+        """How many took longer than the budget."""
+        self.total_s = 0.0
+        self.worst_s = 0.0
+        self.bins: Dict[int, int] = {}
+        """How many in each bin that has any, by ``bin_index``."""
+
+    def add(self, latency_s: float) -> None:
+        """Count one."""
+        self.count += 1
+        self.late += latency_s > self.budget_s + ROUNDING_S
+        self.total_s += latency_s
+        self.worst_s = max(self.worst_s, latency_s)
+        place = bin_index(latency_s)
+        self.bins[place] = self.bins.get(place, 0) + 1
+
+    def merge(self, other: "LatencyHistogram") -> None:
+        """Count all that ``other`` has counted."""
+        self.count += other.count
+        self.late += other.late
+        self.total_s += other.total_s
+        self.worst_s = max(self.worst_s, other.worst_s)
+        for place, count in other.bins.items():
+            self.bins[place] = self.bins.get(place, 0) + count
+
+    def percentile(self, q: float) -> Optional[float]:
+        """Seconds within which ``q`` percent of the latencies lie: the upper edge of a bin, or the worst one.
+
+        None while nothing was counted.
+        """
+        if not self.count:
+            return None
+        wanted, seen = max(1, math.ceil(self.count * q / 100.0 - 1e-9)), 0
+        for place in sorted(self.bins):
+            seen += self.bins[place]
+            if seen >= wanted:
+                return min(bin_upper_s(place), self.worst_s) if place < LAST_BIN else self.worst_s
+        return self.worst_s
+
+    def as_data(self) -> Dict[str, Any]:
+        """As JSON has it."""
+        bins = [[place, self.bins[place]] for place in sorted(self.bins)]
+        data: Dict[str, Any] = {"budget_s": self.budget_s, "count": self.count, "late": self.late}
+        data.update(total_s=self.total_s, worst_s=self.worst_s, bins=bins)
+        return data
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> "LatencyHistogram":
+        """The one that ``as_data`` wrote."""
+        made = cls(float(data["budget_s"]))
+        made.count, made.late = int(data["count"]), int(data["late"])
+        made.total_s, made.worst_s = float(data["total_s"]), float(data["worst_s"])
+        made.bins = {int(place): int(count) for place, count in data["bins"]}
+        return made
+
+    def copy(self) -> "LatencyHistogram":
+        """Another one that holds the same."""
+        return LatencyHistogram.from_data(self.as_data())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LatencyHistogram) and self.as_data() == other.as_data()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return "Histogram({} latencies, {} late, worst {:.3g} s)".format(self.count, self.late, self.worst_s)
+
+
+def bin_index(latency_s: float) -> int:
+    """The bin's number: bin 0 ends at ``FIRST_S``."""
+    if latency_s <= FIRST_S:
+        return 0
+    return min(LAST_BIN, math.ceil(math.log(latency_s / FIRST_S) / math.log(RATIO) - 1e-9))
+
+
+def bin_upper_s(place: int) -> float:
+    """A bin's upper edge in seconds."""
+    return FIRST_S * RATIO**place

@@ -1,0 +1,232 @@
+"""A network with the leading channels of every layer alone: made from the full one, and proved against it.
+
+Every channel count c that is not the network's input or output becomes f(c), the same f everywhere, so that branches
+that are added up still agree: f(c) = ceil(width c), rounded up to whole groups where a group normalisation has c
+channels. Whether that is a part of the full network is not guessed from its layers but tried: the full network with
+zeros everywhere outside the leading blocks has to say exactly what the narrow one says. Networks that put branches side
+by side, shuffle channels, normalise over all of them or split them into heads fail this and stay as they are.
+
+Inputs of which channels are missing are scaled up by full / kept, as dropout does it, so that sums stay about as large.
+Only what is not normalised right afterwards feels that.
+"""
+
+import copy
+import math
+from functools import partial
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Set, Tuple
+
+import torch
+from torch import Tensor, nn
+
+from fedge.worker.refusal import Refusal
+from fedge.worker.subnetwork_arrays import ShapeMismatch, write_leading
+from fedge.worker.tasks import Shape
+
+PROOF_IMAGES = 2
+"""Images on which a narrow network is held against the full one."""
+SCORE_TOLERANCE = 1e-4
+"""How far their scores may lie apart, as a share of what tells two images apart: sums round otherwise
+when they are of other lengths. Chosen by us."""
+DENSE = (nn.Conv2d, nn.Linear)
+NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.GroupNorm)
+ONE_SLOPE = 1
+
+
+class CannotNarrow(Refusal):
+    """A network of which no narrow one can be made."""
+
+    kind = "narrow"
+
+
+class ExecutedLayer(NamedTuple):
+    """A layer as it ran: the channels before it of a tensor that was flattened since, with their pixels."""
+
+    name: str
+    module: nn.Module
+    channels_before: int
+    pixels_before: int
+
+
+def narrow_network(full: nn.Module, width: float, shape: Shape) -> nn.Module:
+    """A new network with a part ``width`` (above 0 to 1) of every layer's channels, the leading ones of ``full``.
+
+    ``shape`` is what the network sees and says. Raises ``CannotNarrow`` for one of which that cannot be made.
+    """
+    if not 0 < width <= 1:
+        raise CannotNarrow("width", str(width), "a part above 0 and at most 1")
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        whole = copy.deepcopy(full).cpu().eval()
+        net = copy.deepcopy(whole)
+        layers = _trace_layers(net, _random_images(shape))
+        inputs = _cut_layers(layers, _make_channel_rule(layers, width))
+        _check_equivalence(whole, net, shape)
+    for module, factor in inputs:
+        module.register_forward_pre_hook(partial(_scale_input, factor))
+    return net.train(full.training)
+
+
+def _random_images(shape: Shape) -> Tensor:
+    return torch.randn(PROOF_IMAGES, shape.channels, shape.side, shape.side)
+
+
+def _trace_layers(net: nn.Module, images: Tensor) -> List[ExecutedLayer]:
+    """The layers with weights in the order in which they first run."""
+    _check_known(net)
+    seen: List[ExecutedLayer] = []
+    ran: Set[nn.Module] = set()
+    last = [(int(images.shape[1]), int(images.shape[2] * images.shape[3]))]
+    names = {module: name for name, module in net.named_modules()}
+
+    def before(module: nn.Module, given: Tuple[Tensor, ...]) -> None:
+        x = given[0]
+        if x.dim() == 4:
+            last[0] = int(x.shape[1]), int(x.shape[2] * x.shape[3])
+        if isinstance(module, DENSE + NORMS) and module not in ran:
+            ran.add(module)
+            seen.append(ExecutedLayer(names[module], module, *last[0]))
+
+    def after(_module: nn.Module, _given: Any, x: Any) -> None:
+        if isinstance(x, Tensor) and x.dim() == 4:
+            last[0] = int(x.shape[1]), int(x.shape[2] * x.shape[3])
+
+    hooks = []
+    for module in net.modules():
+        if not list(module.children()):
+            hooks += [module.register_forward_pre_hook(before), module.register_forward_hook(after)]
+    try:
+        net(images)
+    except Exception as error:
+        raise CannotNarrow("network", f"{type(error).__name__}: {error}", "one that runs by itself") from error
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return seen
+
+
+def _check_known(net: nn.Module) -> None:
+    """Raise ``CannotNarrow`` for weights in layers that nothing is known of."""
+    for name, module in net.named_modules():
+        own = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
+        slopes = isinstance(module, nn.PReLU) and module.num_parameters == ONE_SLOPE
+        if own and not isinstance(module, DENSE + NORMS) and not slopes:
+            known = ", ".join(kind.__name__ for kind in DENSE + NORMS)
+            raise CannotNarrow(f"layer {name or 'of the network'!r}", type(module).__name__, f"one of {known}")
+
+
+def _make_channel_rule(layers: List[ExecutedLayer], width: float) -> Callable[[int], int]:
+    """f: how many of so many channels are kept."""
+    steps: Dict[int, int] = {}
+    for layer in layers:
+        if isinstance(layer.module, nn.GroupNorm):
+            channels = layer.module.num_channels
+            step = channels // layer.module.num_groups
+            known = steps.get(channels, 1)
+            steps[channels] = known * step // math.gcd(known, step)
+
+    def kept(channels: int) -> int:
+        step = steps.get(channels, 1)
+        # As many decimal places as a width may have: 0.7 * 10 is 7, not 8.
+        return min(channels, math.ceil(round(width * channels, 9) / step) * step)
+
+    return kept
+
+
+def _cut_layers(layers: List[ExecutedLayer], kept: Callable[[int], int]) -> List[Tuple[nn.Module, float]]:
+    """Cut the layers in place; those of whose inputs some are missing, with full / kept."""
+    dense = [layer.name for layer in layers if isinstance(layer.module, DENSE)]
+    if len(dense) < 2:
+        raise CannotNarrow("network", f"{len(dense)} layers with channels", "at least two: those between are narrowed")
+    begun = False
+    scaled: List[Tuple[nn.Module, float]] = []
+    for layer in layers:
+        first = not begun
+        if isinstance(layer.module, DENSE):
+            begun = True
+            factor = _cut_dense(layer, first, layer.name == dense[-1], kept)
+            if factor != 1.0:
+                scaled.append((layer.module, factor))
+        elif begun:
+            _cut_norm(layer.module, kept)
+    return scaled
+
+
+def _cut_dense(layer: ExecutedLayer, first: bool, last: bool, kept: Callable[[int], int]) -> float:
+    module: Any = layer.module
+    weight = module.weight
+    rows = weight.shape[0] if last else kept(int(weight.shape[0]))
+    if isinstance(module, nn.Linear):
+        full = module.in_features
+        flat = full == layer.channels_before * layer.pixels_before
+        narrow = kept(layer.channels_before) * layer.pixels_before if flat else kept(full)
+        columns = given = full if first else narrow
+        module.in_features, module.out_features = columns, rows
+    else:
+        full = module.in_channels
+        given = full if first else kept(full)
+        module.groups, columns = _cut_groups(layer, given, rows)
+        module.in_channels, module.out_channels = given, rows
+    _cut_array(module, "weight", rows, columns)
+    _cut_array(module, "bias", rows)
+    return full / given
+
+
+def _cut_groups(layer: ExecutedLayer, given: int, rows: int) -> Tuple[int, int]:
+    """A convolution's groups and the input channels of each: one group, or one for every channel."""
+    module: Any = layer.module
+    if module.groups == 1:
+        return 1, given
+    times = module.out_channels // module.in_channels
+    if module.groups != module.in_channels or rows != given * times:
+        raise CannotNarrow(f"layer {layer.name!r}", f"{module.groups} groups", "one group, or one for every channel")
+    return given, 1
+
+
+def _cut_norm(norm: nn.Module, kept: Callable[[int], int]) -> None:
+    module: Any = norm
+    if isinstance(norm, nn.GroupNorm):
+        channels = kept(norm.num_channels)
+        module.num_groups = channels // (norm.num_channels // norm.num_groups)
+        module.num_channels = channels
+    else:
+        channels = module.num_features = kept(int(module.num_features))
+    for name in ("weight", "bias", "running_mean", "running_var"):
+        _cut_array(module, name, channels)
+
+
+def _cut_array(module: Any, name: str, *lengths: int) -> None:
+    """The leading block of one of a layer's arrays, where it has it."""
+    array: Optional[Tensor] = getattr(module, name, None)
+    if array is None:
+        return
+    block = array.detach()[tuple(slice(0, length) for length in lengths)].clone()
+    setattr(module, name, nn.Parameter(block, array.requires_grad) if isinstance(array, nn.Parameter) else block)
+
+
+def _check_equivalence(whole: nn.Module, net: nn.Module, shape: Shape) -> None:
+    """Raise ``CannotNarrow`` unless the narrow network is the full one with zeros outside the leading blocks."""
+    right = "one whose narrow form is a part of it: no branches side by side, shuffled channels or attention"
+    try:
+        part = {name: tensor.numpy().copy() for name, tensor in net.state_dict().items()}
+        zeros = {name: 0 * tensor.numpy() for name, tensor in whole.state_dict().items()}
+        _copy_arrays(whole, write_leading(zeros, part))
+        # Normalised by the images themselves: else the scores of a fresh network are its biases and nothing more.
+        for module in (*whole.modules(), *net.modules()):
+            module.train(isinstance(module, NORMS))
+        images = _random_images(shape)
+        want, got = whole(images), net(images)
+        _copy_arrays(net, part)
+        worst = float((want - got).abs().max()) / max(float((want[0] - want[1]).abs().max()), 1e-12)
+    except (ShapeMismatch, RuntimeError, ValueError) as error:
+        raise CannotNarrow("network", " ".join(str(error).split())[:200], right) from error
+    if not worst <= SCORE_TOLERANCE:
+        raise CannotNarrow("network", f"scores that differ by {worst:.1%} once it is narrow", right)
+
+
+def _copy_arrays(net: nn.Module, arrays: Mapping[str, Any]) -> None:
+    for name, tensor in net.state_dict().items():
+        tensor.copy_(torch.as_tensor(arrays[name]))
+
+
+def _scale_input(factor: float, _module: nn.Module, given: Tuple[Tensor, ...]) -> Tuple[Tensor, ...]:
+    return (given[0] * factor, *given[1:])

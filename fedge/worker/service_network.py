@@ -1,0 +1,82 @@
+"""The network of a standing service: its own weights, on the trainer's device, without a trace in the random state."""
+
+from typing import TYPE_CHECKING, Any, List, Optional, Sequence
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedge.worker.refusal import Refusal
+from fedge.worker.sources import Data
+from fedge.worker.tasks import TrainingTask, data_shape
+from fedge.worker.trainer import Arrays, load_arrays
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Images = NDArray[np.uint8]
+    Scores = NDArray[np.float32]
+else:
+    Images = Scores = Any
+
+OWN_IMAGES = 256
+"""So many of the source's images are kept for requests that bring none. Chosen by us."""
+
+
+class ServiceNetwork:
+    """Scores images in evaluation mode; on a GPU it returns once the device has done everything."""
+
+    def __init__(
+        self, task: TrainingTask, data: Data, device: str, arrays: Optional[Arrays] = None, seed: int = 0, most: int = 1
+    ) -> None:
+        """``arrays`` are the model's (None: freshly made by ``seed``); batches are of ``most`` samples at most.
+
+        ``data`` gives the images' shape and scale, and those for requests without one. Raises ``BadCall`` for arrays
+        of another model, ``BadTask`` for a network that cannot be made or does not give one row of scores per image.
+        """
+        self.device = torch.device(device)
+        self.shape = data_shape(data)
+        self._net = self._make_network(task, seed, arrays)
+        self._own = torch.from_numpy(data.train_x[:OWN_IMAGES].copy())
+        self._mean, self._sd = (torch.tensor(v).reshape(1, -1, 1, 1).to(self.device) for v in (data.mean, data.sd))
+        # Kept, since fresh pinned memory is slow; it is used again only when the batch before is done.
+        self._x = torch.empty((most, *self._own.shape[1:]), dtype=torch.uint8, pin_memory=self.device.type == "cuda")
+        self._next = 0
+
+    def scores(self, images: "Sequence[Optional[Images]]") -> "Scores":
+        """Scores (n, classes) of as many images (channels, side, side) of bytes; None stands for one of its own."""
+        x = self._x[: len(images)]
+        for place, image in enumerate(images):
+            x[place] = self._next_own_image() if image is None else torch.from_numpy(image)
+        devices: List[torch.device] = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices), torch.no_grad():
+            moved = x.to(self.device, non_blocking=True)
+            scores = self._net((moved.to(torch.float32) - self._mean) / self._sd)
+            if getattr(scores, "ndim", 0) != 2 or len(scores) != len(images):
+                got = f"scores of shape {tuple(getattr(scores, 'shape', ()))} for {len(images)} images"
+                raise BadScores("the network", got, "a row of scores for each image")
+            found: Scores = scores.to(torch.float32).cpu().numpy()
+            if devices:
+                torch.cuda.synchronize(self.device)
+        return found
+
+    def _make_network(self, task: TrainingTask, seed: int, arrays: Optional[Arrays]) -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            net = task.build(self.shape)
+        if arrays is not None:
+            with torch.no_grad():
+                load_arrays(net, arrays)
+        for weight in net.parameters():
+            weight.requires_grad_(False)
+        return net.to(self.device).eval()
+
+    def _next_own_image(self) -> torch.Tensor:
+        self._next = (self._next + 1) % len(self._own)
+        return self._own[self._next]
+
+
+class BadScores(Refusal):
+    """A network whose output is no row of scores for each image."""
+
+    kind = "failed"

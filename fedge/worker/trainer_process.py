@@ -1,0 +1,360 @@
+"""The trainer process: the main thread trains, another accepts connections, and one thread serves each of them.
+
+Started by the supervisor, which gives it the listening socket. ``status`` and ``cancel`` answer at once; every other
+verb is a job, and while one runs the others are refused as busy.
+"""
+
+import contextlib
+import ctypes
+import faulthandler
+import json
+import logging
+import os
+import platform
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
+
+import numpy as np
+
+from fedge.worker import PROTOCOL, frames
+from fedge.worker.job_runner import JOB_VERBS, JobRunner
+from fedge.worker.job_slot import JobSlot, Reply, WorkerJob
+from fedge.worker.refusal import JobStopped, error_reply
+from fedge.worker.trainer_backend import TrainerBackend, make_torch_backend
+
+logger = logging.getLogger(__name__)
+
+VERSION = "0.1.0"
+STALL_S = 30.0
+"""A peer that neither sends nor takes a byte for so long in the middle of a frame is given up. Chosen by us."""
+LEAST_BYTES_PER_S = 4 << 20
+"""A peer that sends a body more slowly than this, after the first ``STALL_S``, is given up. Chosen by us."""
+LOOK_S = 0.05
+"""How soon a cancel is seen by a job whose arrays have stopped coming. Chosen by us."""
+MOST_CONNECTIONS = 32
+"""A board has one client and perhaps a person; each connection is a thread. Chosen by us."""
+MOST_ASKING = 16
+"""Connections that may wait for a service's answer, so that places are left for jobs and ``status``. Chosen by us."""
+MOST_REQUEST = 16 << 20
+"""Bytes of a request's images: many may come at once, beside a job's arrays. Chosen by us."""
+MOST_ROOM = 256 << 20
+"""Bytes of memory for arrays that are kept from one request to the next. Chosen by us."""
+GRACE_S = 0.25
+"""After a restart, clients that ask why come first: importing torch makes every thread wait. Chosen by us."""
+BROKEN_EXIT = 70
+"""Exit status of a process that only a new one can replace (EX_SOFTWARE)."""
+MOST_UNREAD = 1 << 20
+"""Bytes after something that is no frame that are read, so that its sender gets the answer. Chosen by us."""
+OOM_SCORE_ADJUSTMENT = 500
+"""Added to the kernel's readiness to kill this process when memory is short, rather than another. Chosen by us."""
+DIE_WITH_PARENT = 1
+"""PR_SET_PDEATHSIG of prctl(2)."""
+
+
+class TrainerStart(NamedTuple):
+    """What the supervisor tells the process that it starts."""
+
+    socket_fd: int
+    parent: int
+    data_roots: List[str]
+    device: str
+    restarts: int
+    last_exit: Optional[Dict[str, str]]
+
+
+def main(arguments: Sequence[str], make_parts: Callable[[], TrainerBackend] = make_torch_backend) -> None:
+    """``python -m fedge.worker.trainer_process START``, with a ``TrainerStart`` as JSON; ends the process."""
+    status = serve_jobs(read_start(arguments[0]), make_parts)
+    sys.stderr.flush()
+    os._exit(status)  # a task may have left threads behind, for which an orderly end would wait
+
+
+def read_start(text: str) -> TrainerStart:
+    """The supervisor's record, from its JSON."""
+    return TrainerStart(**json.loads(text))
+
+
+def serve_jobs(start: TrainerStart, make_parts: Callable[[], TrainerBackend]) -> int:
+    """Serve until the parent ends this process, or until only a new process can help: then its exit status."""
+    _protect_process(start.parent)
+    runner = JobRunner(make_parts(), start.data_roots, start.device)
+    service = JobServer(runner, start)
+    listener = socket.socket(fileno=start.socket_fd)
+    threading.Thread(target=service.accept_connections, args=(listener,), daemon=True, name="accept").start()
+    return service.run_jobs()
+
+
+def _protect_process(parent: int) -> None:
+    """Make this process end with its parent, be the kernel's first victim, and say where it crashes."""
+    faulthandler.enable()
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is the parent's to handle
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(DIE_WITH_PARENT, int(signal.SIGKILL), 0, 0, 0)
+        try:
+            Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE_ADJUSTMENT))
+        except OSError as error:
+            logger.info("the kernel's readiness to kill cannot be set: %s", error)
+    if os.getppid() != parent:
+        os._exit(0)  # it ended before it could be followed
+
+
+class JobServer:
+    """What the threads share: the runner, the room for one job, and what is known of this process."""
+
+    def __init__(self, runner: JobRunner, start: TrainerStart) -> None:
+        self._runner = runner
+        self._start = start
+        self._slot = JobSlot()
+        runner.serving.pause, runner.serving.nudge = self._slot.pause, self._slot.nudge
+        self._asking = threading.BoundedSemaphore(MOST_ASKING)
+        self._begun_s = time.monotonic()
+        self._places = threading.BoundedSemaphore(MOST_CONNECTIONS)
+        self._told = threading.Event()
+        self._room = np.empty(0, np.uint8)
+
+    def run_jobs(self) -> int:
+        """The main thread: get ready, then run one job after the other; between them the services are served."""
+        if self._start.last_exit is not None:
+            time.sleep(GRACE_S)
+        self._runner.prepare()
+        while not self._runner.broken:
+            self._runner.serving.serve_while_idle(lambda: self._slot.has_ready_job or bool(self._runner.broken))
+            job = self._slot.wait(0.0)
+            if job is not None:
+                reply = self._runner.run(job)
+                self._slot.release(job)  # before the answer: whoever has it may ask for the next thing at once
+                job.finish(reply)
+        self._told.wait(STALL_S)
+        sys.stderr.write(f"CUDA can be used again only by a new process: {self._runner.broken}\n")
+        return BROKEN_EXIT
+
+    def accept_connections(self, listener: socket.socket) -> None:
+        """The accepting thread: a thread for each connection."""
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError as error:
+                logger.warning("cannot accept a connection: %s", error)
+                time.sleep(0.1)  # out of file descriptors: some may be given back
+                continue
+            if self._places.acquire(blocking=False):
+                threading.Thread(target=self._serve_connection, args=(connection,), daemon=True).start()
+            else:
+                _refuse_connection(connection)
+
+    def _serve_connection(self, connection: socket.socket) -> None:
+        try:
+            with connection:
+                while self._answer_next(connection):
+                    pass
+        except OSError as error:
+            logger.info("a connection ended: %s", error)
+        finally:
+            self._places.release()
+
+    def _answer_next(self, connection: socket.socket) -> bool:
+        """Wait for a request and answer it; whether the connection can be used on."""
+        connection.settimeout(None)
+        select.select([connection], [], [])
+        connection.settimeout(STALL_S)
+        try:
+            head = frames.read_head(connection)
+            if head is None:
+                return False
+            header, arrays = self._answer(connection, head)
+        except frames.FrameError as error:
+            header, arrays = error_reply("bad-request", f"{error}; the connection is closed")
+            frames.write(connection, header, arrays)
+            _drain_socket(connection)
+            return False
+        _send_reply(connection, header, arrays)
+        if self._runner.broken and not header["ok"]:
+            self._told.set()
+        return True
+
+    def _answer(self, connection: socket.socket, head: frames.FrameHead) -> Reply:
+        verb = head.header.get("verb")
+        if head.header.get("v") != PROTOCOL:
+            problem = error_reply(
+                "bad-request", f"v: got {str(head.header.get('v'))[:40]}; protocol {PROTOCOL} is spoken here"
+            )
+        elif verb in JOB_VERBS:
+            return self._run_job(connection, WorkerJob(str(verb), head))
+        elif verb == "request":
+            return self._run_request(connection, WorkerJob(verb, head))
+        elif verb == "status":
+            problem = self.status(), {}
+        elif verb == "cancel":
+            problem = {"ok": True, "cancelled": self._slot.cancel()}, {}
+        else:
+            verbs = ", ".join(("status", "cancel", "request", *JOB_VERBS))
+            problem = error_reply("unknown-verb", f"verb: got {str(verb)[:40]!r}; one of {verbs}")
+        frames.FrameBody(connection, head).drain(BodyDeadline(connection, head.body_bytes).wait)
+        return problem
+
+    def _run_job(self, connection: socket.socket, job: WorkerJob) -> Reply:
+        body, patience = frames.FrameBody(connection, job.head), BodyDeadline(connection, job.head.body_bytes)
+        try:
+            refusal = self._receive_arrays(job, body, patience)
+            if refusal is None:
+                self._slot.submit(job)
+                _wait_for_job(connection, job)
+                return job.get_reply()
+            self._slot.release(job)  # before the rest of the body, which may take its time
+            body.drain(patience.wait)
+            return refusal
+        finally:
+            self._slot.release(job)  # for a request that never became a job; else it is free already
+            job.close()
+
+    def _run_request(self, connection: socket.socket, job: WorkerJob) -> Reply:
+        """A request to a standing service: it waits beside the jobs, not for its turn among them."""
+        body, patience = frames.FrameBody(connection, job.head), BodyDeadline(connection, job.head.body_bytes)
+        if job.head.body_bytes > MOST_REQUEST or not self._asking.acquire(blocking=False):
+            body.drain(patience.wait)
+            job.close()
+            text = f"request: at most {MOST_REQUEST >> 20} MiB of images, and {MOST_ASKING} requests at a time"
+            return error_reply("busy" if job.head.body_bytes <= MOST_REQUEST else "bad-request", text)
+        try:
+            job.arrays = body.read(None, patience.wait)
+            refusal = self._runner.serving.submit_request(job)
+        except MemoryError:
+            return error_reply("oom", "request: no memory for its images; send fewer at a time")
+        else:
+            if refusal is None:
+                _wait_for_job(connection, job)
+                return job.get_reply()
+            return refusal
+        finally:
+            self._asking.release()
+            job.close()
+
+    def _receive_arrays(self, job: WorkerJob, body: frames.FrameBody, patience: "BodyDeadline") -> Optional[Reply]:
+        """Claim the room for a job and read its arrays; the refusal when it cannot become one."""
+        holder = self._slot.claim(job)
+        if holder is not None:
+            return error_reply("busy", f"the worker is busy with {holder}; ask again after it, or cancel it")
+        try:
+            room = self._get_array_buffer(job.head.body_bytes)
+            job.arrays = body.read(room, lambda: patience.wait(job.cancelled.is_set))
+        except MemoryError:
+            text = f"{job.verb}: no memory for arrays of {job.head.body_bytes} bytes; a smaller model"
+            return error_reply("oom", text)
+        except JobStopped as error:
+            return error_reply("failed", f"{job.verb} was cancelled: {error}")
+        return None
+
+    def _get_array_buffer(self, body_bytes: int) -> Optional[np.ndarray]:
+        """Memory that a model was read into before: fresh pages cost as long as the copying. One job at a time."""
+        if len(self._room) < body_bytes <= MOST_ROOM:
+            self._room = np.empty(0, np.uint8)  # never both
+            self._room = np.empty(body_bytes, np.uint8)
+        return self._room
+
+    def status(self) -> Dict[str, Any]:
+        """The answer to ``status``; takes no lock that a job holds."""
+        runner, job, loaded, facts = self._runner, self._slot.job, self._runner.loaded, self._runner.facts
+        cuda: Optional[Dict[str, Any]] = None
+        if facts.cuda_name is not None:
+            cuda = {"name": facts.cuda_name, "total_mb": facts.cuda_total_mb, "used_mb": runner.used_cuda_mb()}
+        task: Optional[Dict[str, Any]] = None
+        if loaded is not None:
+            task = {"name": loaded.name, "sha256": loaded.sha256}
+            task.update(samples=loaded.reply[0]["samples"], test=loaded.reply[0]["test"])
+        fields = {"ok": True, "protocol": PROTOCOL, "version": VERSION, "python": platform.python_version()}
+        fields.update(torch=facts.torch, numpy=np.__version__, cuda=cuda, task=task)
+        fields.update(device=runner.device if loaded is None else loaded.device)
+        fields.update(state="idle" if job is None else "busy", job=None if job is None else job.progress())
+        fields.update(restarts=self._start.restarts, last_exit=self._start.last_exit, rss_mb=_rss_mb())
+        fields.update(services=runner.serving.describe_services())
+        fields.update(up_s=time.monotonic() - self._begun_s)
+        return fields
+
+
+class SlowPeer(frames.FrameError):
+    """A body that does not come, or comes so slowly that it keeps others waiting."""
+
+
+class BodyDeadline:
+    """How long the pieces of one body are waited for: ``STALL_S`` for each, and so long in all as its size allows."""
+
+    def __init__(self, connection: socket.socket, body_bytes: int, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._poll = select.poll()
+        self._poll.register(connection, select.POLLIN)
+        self._now_s = now_s
+        self._limit_s = STALL_S + body_bytes / LEAST_BYTES_PER_S
+        self._ends_s = now_s() + self._limit_s
+
+    def wait(self, stop: Callable[[], bool] = lambda: False) -> None:
+        """Wait for the next piece; raises ``SlowPeer``, and ``JobStopped`` when ``stop`` says so."""
+        stalled_s = self._now_s() + STALL_S
+        while True:
+            if stop():
+                raise JobStopped("its arrays were still coming")
+            now_s = self._now_s()
+            if now_s >= self._ends_s:
+                raise SlowPeer(f"the body was not whole after {self._limit_s:.0f} s; at least {LEAST_BYTES_PER_S} B/s")
+            if now_s >= stalled_s:
+                raise SlowPeer(f"no byte of the body for {STALL_S:.0f} s; send a frame in one go")
+            if self._poll.poll(1e3 * LOOK_S):
+                return
+
+
+def _wait_for_job(connection: socket.socket, job: WorkerJob) -> None:
+    """Wait until the job has ended; a client that closes its end meanwhile cancels it."""
+    poll = select.poll()
+    poll.register(job.ended, select.POLLIN)
+    poll.register(connection, 0)  # only the hang-up: a client may send its next request early, or close its half
+    while True:
+        events = dict(poll.poll())
+        if job.ended in events:  # not job.reply: the pipe is closed next, and the main thread must have written to it
+            return
+        if connection.fileno() in events:
+            job.abandon()
+            poll.unregister(connection)
+
+
+def _drain_socket(connection: socket.socket) -> None:
+    """Read what lies there unread: closing over it would take the answer back."""
+    connection.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        for _ in range(MOST_UNREAD // frames.PIECE_BYTES):
+            if not connection.recv(frames.PIECE_BYTES):
+                return
+
+
+def _send_reply(connection: socket.socket, header: Dict[str, Any], arrays: frames.Arrays) -> None:
+    try:
+        frames.write(connection, header, arrays)
+    except (frames.FrameError, TypeError, ValueError) as error:
+        # A task's arrays may be of any kind, and nothing was sent yet.
+        frames.write(connection, *error_reply("failed", f"the answer cannot be sent: {error}"))
+
+
+def _refuse_connection(connection: socket.socket) -> None:
+    with connection:
+        connection.settimeout(0.1)
+        try:
+            frames.write(
+                connection, *error_reply("busy", f"{MOST_CONNECTIONS} connections are open; close one of them")
+            )
+        except OSError as error:
+            logger.info("a connection too many ended: %s", error)
+
+
+def _rss_mb() -> Optional[float]:
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+    except OSError:
+        return None
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

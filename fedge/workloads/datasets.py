@@ -1,0 +1,229 @@
+"""The data sets by name: images and labels in memory, split into training and test; importing this loads no torch.
+
+Images stay bytes until a minibatch is made of them: CIFAR-10 is 180 MB that way and 740 MB as float32, and every
+process that trains holds a copy.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import pickle
+import socket
+import textwrap
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedge.errors import BadInput, UnknownName
+from fedge.worker.refusal import Refusal
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from fedge.worker.sources import Data
+
+DATA_FIELD = "data.dir"
+CONNECT_TIMEOUT_S = 15.0
+"""How long a download may stay silent before it counts as failed."""
+DIGITS_TEST_SHARE = 0.2
+DIGITS_SPLIT_SEED = 0
+DIGITS_ALTERNATIVES = (
+    "scikit-learn is not installed here, and boards never have it: take synthetic-cnn, a task of files in data.dir, "
+    "or a board's own samples (data_folder)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetSource:
+    """A data set that torchvision reads: its class there, and the files that it looks for below the data folder."""
+
+    title: str
+    subfolder: str
+    files: tuple[str, ...]
+    mean: tuple[float, ...]
+    """Of the training images, per channel, pixels from 0 to 1."""
+    sd: tuple[float, ...]
+    classes: int = 10
+
+    def folder_below(self, root: Path) -> Path:
+        """Where its files belong."""
+        return root / self.subfolder
+
+    def missing_files(self, root: Path) -> tuple[str, ...]:
+        """The files that are not there."""
+        return tuple(file for file in self.files if not (self.folder_below(root) / file).is_file())
+
+
+_IDX_FILES = (
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+)
+_CIFAR_FILES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch", "batches.meta")
+
+SOURCES: Mapping[str, DatasetSource] = {
+    "mnist": DatasetSource("MNIST", "MNIST/raw", _IDX_FILES, (0.1307,), (0.3081,)),
+    "fashionmnist": DatasetSource("FashionMNIST", "FashionMNIST/raw", _IDX_FILES, (0.2860,), (0.3530,)),
+    "cifar10": DatasetSource(
+        "CIFAR10", "cifar-10-batches-py", _CIFAR_FILES, (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+    ),
+}
+"""Data sets that are files in the data folder. ``digits`` and ``synthetic`` need none."""
+
+
+def _reading_errors() -> tuple[type[Exception], ...]:
+    """What torchvision raises for files that are absent or broken and for downloads that fail."""
+    from http.client import HTTPException
+
+    broken = (ValueError, TypeError, AssertionError, LookupError, EOFError, pickle.UnpicklingError)
+    return (OSError, RuntimeError, HTTPException, *broken)
+
+
+def load_dataset(name: str, root: Path, *, download: bool = True) -> Data:
+    """The data set called ``name`` (``digits``, ``synthetic`` or one of ``SOURCES``), from the folder ``root``.
+
+    Absent files are fetched when ``download``. Raises ``UnknownName``, or ``BadInput`` that says which files belong
+    where, or what to take instead of ``digits`` without scikit-learn.
+    """
+    if name == "digits":
+        return _load_digits()
+    if name == "synthetic":
+        return _load_synthetic()
+    if name not in SOURCES:
+        raise UnknownName("data set", name, ("digits", "synthetic", *SOURCES))
+    source = SOURCES[name]
+    try:
+        with _lock_data_folder(root) if download else _open_read_only(root) as may_write:
+            return _read_torchvision(source, root, download=may_write)
+    except Refusal as error:  # no torchvision
+        raise BadInput(error.where, error.got, error.right) from error
+    except _reading_errors() as error:
+        raise _missing_data_error(source, root, error, download=download) from error
+
+
+def digits_path() -> Path | None:
+    """The digits' file inside scikit-learn; None when it is not where it used to be."""
+    found = importlib.util.find_spec("sklearn")
+    if found is None or found.origin is None:
+        return None
+    path = Path(found.origin).parent / "datasets" / "data" / "digits.csv.gz"
+    return path if path.is_file() else None
+
+
+def _load_digits() -> Data:
+    """scikit-learn's 1,797 handwritten digits, 8 x 8 pixels from 0 to 16; every fifth of each class is for testing."""
+    import numpy as np
+
+    from fedge.worker.sources import Data
+
+    table = _load_digits_table()
+    images, labels = table[:, :-1].reshape(-1, 1, 8, 8), table[:, -1].astype(np.int64)
+    rng = np.random.default_rng(DIGITS_SPLIT_SEED)
+    test = np.zeros(len(labels), dtype=np.bool_)
+    for label in range(10):
+        members = rng.permutation(np.flatnonzero(labels == label))
+        test[members[: round(DIGITS_TEST_SHARE * len(members))]] = True
+    return Data(images[~test], labels[~test], images[test], labels[test], mean=(4.884,), sd=(6.017,), classes=10)
+
+
+def _load_digits_table() -> NDArray[np.uint8]:
+    """Rows of 64 pixels and the label. The file is read directly: importing scikit-learn takes as long as torch."""
+    import numpy as np
+
+    path = digits_path()
+    if path is not None:
+        return np.loadtxt(path, delimiter=",", dtype=np.uint8)
+    try:
+        from sklearn.datasets import load_digits
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "sklearn":
+            raise
+        raise BadInput(
+            "workload.task", "the data set digits, which lies inside scikit-learn", DIGITS_ALTERNATIVES
+        ) from error
+    digits = load_digits()
+    return np.column_stack([digits.data, digits.target]).astype(np.uint8)
+
+
+def _load_synthetic() -> Data:
+    """``synthetic``'s images, always the same ones; both parts have as many of every class."""
+    import numpy as np
+
+    from fedge.worker.sources import Data
+    from fedge.workloads import synthetic
+
+    rng = np.random.default_rng(synthetic.SEED)
+    (train_x, train_y), (test_x, test_y) = (
+        synthetic.make_images(n, rng) for n in (synthetic.TRAIN_IMAGES, synthetic.TEST_IMAGES)
+    )
+    mean, sd = (tuple(found.tolist()) for found in (train_x.mean((0, 2, 3)), train_x.std((0, 2, 3))))
+    return Data(train_x, train_y, test_x, test_y, mean, sd, synthetic.CLASSES)
+
+
+def _read_torchvision(source: DatasetSource, root: Path, *, download: bool) -> Data:
+    import numpy as np
+
+    from fedge.worker.sources import Data
+    from fedge.worker.torchvision_shim import datasets
+
+    reader = getattr(datasets, source.title)
+    parts = [reader(root, train=train, download=download) for train in (True, False)]
+    (train_x, train_y), (test_x, test_y) = (
+        (_channels_first(np.asarray(part.data, dtype=np.uint8)), np.asarray(part.targets, dtype=np.int64))
+        for part in parts
+    )
+    for images, labels in ((train_x, train_y), (test_x, test_y)):
+        if len(images) != len(labels) or not len(labels) or not 0 <= labels.min() <= labels.max() < source.classes:
+            raise ValueError(f"{len(images)} images and {len(labels)} labels do not belong together")
+    mean, sd = (tuple(255 * value for value in values) for values in (source.mean, source.sd))
+    return Data(train_x, train_y, test_x, test_y, mean, sd, source.classes)
+
+
+def _channels_first(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    import numpy as np
+
+    return images[:, None] if images.ndim == 3 else np.ascontiguousarray(images.transpose(0, 3, 1, 2))
+
+
+def _missing_data_error(source: DatasetSource, root: Path, error: BaseException, *, download: bool) -> BadInput:
+    missing = source.missing_files(root)
+    reason = textwrap.shorten(str(error) or type(error).__name__, 200, placeholder=" ...")
+    folder = source.folder_below(root)
+    if not missing:
+        right = f"the original files {', '.join(source.files)}: delete the folder and fetch or copy them again"
+        return BadInput(DATA_FIELD, f"unreadable {source.title} files in {folder} ({reason})", right)
+    tried = f" (the download failed: {reason})" if download else " (downloading is switched off)"
+    right = f"put {', '.join(missing)} (unpacked) into {folder}"
+    return BadInput(DATA_FIELD, f"no {source.title} in {root}{tried}", right)
+
+
+@contextmanager
+def _lock_data_folder(root: Path) -> Iterator[bool]:
+    """Hold the data folder, so that processes that start together download once; yields whether it can be written.
+
+    A download that nobody answers fails after ``CONNECT_TIMEOUT_S``: torchvision itself would wait for ever.
+    """
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        lock: Any = (root / ".lock").open("w", encoding="utf-8")
+    except OSError:  # a folder that others keep for us, read only
+        yield False
+        return
+    before_s = socket.getdefaulttimeout()
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        socket.setdefaulttimeout(CONNECT_TIMEOUT_S)
+        try:
+            yield True
+        finally:
+            socket.setdefaulttimeout(before_s)
+
+
+@contextmanager
+def _open_read_only(root: Path) -> Iterator[bool]:
+    yield False

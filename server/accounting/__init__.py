@@ -1,0 +1,1 @@
+"""Time, energy and the rows of a round."""

@@ -1,0 +1,282 @@
+"""A board's row of a round: what it did in the time that it is booked for, its columns, and what the truth would be.
+
+A board's energy from the round's start to its end is work at its measured power, the radio, and idle power for the rest
+of the time (fetching, sending and waiting in the mode it rests in).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedge.decisions.planning.board_energy import board_maxn_energy_j, board_round_energy_j, find_least_energy_point
+from fedge.devices.battery import BatteryCharge
+from fedge.serving.standing_service import latency_percentile_s, merge_all_service_uses
+from fedge.telemetry.store_records import ClientRow, Status
+from fedge.types import Measurement, RoundReport
+from fedge.wire import ReplyMessage
+from server.accounting.idle_energy import available_energy_j
+
+
+@dataclass(frozen=True, slots=True)
+class RoundStart:
+    """How a round began: its number, fleet time, planned deadline, and the boards' idle power as last known.
+
+    ``wanted`` replies are enough (None: all are awaited). ``leaves_s`` are the fleet times at which boards go away, and
+    ``charges`` the batteries of those that have one.
+    """
+
+    round: int
+    start_s: float
+    deadline_s: float | None
+    idle_w: Mapping[str, float]
+    wanted: int | None = None
+    leaves_s: Mapping[str, float] = field(default_factory=dict)
+    charges: Mapping[str, BatteryCharge] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientPart:
+    """One board's part in a settled round, as its row tells it; ``until_s`` counts from the round's start."""
+
+    status: Status
+    error: str | None
+    until_s: float
+    round_s: float
+    whole: bool
+    """Whether its energy is that of the whole share of work, so that it may be compared with MAXN's."""
+    flat: bool = False
+    """Whether its battery ran empty, so that it draws nothing any more."""
+
+
+def client_row(opening: RoundStart, part: ClientPart, maxn_s: float | None, report: RoundReport) -> ClientRow:
+    """The row of a board that reported; ``maxn_s`` is how long the round would have been at MAXN."""
+    spent = compute_completed_work(report, part.until_s)
+    done = part.status == "done"
+    heard = done or (part.status == "late" and part.whole)
+    known_s = max(part.until_s, part.round_s) if not part.flat else part.until_s
+    energy_j = spent.work_j + spent.radio_j + report.idle_w * (known_s - spent.work_s)
+    return ClientRow(
+        round=opening.round,
+        board=report.board,
+        device=report.device,
+        status=part.status,
+        error=part.error,
+        start_s=opening.start_s,
+        end_s=opening.start_s + min(report.busy_s, part.until_s),
+        deadline_s=opening.deadline_s,
+        wait_s=max(0.0, part.round_s - min(report.busy_s, part.until_s)),
+        idle_w=report.idle_w,
+        energy_j=available_energy_j(energy_j, known_s, opening.charges.get(report.board)),
+        samples=report.samples,
+        loss=report.loss if heard else None,
+        accuracy=report.accuracy if heard else None,
+        temperature_c=report.temperature_c,
+        throttled=any(measured.throttled for measured in report.parts),
+        prior_time_ape=report.prior_time_ape,
+        prior_power_ape=report.prior_power_ape,
+        time_ape=report.time_ape,
+        power_ape=report.power_ape,
+        own_samples=report.own_samples,
+        shared_samples=report.shared_samples,
+        staleness=0 if done else None,
+        **_mode_columns(report),
+        **_memory_columns(report),
+        **work_columns(report, spent),
+        **_truth_columns(report, spent.radio_j, part.round_s, maxn_s, part.whole),
+    )
+
+
+def failed_row(opening: RoundStart, round_s: float, answer: ReplyMessage, status: Status = "failed") -> ClientRow:
+    """A board that reported nothing: it is taken to have idled, since nothing else is known.
+
+    A real one that was cut off is ``late`` or ``cancelled``.
+    """
+    idle_w = opening.idle_w.get(answer.board, 0.0)
+    empty = {field.name: None for field in dataclasses.fields(ClientRow)}
+    known = {
+        "round": opening.round,
+        "board": answer.board,
+        "device": "",
+        "status": status,
+        "error": answer.error or "no answer",
+        "start_s": opening.start_s,
+        "end_s": opening.start_s + round_s,
+        "deadline_s": opening.deadline_s,
+        "why": "",
+        "idle_w": idle_w,
+        "energy_j": available_energy_j(idle_w * round_s, round_s, opening.charges.get(answer.board)),
+        "wait_s": round_s,
+        "throttled": False,
+        **dict.fromkeys(("down_s", "work_s", "up_s", "work_j", "radio_j", "probe_s", "probe_j"), 0.0),
+        **dict.fromkeys(("steps", "samples", "probes"), 0),
+    }
+    return ClientRow(**(empty | known))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class CompletedPart:
+    """What was done of one part of the work; ``steps`` are whole minibatches."""
+
+    work_s: float
+    work_j: float
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class CompletedWork:
+    """What a board did in its first seconds of a round: fetching, every part of the work, sending."""
+
+    down_s: float
+    work_s: float
+    up_s: float
+    work_j: float
+    radio_j: float
+    parts: tuple[CompletedPart, ...]
+    """One for each of the report's, those that were not begun among them."""
+
+    @property
+    def steps(self) -> int:
+        """Whole minibatches done."""
+        return sum(part.steps for part in self.parts)
+
+
+def compute_completed_work(report: RoundReport, until_s: float) -> CompletedWork:
+    """What the board had done ``until_s`` after the round's start, its parts one after the other."""
+    link = report.link
+    down_s = min(link.down_s, until_s)
+    work_s = min(report.work_s, max(0.0, until_s - link.down_s))
+    up_s = min(link.up_s, max(0.0, until_s - link.down_s - work_s))
+    radio_j = link.radio_j * (down_s + up_s) / (link.down_s + link.up_s)
+    parts = _list_completed_parts(report, work_s)
+    # Of finished work the mean power gives the same joules; so computed, figures stay as recorded to their last bit.
+    whole_j = report.work_j * work_s / report.work_s
+    work_j = sum(part.work_j for part in parts) if work_s < report.work_s else whole_j
+    return CompletedWork(down_s, work_s, up_s, work_j, radio_j, parts)
+
+
+def _list_completed_parts(report: RoundReport, work_s: float) -> tuple[CompletedPart, ...]:
+    """Each part as far as it was done in the first ``work_s`` of the work; every part whole once all was done."""
+    left_s = work_s if work_s < report.work_s else math.inf
+    parts = []
+    for part in report.parts:
+        parts.append(_truncate_part(part, left_s))
+        left_s = max(0.0, left_s - part.work_s)
+    return tuple(parts)
+
+
+def _truncate_part(part: Measurement, seconds: float) -> CompletedPart:
+    """A part's first ``seconds``: the change of mode and the warm-up, then one minibatch after the other."""
+    if seconds >= part.work_s:
+        return CompletedPart(part.work_s, part.work_j, part.steps)
+    before_s = part.lost_s + part.warm_up_s + (part.switch_s or 0.0)
+    steps = int(max(0.0, seconds - before_s) / part.step_s)
+    return CompletedPart(seconds, seconds * part.power_w, min(steps, part.steps))
+
+
+def work_columns(report: RoundReport, spent: CompletedWork) -> dict[str, Any]:
+    """What was done, and how much of it in the probes and in the second mode."""
+    probes = [probe for probe in spent.parts[: len(report.probes)] if probe.work_s > 0]
+    return service_columns(report, spent) | {
+        "down_s": spent.down_s,
+        "work_s": spent.work_s,
+        "up_s": spent.up_s,
+        "work_j": spent.work_j,
+        "radio_j": spent.radio_j,
+        "steps": spent.steps,
+        "mix_steps": None if report.mixed is None else spent.parts[len(report.probes)].steps,
+        "probes": len(probes),
+        "probe_s": sum(probe.work_s for probe in probes),
+        "probe_j": sum(probe.work_j for probe in probes),
+    }
+
+
+def service_columns(report: RoundReport, spent: CompletedWork) -> dict[str, Any]:
+    """What the board's standing service did while the parts that were begun were worked; nothing without one.
+
+    Of a part that was cut short it is what the service did in the whole of it.
+    """
+    begun = [part for part, done in zip(report.parts, spent.parts, strict=True) if done.work_s > 0]
+    use, last = merge_all_service_uses([part.service for part in begun]), report.measured.service
+    if use is None:
+        return {}
+    return {
+        "requests": use.requests,
+        "late_requests": use.late,
+        "dropped_requests": use.dropped,
+        "latency_budget_s": use.latency_s,
+        "latency_p50_s": latency_percentile_s(use, 50.0),
+        "latency_p95_s": latency_percentile_s(use, 95.0),
+        "latency_p99_s": latency_percentile_s(use, 99.0),
+        "latency_worst_s": use.worst_s if use.latencies else None,
+        "service_batch": use.batch_size if last is None else last.batch_size,
+        "service_share": use.share,
+        "service_played": use.played,
+        "train_steps_per_s": spent.steps / spent.work_s if spent.work_s > 0 else None,
+    }
+
+
+def _mode_columns(report: RoundReport) -> dict[str, Any]:
+    """The decision, and what was predicted and measured in its mode."""
+    measured, predicted, mode = report.measured, report.predicted, report.measured.mode
+    return {
+        "feasible": report.decision.feasible,
+        "why": report.decision.why,
+        "cores": mode.cores,
+        "cpu_mhz": mode.cpu_mhz,
+        "gpu_mhz": mode.gpu_mhz,
+        "mem_mhz": mode.mem_mhz,
+        "asked_steps": report.asked_steps or None,
+        "mix_mode": None if report.mixed is None else str(report.mixed.mode),
+        "step_s": measured.step_s,
+        "predicted_step_s": predicted.step_s,
+        "predicted_step_s_sd_log": predicted.step_s_sd_log,
+        "power_w": measured.power_w,
+        "predicted_power_w": predicted.power_w,
+        "predicted_power_w_sd_log": predicted.power_w_sd_log,
+    }
+
+
+def _memory_columns(report: RoundReport) -> dict[str, Any]:
+    """What it trained at and why; nothing where nobody knows what a step needs."""
+    memory = report.memory
+    if memory is None:
+        return {}
+    return {
+        "batch_size": memory.used.batch_size,
+        "width": memory.used.width,
+        "memory_mb": memory.peak_mb,
+        "predicted_memory_mb": memory.predicted_mb,
+        "memory_limit_mb": memory.limit_mb,
+        "out_of_memory": memory.failures,
+        "lost_s": memory.lost_s,
+        "lowered": memory.why or None,
+    }
+
+
+def _truth_columns(
+    report: RoundReport, radio_j: float, round_s: float, maxn_s: float | None, whole: bool
+) -> dict[str, Any]:
+    """The work and the whole round at MAXN and in the oracle's mode; None without the truth.
+
+    The round's figures are None too where not all of the work was done: there is nothing to compare them with.
+    """
+    truth = report.true_front
+    if truth is None or maxn_s is None:
+        return dict.fromkeys((*_WORK_IN_TRUTH, *_ROUND_IN_TRUTH))
+    oracle, maxn = find_least_energy_point(truth, round_s), truth.maxn
+    work = (maxn.work_s, maxn.work_j, oracle.work_s, oracle.work_j)
+    rounds = (
+        radio_j + board_round_energy_j(truth, oracle, round_s),
+        radio_j + board_maxn_energy_j(truth, maxn_s),
+        radio_j + board_round_energy_j(truth, maxn, maxn_s),
+    )
+    return dict(zip((*_WORK_IN_TRUTH, *_ROUND_IN_TRUTH), (*work, *(rounds if whole else _UNKNOWN)), strict=True))
+
+
+_WORK_IN_TRUTH = ("maxn_work_s", "maxn_work_j", "oracle_work_s", "oracle_work_j")
+_ROUND_IN_TRUTH = ("oracle_energy_j", "maxn_energy_j", "maxn_parked_energy_j")
+_UNKNOWN = (None, None, None)

@@ -1,0 +1,219 @@
+"""A round's end: who was late, until when every board is booked, and the fleet's row; pure.
+
+A board whose late reply joins a later round is booked until it is done, so that every joule is in one row.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fedge.devices import battery
+from fedge.devices.battery import BatteryCharge
+from fedge.experiment import LateReplySpec
+from fedge.telemetry.store_records import MEMORY, ClientRow, EventRow, RoundRow, Status
+from fedge.types import MemoryUse, RoundReport
+from fedge.wire import ReplyMessage
+from server.accounting.client_rows import ClientPart, RoundStart, client_row, compute_completed_work, failed_row
+from server.accounting.lateness import Completion, classify_clients, compute_cutoff_s
+
+__all__ = ["RoundExtras", "RoundSettlement", "RoundStart", "compute_completed_work", "round_row", "settle_round"]
+
+
+@dataclass(frozen=True, slots=True)
+class RoundSettlement:
+    """A round's end on the fleet's clock and its rows, before aggregation; ``accepted`` boards may be aggregated.
+
+    ``until_s`` is when each board that reported was done, or stopped, on the fleet's clock; ``joining`` are the late
+    ones whose reply joins a later round.
+    """
+
+    start_s: float
+    end_s: float
+    accepted: tuple[str, ...]
+    clients: tuple[ClientRow, ...]
+    events: tuple[EventRow, ...]
+    maxn_round_s: float | None
+    """How long the round would have been with every board that reported at MAXN; None without the truth."""
+    joining: tuple[str, ...] = ()
+    until_s: Mapping[str, float] = field(default_factory=dict)
+    charges: Mapping[str, BatteryCharge] = field(default_factory=dict)
+    """The batteries of the boards asked, after what their rows book."""
+    lost: tuple[str, ...] = ()
+    """Boards that went away or whose battery ran empty before they could reply, in the round or after it."""
+
+    @property
+    def energy_j(self) -> float:
+        """Joules of the boards asked."""
+        return sum(row.energy_j for row in self.clients)
+
+
+def settle_round(opening: RoundStart, answers: Mapping[str, ReplyMessage], late: LateReplySpec) -> RoundSettlement:
+    """Decide who is late and write every board's row; lateness is decided by reports, never by arrival."""
+    reports = {board: answer.report for board, answer in sorted(answers.items()) if answer.report is not None}
+    endings = {board: _find_completion(opening, report) for board, report in reports.items()}
+    endings |= {board: Completion(math.inf) for board, answer in answers.items() if answer.cut}
+    cut_s = compute_cutoff_s(late, opening.deadline_s)
+    verdict = classify_clients(endings, cut_s, opening.wanted, opening.deadline_s or 0.0)
+    parts = {
+        board: _build_part(answers[board], endings[board], verdict.status[board], verdict.round_s, late)
+        for board, report in reports.items()
+    }
+    maxn_s = _maxn_round_s(reports)
+    rows = tuple(
+        client_row(opening, parts[board], maxn_s, reports[board])
+        if board in reports
+        else failed_row(opening, verdict.round_s, answers[board], verdict.status.get(board, "failed"))
+        for board in sorted(answers)
+    )
+    charges = {row.board: _compute_charge(opening, parts.get(row.board), row, verdict.round_s) for row in rows}
+    known = {board: charge for board, charge in charges.items() if charge is not None}
+    rows = tuple(dataclasses.replace(r, charge=known[r.board].share) if r.board in known else r for r in rows)
+    return RoundSettlement(
+        opening.start_s,
+        opening.start_s + verdict.round_s,
+        tuple(board for board, part in parts.items() if part.status == "done"),
+        rows,
+        tuple(event for row in rows for event in _list_events(row, reports.get(row.board))),
+        maxn_s,
+        tuple(board for board in parts if _joins_later(endings[board], verdict.status[board], late)),
+        {board: opening.start_s + part.until_s for board, part in parts.items()},
+        known,
+        tuple(board for board, part in parts.items() if _is_lost(endings[board], part.until_s)),
+    )
+
+
+def _find_completion(opening: RoundStart, report: RoundReport) -> Completion:
+    """When the board replies, unless it goes away or its battery runs empty before."""
+    board = report.board
+    away_s = opening.leaves_s.get(board, math.inf) - opening.start_s
+    charge = opening.charges.get(board)
+    empty_s = None if charge is None else battery.time_to_empty_s(charge, _list_power_phases(report))
+    if empty_s is not None and empty_s < min(away_s, report.busy_s):
+        return Completion(empty_s, f"its battery was empty after {empty_s:.1f} s")
+    if away_s < report.busy_s:
+        return Completion(away_s, f"went away after {away_s:.1f} s")
+    return Completion(report.busy_s)
+
+
+def _list_power_phases(report: RoundReport) -> tuple[tuple[float, float], ...]:
+    """Seconds and watts, one after the other: fetching, every part of the work, sending."""
+    link = report.link
+    link_w = report.idle_w + link.radio_j / max(link.down_s + link.up_s, 1e-12)
+    work = ((part.work_s, part.power_w) for part in report.parts)
+    return ((link.down_s, link_w), *work, (link.up_s, link_w))
+
+
+def _is_lost(ending: Completion, until_s: float) -> bool:
+    """Whether the board broke down in the time that it is booked for; later it may, once it was stopped."""
+    return ending.error is not None and ending.at_s <= until_s
+
+
+def _joins_later(ending: Completion, status: Status, late: LateReplySpec) -> bool:
+    return status == "late" and late.action == "discount" and ending.error is None
+
+
+def _build_part(
+    answer: ReplyMessage, ending: Completion, status: Status, round_s: float, late: LateReplySpec
+) -> ClientPart:
+    """What the row of a board that reported is to say."""
+    report, error = answer.report, answer.error
+    assert report is not None
+    if answer.cut:
+        return ClientPart(status, error, round_s, round_s, whole=False)
+    until_s, whole = round_s, status == "done" and report.steps >= report.asked_steps
+    if status == "failed":
+        error, until_s = ending.error, ending.at_s
+    elif status == "late":
+        error = f"took {ending.at_s:.1f} s; the cut-off was {round_s:.1f} s"
+        if late.action == "discount":
+            until_s, whole = ending.at_s, ending.error is None
+            error += f"; {ending.error or 'its result joins a later round'}"
+    elif status == "cancelled":
+        error = f"stopped after {round_s:.1f} s: enough others were done"
+    flat = _is_lost(ending, until_s) and "battery" in (ending.error or "")
+    return ClientPart(status, error, until_s, round_s, whole, flat)
+
+
+def _compute_charge(
+    opening: RoundStart, part: ClientPart | None, row: ClientRow, round_s: float
+) -> BatteryCharge | None:
+    charge = opening.charges.get(row.board)
+    if charge is None:
+        return None
+    if part is not None and part.flat:
+        return battery.update_charge(BatteryCharge(charge.spec, 0.0), 0.0, max(0.0, round_s - part.until_s))
+    return battery.update_charge(charge, row.energy_j, round_s if part is None else max(round_s, part.until_s))
+
+
+@dataclass(frozen=True, slots=True)
+class RoundExtras:
+    """What a round's row tells besides the boards asked; None where nobody knows."""
+
+    available: int | None = None
+    stale: int = 0
+    resting_j: float | None = None
+
+
+def round_row(settled: RoundSettlement, tested: tuple[float, float], around: RoundExtras = RoundExtras()) -> RoundRow:
+    """The fleet's row; ``tested`` is the new model's loss and accuracy on the held-out test set."""
+    rows = settled.clients
+    done = [row for row in rows if row.status == "done"]
+    return RoundRow(
+        round=rows[0].round,
+        start_s=settled.start_s,
+        end_s=settled.end_s,
+        round_s=settled.end_s - settled.start_s,
+        deadline_s=rows[0].deadline_s,
+        straggler=max(done, key=lambda row: row.end_s).board if done else "",
+        selected=len(rows),
+        done=len(done),
+        late=sum(row.status == "late" for row in rows),
+        failed=sum(row.status == "failed" for row in rows),
+        energy_j=settled.energy_j,
+        train_energy_j=sum(row.work_j for row in rows),
+        oracle_energy_j=_sum_known([row.oracle_energy_j for row in rows]),
+        maxn_round_s=settled.maxn_round_s,
+        maxn_energy_j=_sum_known([row.maxn_energy_j for row in rows]),
+        maxn_parked_energy_j=_sum_known([row.maxn_parked_energy_j for row in rows]),
+        loss=tested[0],
+        accuracy=tested[1],
+        cancelled=sum(row.status == "cancelled" for row in rows),
+        available=around.available,
+        stale=around.stale,
+        resting_energy_j=around.resting_j,
+    )
+
+
+def _maxn_round_s(reports: Mapping[str, RoundReport]) -> float | None:
+    """How long the round would have been at MAXN; None where a board's truth is not known."""
+    fronts = [report.true_front for report in reports.values()]
+    known = [front.link_s + front.maxn.work_s for front in fronts if front is not None]
+    return max(known) if known and len(known) == len(fronts) else None
+
+
+def _sum_known(values: Sequence[float | None]) -> float | None:
+    """The sum; None where a part is not known."""
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None
+
+
+def _list_events(row: ClientRow, report: RoundReport | None) -> tuple[EventRow, ...]:
+    """What in a board's row is worth telling."""
+    memory = None if report is None else report.memory
+    told = (
+        (MEMORY, "" if memory is None else _describe_memory_change(memory), memory is not None and memory.changed),
+        ("failed", row.error or "", row.status == "failed"),
+        ("late", row.error or "", row.status == "late"),
+        ("cancelled", row.error or "", row.status == "cancelled"),
+        ("infeasible", row.why, row.feasible is False),
+        ("throttled", f"reached {row.temperature_c or 0.0:.0f} C", row.throttled),
+    )
+    return tuple(EventRow(row.end_s, row.round, row.board, kind, text) for kind, text, holds in told if holds)
+
+
+def _describe_memory_change(memory: MemoryUse) -> str:
+    """What a board trains at from this round on."""
+    return memory.why or f"{memory.used}, as asked: {memory.predicted_mb:,.0f} MB are predicted now"

@@ -1,0 +1,269 @@
+"""Asynchronous strategies: how a result that others have overtaken moves the model; FedAsync and FedBuff.
+
+Symbols: x the model, v its version, x_i a client's result, v_i the version that it was trained from, tau = v - v_i its
+staleness, a the exponent, s(tau) = (1 + tau)^-a its weight, K the buffer's size.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import abstractmethod
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+from numpy.typing import NDArray
+
+from fedge.errors import FedgeError
+from fedge.types import Floats, NamedArrays
+from server.aggregation.contribution_weights import compute_change
+from server.aggregation.narrow_results import expand_results
+from server.transport.flower_messages import build_message, from_array_record, to_array_record
+
+STALENESS = "staleness"
+"""The name under which a result's staleness stands among its metrics."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AsyncResult:
+    """A client's result on its way into the model: what ``prepare_upload`` made of its arrays, and how stale they
+    are.
+    """
+
+    arrays: NamedArrays
+    staleness: int
+    samples: int
+    loss: float
+    accuracy: float
+
+
+class AsyncStrategy(Strategy):
+    """A strategy that merges results as they come in; ``server/rounds/async_coordinator.py`` plays it.
+
+    ``buffer_size`` results make a new model, ``concurrency`` clients train at a time (None: all). A subclass says how
+    the results in its messages move the model (``moved``). Raises ``ValueError`` for an option out of range.
+    """
+
+    uses_changes: ClassVar[bool] = False
+    """Whether the messages hold what training changed, x_i - x of version v_i, instead of x_i."""
+
+    def __init__(self, buffer_size: int, concurrency: int | None, staleness_exponent: float) -> None:
+        self.buffer_size = _check_count("buffer_size", buffer_size)
+        self.concurrency = None if concurrency is None else _check_count("concurrency", concurrency)
+        self.staleness_exponent = _check_range("staleness_exponent", staleness_exponent, 0.0)
+        self.proximal_mu = 0.0
+        self._arrays: ArrayRecord | None = None
+
+    @abstractmethod
+    def update_array(self, old: NDArray[np.generic], results: Sequence[NDArray[np.generic]], weights: Floats) -> Floats:
+        """One array of the new model, from the old one's, the results' in their order, and their weights s(tau)."""
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """The present model for every node of ``grid``; it is also what the next results are merged into."""
+        self._arrays = arrays
+        config["server-round"] = server_round
+        if self.proximal_mu:
+            config["proximal-mu"] = self.proximal_mu
+        content = RecordDict({"arrays": arrays, "config": config})
+        return [build_message(content, "train", node) for node in grid.get_node_ids()]
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """The new model; replies are merged in the order given, which is that of their completion."""
+        contents = [reply.content for reply in replies if not reply.has_error()]
+        if self._arrays is None or not contents:
+            return None, None
+        results = [from_array_record(content.array_records["arrays"]) for content in contents]
+        staleness = [_to_number(content.metric_records["metrics"][STALENESS]) for content in contents]
+        weights = self.weights(staleness)
+        old = from_array_record(self._arrays)
+        self._arrays = None  # else every checkpoint would hold the model twice
+        new = {
+            name: self.update_array(value, [result[name] for result in results], weights).astype(value.dtype)
+            for name, value in old.items()
+        }
+        return to_array_record(new), MetricRecord({STALENESS: float(np.mean(staleness))})
+
+    def weights(self, staleness: Sequence[float]) -> Floats:
+        """s(tau) of each, shape (n,)."""
+        weights: Floats = (1.0 + np.asarray(staleness, dtype=np.float64)) ** -self.staleness_exponent
+        return weights
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Nothing: the server tests the model itself."""
+        return []
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Nothing."""
+        return None
+
+    def summary(self) -> None:
+        """Nothing: the run's rows tell."""
+
+
+class FedAsync(AsyncStrategy):
+    """Every result is mixed in at once: x <- (1 - a_i) x + a_i x_i with a_i = mixing * s(tau_i).
+
+    Xie, Koyejo, Gupta: Asynchronous Federated Optimization, arXiv 1903.03934, algorithm 1 with its polynomial s.
+    ``proximal_mu`` is the pull towards x that clients train with (the paper's rho).
+    """
+
+    def __init__(
+        self,
+        mixing: float = 0.6,
+        staleness_exponent: float = 0.5,
+        concurrency: int | None = None,
+        proximal_mu: float = 0.0,
+    ) -> None:
+        super().__init__(1, concurrency, staleness_exponent)
+        self.mixing = _check_range("mixing", mixing, 0.0, 1.0, open_low=True)
+        self.proximal_mu = _check_range("proximal_mu", proximal_mu, 0.0)
+
+    def update_array(self, old: NDArray[np.generic], results: Sequence[NDArray[np.generic]], weights: Floats) -> Floats:
+        """One result after the other."""
+        new: Floats = np.asarray(old, dtype=np.float64)
+        for result, weight in zip(results, weights, strict=True):
+            new = new + self.mixing * weight * (np.asarray(result, dtype=np.float64) - new)
+        return new
+
+
+class FedBuff(AsyncStrategy):
+    """K results make a step: x <- x + server_learning_rate * (1/K) sum_i s(tau_i) (x_i - x of version v_i).
+
+    Nguyen et al.: Federated Learning with Buffered Asynchronous Aggregation, arXiv 2106.06639, algorithm 1; K = 10 and
+    s with a = 0.5 as in its experiments.
+    """
+
+    uses_changes: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        buffer_size: int = 10,
+        concurrency: int | None = None,
+        staleness_exponent: float = 0.5,
+        server_learning_rate: float = 1.0,
+    ) -> None:
+        super().__init__(buffer_size, concurrency, staleness_exponent)
+        self.server_learning_rate = _check_range("server_learning_rate", server_learning_rate, 0.0, open_low=True)
+
+    def update_array(self, old: NDArray[np.generic], results: Sequence[NDArray[np.generic]], weights: Floats) -> Floats:
+        """A step along the mean of the weighed changes."""
+        total = sum(w * np.asarray(result, dtype=np.float64) for result, w in zip(results, weights, strict=True))
+        new: Floats = np.asarray(old, dtype=np.float64) + self.server_learning_rate / len(results) * np.asarray(total)
+        return new
+
+
+def prepare_upload(
+    strategy: AsyncStrategy, base: NamedArrays, trained: NamedArrays, buffers: Collection[str] = ()
+) -> NamedArrays:
+    """What is kept of a result until it is merged: ``trained``, or what of it the strategy moves less ``base``."""
+    if not strategy.uses_changes:
+        return trained
+    return compute_change(base, _list_trainable(strategy, base, buffers), trained)
+
+
+def merge_results(
+    strategy: AsyncStrategy,
+    version: int,
+    arrays: NamedArrays,
+    results: Sequence[AsyncResult],
+    buffers: Collection[str] = (),
+) -> NamedArrays:
+    """The model of ``version``, with the types of ``arrays``; ``results`` are in the order of their completion.
+
+    A strategy that averages models averages ``buffers`` (batch norm's statistics) too. Where it moves the model by
+    changes, they become the results' mean weighed by s(tau). Of integers (step counters) the largest counts. Raises
+    ``FedgeError`` when the strategy gives no model.
+    """
+    learnt = _list_trainable(strategy, arrays, buffers)
+    results = _fill_narrow_results(strategy, arrays, results, learnt)
+    sent = to_array_record({name: np.atleast_1d(arrays[name]) for name in learnt})
+    strategy.configure_train(version, sent, ConfigRecord(), _EmptyGrid())  # type: ignore[arg-type]
+    replies = [
+        build_message(_build_content(result, learnt), "train", node) for node, result in enumerate(results, start=1)
+    ]
+    record, _ = strategy.aggregate_train(version, replies)
+    if record is None:
+        raise FedgeError(f"the strategy gave no model for {len(results)} results")
+    weights = strategy.weights([result.staleness for result in results])
+    new = from_array_record(record)
+    new |= {
+        name: _average_values([r.arrays[name] for r in results], arrays[name], weights)
+        for name in arrays
+        if name not in learnt
+    }
+    return {
+        name: np.asarray(new[name]).astype(old.dtype, copy=False).reshape(old.shape) for name, old in arrays.items()
+    }
+
+
+def _fill_narrow_results(
+    strategy: AsyncStrategy, arrays: NamedArrays, results: Sequence[AsyncResult], learnt: Collection[str]
+) -> list[AsyncResult]:
+    """The results as large as the model; changes where nobody holds an element are none."""
+    base = {name: np.zeros_like(v) if strategy.uses_changes and name in learnt else v for name, v in arrays.items()}
+    weights = [float(weight) for weight in strategy.weights([result.staleness for result in results])]
+    whole = expand_results(base, [result.arrays for result in results], weights)
+    return [dataclasses.replace(result, arrays=own) for result, own in zip(results, whole, strict=True)]
+
+
+class _EmptyGrid:
+    """Stands in for Flower's Grid where nobody is to be asked."""
+
+    def get_node_ids(self) -> list[int]:
+        return []
+
+
+def _list_trainable(strategy: AsyncStrategy, arrays: NamedArrays, buffers: Collection[str]) -> tuple[str, ...]:
+    """The names of what the strategy moves."""
+    floats = [name for name, value in arrays.items() if np.issubdtype(value.dtype, np.floating)]
+    return tuple(name for name in floats if not strategy.uses_changes or name not in buffers)
+
+
+def _average_values(
+    values: Sequence[NDArray[np.generic]], old: NDArray[np.generic], weights: Floats
+) -> NDArray[np.generic]:
+    if not np.issubdtype(old.dtype, np.floating):
+        return np.asarray(np.max([*values, old], axis=0))
+    weighed = sum(w * np.asarray(value, dtype=np.float64) for value, w in zip(values, weights, strict=True))
+    return np.asarray(weighed / weights.sum())
+
+
+def _build_content(result: AsyncResult, learnt: Sequence[str]) -> RecordDict:
+    metrics = {
+        "num-examples": result.samples,
+        "train_loss": result.loss,
+        "train_accuracy": result.accuracy,
+        STALENESS: result.staleness,
+    }
+    arrays = to_array_record({name: np.atleast_1d(result.arrays[name]) for name in learnt})
+    return RecordDict({"arrays": arrays, "metrics": MetricRecord(metrics)})  # type: ignore[arg-type]
+
+
+def _to_number(value: object) -> float:
+    if not isinstance(value, int | float):
+        raise FedgeError(f"a result's staleness is {value!r}, not a number")
+    return float(value)
+
+
+def _check_count(name: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name} has to be a whole number from 1 on, not {value!r}")
+    return value
+
+
+def _check_range(name: str, value: object, low: float, high: float = np.inf, open_low: bool = False) -> float:
+    number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else np.nan
+    if not (np.isfinite(number) and low <= number <= high) or (open_low and number == low):
+        right = f"{'above' if open_low else 'at least'} {low:g}" + (f" and at most {high:g}" if high < np.inf else "")
+        raise ValueError(f"{name} has to be {right}, not {value!r}")
+    return number

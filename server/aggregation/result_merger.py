@@ -1,0 +1,139 @@
+"""A round's new model: which results go into it, fresh ones and late ones, and how they are weighed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from fedge.errors import FedgeError, RunFailed
+from fedge.experiment import Experiment
+from fedge.telemetry.store_records import EventRow
+from fedge.types import NamedArrays
+from server.accounting.settlement import RoundSettlement
+from server.aggregation.aggregator import Aggregator, Contribution
+from server.aggregation.contribution_weights import (
+    LocalSgd,
+    apply_change,
+    compute_change,
+    normalise_contributions,
+    staleness_discount,
+)
+from server.aggregation.narrow_results import expand_contributions
+from server.rounds.client_requests import RoundTask, to_contribution
+from server.state.checkpoint import PendingResult
+from server.transport.client_port import IncomingReply
+
+MAX_NAMED_BOARDS = 8
+"""So many boards' reasons are told when a run fails. Chosen by us."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MergedModel:
+    """A round's model, the results still to come, how many late ones went into it, and what is worth telling."""
+
+    arrays: NamedArrays
+    pending: tuple[PendingResult, ...]
+    stale: int
+    events: tuple[EventRow, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ResultMerger:
+    """Merges results by the experiment's strategy and its rule for lateness."""
+
+    experiment: Experiment
+    aggregator: Aggregator
+
+    def merge(
+        self,
+        task: RoundTask,
+        settled: RoundSettlement,
+        replies: Mapping[str, IncomingReply],
+        pending: Sequence[PendingResult],
+        others_at_work: bool = False,
+    ) -> MergedModel:
+        """What comes of the results that are in by the round's end: the accepted ones and the late ones in ``pending``.
+
+        Where there is none the model stays as it is. Raises ``RunFailed`` when no board so much as reported and there
+        are no ``others_at_work`` on an earlier round, or when the strategy fails.
+        """
+        learnt = self.aggregator.trainable_names(task.arrays)
+        joining = [one for one in pending if one.end_s <= settled.end_s]
+        stale = [self._rebase_late_result(task, learnt, one) for one in joining]
+        fresh = [c for board in settled.accepted if (c := to_contribution(board, replies[board])) is not None]
+        kept = (
+            *(one for one in pending if one.end_s > settled.end_s),
+            *_collect_late_results(task, learnt, settled, replies),
+        )
+        if not fresh and not stale:
+            return MergedModel(task.arrays, kept, 0, (_build_empty_event(task, settled, replies, others_at_work),))
+        arrays = self._aggregate(task, learnt, [*stale, *fresh])
+        events = (_build_joined_event(task, settled, one, c.discount) for one, c in zip(joining, stale, strict=True))
+        return MergedModel(arrays, kept, len(stale), tuple(events))
+
+    def _aggregate(self, task: RoundTask, learnt: frozenset[str], contributions: Sequence[Contribution]) -> NamedArrays:
+        if self.experiment.late.action == "partial":
+            work = self.experiment.workload
+            sgd = LocalSgd(work.momentum, work.learning_rate * task.proximal_mu)
+            contributions = normalise_contributions(task.arrays, learnt, contributions, sgd)
+        with report_strategy_errors(self.experiment, task.round):
+            return self.aggregator.aggregate(task.round, task.arrays, expand_contributions(task.arrays, contributions))
+
+    def _rebase_late_result(self, task: RoundTask, learnt: frozenset[str], one: PendingResult) -> Contribution:
+        """A late reply on today's model."""
+        trained = dataclasses.replace(one.trained, arrays=apply_change(task.arrays, learnt, one.trained.arrays))
+        contribution = to_contribution(one.answer.board, IncomingReply(one.answer, trained))
+        assert contribution is not None, "a late reply without a report is never kept"
+        weight = staleness_discount(task.round - one.round, self.experiment.late.staleness_exponent)
+        return dataclasses.replace(contribution, discount=weight)
+
+
+@contextmanager
+def report_strategy_errors(experiment: Experiment, number: int) -> Iterator[None]:
+    """The strategy is the user's choice, and its errors are many: each ends the run with its name."""
+    try:
+        yield
+    except Exception as error:
+        reason = str(error) if isinstance(error, FedgeError) else f"{type(error).__name__}: {error}"
+        raise RunFailed(f"round {number}: strategy {experiment.strategy.name} failed: {reason}") from error
+
+
+def describe_failures(errors: Mapping[str, str]) -> str:
+    """Why boards failed, each by its name; of many only the first."""
+    reasons = [error if error.startswith(f"{board} ") else f"{board}: {error}" for board, error in errors.items()]
+    more = [f"and {len(reasons) - MAX_NAMED_BOARDS} more"] if len(reasons) > MAX_NAMED_BOARDS else []
+    return "; ".join((*reasons[:MAX_NAMED_BOARDS], *more))
+
+
+def _collect_late_results(
+    task: RoundTask, learnt: frozenset[str], settled: RoundSettlement, replies: Mapping[str, IncomingReply]
+) -> tuple[PendingResult, ...]:
+    """The late replies that join a later round, as what training changed."""
+    kept = []
+    for name in settled.joining:
+        answer, trained = replies[name].answer, replies[name].trained
+        if trained is not None:
+            changed = dataclasses.replace(trained, arrays=compute_change(task.arrays, learnt, trained.arrays))
+            kept.append(PendingResult(task.round, task.start_s, settled.until_s[name], answer, changed))
+    return tuple(kept)
+
+
+def _build_joined_event(task: RoundTask, settled: RoundSettlement, one: PendingResult, weight: float) -> EventRow:
+    late = task.round - one.round
+    rounds = "1 round" if late == 1 else f"{late} rounds"
+    message = f"its result of round {one.round} joined, {rounds} late, weighed by {weight:.2f}"
+    return EventRow(settled.end_s, task.round, one.answer.board, "joined", message)
+
+
+def _build_empty_event(
+    task: RoundTask, settled: RoundSettlement, replies: Mapping[str, IncomingReply], others_at_work: bool
+) -> EventRow:
+    """A round without a result; a failure of the run when every board failed and there is no other to hope for."""
+    reasons = describe_failures({row.board: row.error for row in settled.clients if row.error}) or "no board replied"
+    failed = all(reply.answer.report is None and not reply.answer.cut for reply in replies.values())
+    if failed and not others_at_work:
+        raise RunFailed(f"round {task.round}: no board gave a result to aggregate; {reasons}")
+    message = f"no result by the round's end, the model stays as it is; {reasons}"
+    return EventRow(settled.end_s, task.round, None, "empty", message)

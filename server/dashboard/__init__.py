@@ -1,0 +1,1 @@
+"""The board page: live views, telemetry intake and metrics."""

@@ -1,0 +1,271 @@
+"""Where the page's figures come from: a run's folder, a fleet that is live, or another board page."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar
+
+import uvicorn
+from pydantic import TypeAdapter
+
+from fedge.errors import BadInput
+from server.dashboard.views import BoardHistory, FleetView, RoundView, ViewChanges, compare_views
+
+
+class ViewSource(Protocol):
+    """Called from one thread at a time; what it cannot read it tells in ``FleetView.problem``."""
+
+    def view(self) -> FleetView:
+        """The fleet now; cheap when nothing has changed."""
+        ...
+
+    def history(self, board: str) -> BoardHistory | None:
+        """One board's rounds, power and events; None for a board that is not known."""
+        ...
+
+    def round(self, number: int) -> RoundView | None:
+        """One round's timeline; None for a round that is not there."""
+        ...
+
+
+PERIOD_S = 0.5
+"""Between two looks at the source: readers hear of changes at most twice a second."""
+HEARTBEAT_S = 10.0
+"""A reader that hears nothing for longer knows that the connection is gone. Chosen by us."""
+MAX_BACKLOG = 32
+"""Messages kept for a reader that is slow; then it starts anew with a snapshot. Chosen by us."""
+MAX_READERS = 128
+"""Streams at once. Chosen by us."""
+PORTS_TRIED = 50
+VIEW: TypeAdapter[FleetView] = TypeAdapter(FleetView)
+CHANGES: TypeAdapter[ViewChanges] = TypeAdapter(ViewChanges)
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
+
+class ViewFeed:
+    """The source's view for many readers; while nobody listens, nobody looks."""
+
+    def __init__(
+        self, source: ViewSource, period_s: float = PERIOD_S, now_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._source, self._period_s, self._now_s = source, period_s, now_s
+        self._turn = asyncio.Lock()
+        self._readers: set[asyncio.Queue[bytes | None]] = set()
+        self._producer: asyncio.Task[None] | None = None
+        self._view, self._json, self._looked_s = FleetView(), b"", float("-inf")
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closed = False
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._readers) >= MAX_READERS
+
+    async def view(self) -> FleetView:
+        """The view, no older than one period."""
+        await self._refresh()
+        return self._view
+
+    async def json(self) -> bytes:
+        """The same as JSON."""
+        await self._refresh()
+        return self._json
+
+    async def ask(self, question: Callable[[ViewSource], T]) -> T:
+        """Ask the source something; one question at a time, away from the event loop."""
+        async with self._turn:
+            return await asyncio.to_thread(question, self._source)
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """Server-sent events: a snapshot, then what changed, and a beat when there is nothing to say."""
+        self._loop = asyncio.get_running_loop()
+        waiting: asyncio.Queue[bytes | None] = asyncio.Queue(MAX_BACKLOG)
+        await self._refresh()
+        # No await between these two: what happens after the snapshot is in the queue.
+        snapshot = _format_event("snapshot", self._json)
+        self._readers.add(waiting)
+        self._start()
+        try:
+            yield snapshot
+            while not self._closed:
+                try:
+                    message = await asyncio.wait_for(waiting.get(), HEARTBEAT_S)
+                except TimeoutError:
+                    message = _format_heartbeat()
+                if message is None:
+                    return
+                yield message
+        finally:
+            self._readers.discard(waiting)
+
+    def close(self) -> None:
+        """End every stream; may be called from a signal handler."""
+        self._closed = True
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._end_streams)
+
+    def _end_streams(self) -> None:
+        for waiting in self._readers:
+            with contextlib.suppress(asyncio.QueueFull):
+                waiting.put_nowait(None)
+
+    def _start(self) -> None:
+        if self._producer is None or self._producer.done():
+            self._producer = asyncio.create_task(self._produce())
+
+    async def _produce(self) -> None:
+        while self._readers and not self._closed:
+            await asyncio.sleep(self._period_s)
+            await self._refresh()
+
+    async def _refresh(self) -> None:
+        """Read the source unless that was just done, and tell every reader what changed."""
+        async with self._turn:
+            if self._now_s() - self._looked_s < 0.9 * self._period_s:
+                return
+            view, told, whole = await asyncio.to_thread(_poll_source, self._source, self._view, self._json)
+            self._view, self._json, self._looked_s = view, whole, self._now_s()
+        if told is not None:
+            for waiting in self._readers:
+                self._send(waiting, told)
+
+    def _send(self, waiting: asyncio.Queue[bytes | None], message: bytes) -> None:
+        try:
+            waiting.put_nowait(message)
+        except asyncio.QueueFull:
+            while not waiting.empty():
+                waiting.get_nowait()
+            waiting.put_nowait(_format_event("snapshot", self._json))
+
+
+def _poll_source(source: ViewSource, before: FleetView, before_json: bytes) -> tuple[FleetView, bytes | None, bytes]:
+    """The view now, the event that leads there from ``before`` (None: nothing changed), and the view as JSON."""
+    try:
+        after = source.view()
+    except Exception as error:  # the process's edge: it becomes a line on the page, and the page goes on
+        logger.debug("the source cannot be read", exc_info=True)
+        after = replace(before, problem=f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
+    change = compare_views(before, after)
+    if change is None:
+        return before, None, before_json or VIEW.dump_json(before)
+    whole = VIEW.dump_json(after)
+    if isinstance(change, FleetView):
+        return after, _format_event("snapshot", whole), whole
+    return after, _format_event("changes", CHANGES.dump_json(change, exclude_none=False)), whole
+
+
+def _format_event(name: str, data: bytes) -> bytes:
+    return b"event: " + name.encode() + b"\ndata: " + data + b"\n\n"
+
+
+def _format_heartbeat() -> bytes:
+    return f"event: beat\ndata: {time.time():.3f}\n\n".encode()
+
+
+def bind_socket(host: str, port: int | None, default: int) -> socket.socket:
+    """A listening socket: on ``port``, or where none was asked for on the first free one from ``default``."""
+    tried = [port] if port is not None else [*range(default, min(default + PORTS_TRIED, 65_536)), 0]
+    for number in tried:
+        try:
+            return _open_socket(host, number)
+        except socket.gaierror as error:
+            raise BadInput("--host", repr(host), "an address or name of this machine") from error
+        except OSError as error:
+            if error.errno == errno.EADDRNOTAVAIL:
+                raise BadInput("--host", repr(host), "an address or name of this machine") from error
+            if error.errno not in {errno.EADDRINUSE, errno.EACCES} or number == tried[-1]:
+                right = "a port that is free and that you may use (1024 and above)"
+                raise BadInput("--port", f"{number} ({error.strerror})", right) from error
+    raise AssertionError("the last port either listens or is refused")
+
+
+def _open_socket(host: str, port: int) -> socket.socket:
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    opened = socket.socket(family, kind, protocol)
+    try:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        opened.bind(address)
+        opened.listen(128)
+    except OSError:
+        opened.close()
+        raise
+    return opened
+
+
+class _SignalledServer(uvicorn.Server):
+    """Ends the streams first: an open one would keep the server from ending."""
+
+    def __init__(self, config: uvicorn.Config, on_exit: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_exit = on_exit
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        self._on_exit()
+        super().handle_exit(sig, frame)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Both signals end it, and that is all they do: whoever serves closes what it has open afterwards."""
+        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+class _SecondaryServer(uvicorn.Server):
+    """A second server in the same process: it ends with the first, which alone hears signals."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _config(app: Any) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=2,
+        lifespan="off",
+        ws="none",
+    )
+
+
+def serve(app: Any, listening: socket.socket, feed: ViewFeed, beside: tuple[Any, socket.socket] | None = None) -> None:
+    """Serve until SIGINT or SIGTERM; ``beside`` is another app on a unix socket of its own."""
+    page = _SignalledServer(_config(app), feed.close)
+    try:
+        asyncio.run(_serve_both(page, listening, beside))
+    except KeyboardInterrupt:
+        return
+
+
+def serve_alone(app: Any, listening: socket.socket) -> None:
+    """Serve an app that has no readers until SIGINT or SIGTERM."""
+    asyncio.run(_SignalledServer(_config(app), lambda: None).serve(sockets=[listening]))
+
+
+async def _serve_both(
+    page: _SignalledServer, listening: socket.socket, beside: tuple[Any, socket.socket] | None
+) -> None:
+    if beside is None:
+        await page.serve(sockets=[listening])
+        return
+    app, other = beside
+    second = _SecondaryServer(_config(app))
+    running: Awaitable[None] = asyncio.ensure_future(second.serve(sockets=[other]))
+    await page.serve(sockets=[listening])
+    second.should_exit = True
+    await running

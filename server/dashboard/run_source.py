@@ -1,0 +1,266 @@
+"""A run's folder as a source of the page, going on or finished: reads what is new, keeps what it knows."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fedge.telemetry import open_run, run_folder
+from fedge.telemetry.live_records import BoardProgress
+from fedge.telemetry.newest_rows import read_newest_rows
+from fedge.telemetry.progress_files import read_progress
+from fedge.telemetry.run_reader import RunReader
+from fedge.telemetry.store_reader import compute_store_stamp, read_rows
+from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow
+from fedge.telemetry.store_schema import table_to_records
+from server.dashboard import views
+from server.dashboard.views import (
+    BoardHistory,
+    FigureOrigin,
+    FleetView,
+    LastRow,
+    PowerCurve,
+    RoundView,
+    RunInfo,
+    RunPhase,
+    TimelineBar,
+)
+
+logger = logging.getLogger(__name__)
+
+LIVE_FOLDER = "live"
+"""The folder in a run's folder where its boards say what they do."""
+QUIET_AFTER_S = 900.0
+"""A run without a summary that said nothing for so long has probably ended. Chosen by us."""
+LAST_COLUMNS = tuple(item.name for item in fields(LastRow))
+CURVE_COLUMNS = "at_s, span_s, power_w, temperature_c"
+ProgressReader = Callable[[], Mapping[str, BoardProgress]]
+RefusalReader = Callable[[], Mapping[str, Mapping[str, int]]]
+
+
+@dataclass(slots=True)
+class LoadedRows:
+    """What is kept of a run's rows; ``settled`` is the last finished round, whose rows no longer count as new."""
+
+    rounds: list[RoundRow] = field(default_factory=list)
+    last: dict[str, LastRow] = field(default_factory=dict)
+    """Every board's newest row."""
+    settled: int = 0
+    settled_j: dict[str, float] = field(default_factory=dict)
+    """Every board's joules before the round ``settled``."""
+    open_j: dict[str, float] = field(default_factory=dict)
+    """... and from it on."""
+    points: tuple[views.RoundPoint, ...] = ()
+    summary: views.Summary = field(default_factory=views.Summary)
+
+    @property
+    def latest_round(self) -> int:
+        return self.rounds[-1].round if self.rounds else 0
+
+    def energy_j(self, board: str) -> float:
+        return self.settled_j.get(board, 0.0) + self.open_j.get(board, 0.0)
+
+
+def read_new_rows(folder: Path, before: LoadedRows) -> LoadedRows:
+    """The rows as they are now; only those from the last finished round on are read."""
+    tail = read_rows(folder, RoundRow, since_round=before.latest_round)
+    if before.rounds and (not tail or tail[0] != before.rounds[-1]):
+        return read_new_rows(folder, LoadedRows())  # a run that was resumed plays rounds again
+    rounds = [*before.rounds[:-1], *tail]
+    settled = rounds[-1].round if rounds else 0
+    found = read_newest_rows(folder, LAST_COLUMNS, before.settled, settled)
+    gone_j = found.before_j
+    return LoadedRows(
+        rounds=rounds,
+        last={**before.last, **{board: LastRow(*values) for board, values in found.rows.items()}},
+        settled=settled,
+        settled_j=before.settled_j | {name: before.settled_j.get(name, 0.0) + gone_j[name] for name in gone_j},
+        open_j=found.from_j,
+        points=tuple(views.round_point(row) for row in rounds),
+        summary=views.summarise_rounds(rounds),
+    )
+
+
+class RunSource:
+    """The page of one run. ``said`` and ``refused`` tell of its boards now; by default the run's own folder does."""
+
+    def __init__(
+        self,
+        folder: Path | None,
+        said: ProgressReader | None = None,
+        refused: RefusalReader = dict,
+        now_s: Callable[[], float] = time.time,
+        real: bool = False,
+    ) -> None:
+        self._folder, self._refused, self._now_s, self._real = folder, refused, now_s, real
+        self._said: ProgressReader = said or ((lambda: read_progress(folder / LIVE_FOLDER)) if folder else dict)
+        self._rows = LoadedRows()
+        self._stamp: tuple[Any, ...] | None = None
+        self._record: dict[str, Any] = {}
+        self._summary: dict[str, Any] = {}
+        self._fleet: dict[str, str] = {}
+        self._origins: tuple[FigureOrigin, ...] = ()
+        self._files: tuple[Any, ...] = ()
+        self._changed_s: float | None = None
+        self._view = FleetView()
+        self._tiles: dict[str, tuple[tuple[Any, ...], views.BoardView]] = {}
+
+    def view(self) -> FleetView:
+        try:
+            self._refresh()
+            self._view = self._build_view()
+        except Exception as error:  # noqa: BLE001  the process's edge: it becomes a line on the page
+            problem = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            if problem != self._view.problem:
+                logger.warning("%s cannot be read: %s", self._folder, problem)
+            self._view = replace(self._view, problem=problem)
+        return self._view
+
+    def round(self, number: int) -> RoundView | None:
+        row = next((row for row in self._rows.rounds if row.round == number), None)
+        if row is None or self._folder is None:
+            return None
+        columns = "board, status, start_s, down_s, work_s, up_s, wait_s, coalesce(error, '') as error"
+        with open_run(self._folder) as run:
+            found = select_rows(run, columns, "clients", f"round = {row.round}").to_pylist()
+        bars = tuple(TimelineBar(**{**one, "start_s": max(0.0, one["start_s"] - row.start_s)}) for one in found)
+        return RoundView(row.round, row.round_s, row.deadline_s, bars)
+
+    def history(self, board: str) -> BoardHistory | None:
+        tile = next((tile for tile in self._view.boards if tile.name == board), None)
+        if tile is None:
+            return None
+        rows, events, curve = self._read_board(board) if self._has_run() else ([], [], PowerCurve())
+        sampled = bool(curve.at_s)
+        return BoardHistory(
+            board=tile,
+            rounds=tuple(views.board_round(row) for row in rows),
+            curve=views.thin_curve(curve if sampled else views.reported_curve(rows)),
+            sampled=sampled,
+            clock="fleet",
+            events=tuple(views.event_line(row) for row in events),
+        )
+
+    def _has_run(self) -> bool:
+        return self._folder is not None and (self._folder / run_folder.RUN_YAML).is_file()
+
+    def _read_board(self, board: str) -> tuple[list[ClientRow], list[EventRow], PowerCurve]:
+        assert self._folder is not None
+        its = board_condition(board)
+        with open_run(self._folder) as run:
+            rows = table_to_records(select_rows(run, "*", "clients", f"{its} order by round"), ClientRow)
+            events = table_to_records(select_rows(run, "*", "events", f"{its} order by at_s"), EventRow)
+            return rows, events, to_curve(select_rows(run, CURVE_COLUMNS, "samples", f"{its} order by at_s"))
+
+    def _refresh(self) -> None:
+        """Read again what changed."""
+        if self._folder is None:
+            return
+        yaml_path, summary_path = self._folder / run_folder.RUN_YAML, self._folder / run_folder.SUMMARY
+        files = (_mtime(yaml_path), _mtime(summary_path))
+        if files != self._files:
+            record = yaml.safe_load(yaml_path.read_text(encoding="utf-8")) if files[0] else {}
+            self._record = record if isinstance(record, dict) else {}
+            summary = json.loads(summary_path.read_text(encoding="utf-8")) if files[1] else {}
+            self._summary = summary if isinstance(summary, dict) else {}
+            self._fleet = views.parse_fleet(self._record)
+            self._origins = views.parse_origins(self._summary.get("labels") or {})
+            self._files = files
+        if not files[0]:
+            return
+        seen = compute_store_stamp(self._folder, RoundRow, ClientRow)
+        if seen != self._stamp:
+            self._rows = read_new_rows(self._folder, self._rows)
+            self._stamp = seen
+            self._changed_s = max((at_ns for _, _, at_ns in seen), default=0) / 1e9 or None
+
+    def _build_view(self) -> FleetView:
+        said, refused, now_s, rows = self._said(), self._refused(), self._now_s(), self._rows
+        run = self._build_run_info(said, now_s)
+        names = dict.fromkeys([*self._fleet, *sorted({*rows.last, *said, *refused} - self._fleet.keys())])
+        boards = tuple(self._build_tile(name, said.get(name), refused.get(name, {}), run, now_s) for name in names)
+        self._tiles = {name: self._tiles[name] for name in names}
+        return FleetView(run, rows.summary, rows.points, boards, self._origins, _sum_refusals(boards))
+
+    def _build_tile(
+        self, name: str, said: BoardProgress | None, refused: Mapping[str, int], run: RunInfo, now_s: float
+    ) -> views.BoardView:
+        """One board as it is now; made anew only when something that it is made of is another."""
+        rows = self._rows
+        silent = said is not None and views.is_silent(said, run, now_s)
+        made_of = (rows.last.get(name), said, refused, rows.latest_round, run.state, rows.energy_j(name), silent)
+        before = self._tiles.get(name)
+        # Rows and words are compared by identity first, so that what did not change costs nothing.
+        if before is not None and before[0] == made_of:
+            return before[1]
+        tile = views.board_view(
+            name,
+            self._fleet.get(name, ""),
+            rows.last.get(name),
+            said,
+            run=run,
+            latest=rows.latest_round,
+            now_s=now_s,
+            energy_j=rows.energy_j(name),
+            refused={why: many for why, many in refused.items() if many and why != "taken"},
+        )
+        self._tiles[name] = (made_of, tile)
+        return tile
+
+    def _build_run_info(self, said: Mapping[str, BoardProgress], now_s: float) -> RunInfo:
+        heard_s = max((progress.at_s for progress in said.values()), default=None)
+        run = views.run_info(self._record, self._derive_phase(heard_s, now_s), self._changed_s)
+        name = run.name or (self._folder.name if self._folder else "")
+        return replace(run, name=name, real=run.real or self._real)
+
+    def _derive_phase(self, heard_s: float | None, now_s: float) -> RunPhase:
+        if self._folder is None:
+            return "none"
+        played = self._summary.get("rounds")
+        if self._summary and (not isinstance(played, int) or played >= len(self._rows.rounds)):
+            return "finished"
+        news_s = max(self._changed_s or 0.0, heard_s or 0.0, *(at or 0.0 for at in self._files[:1]))
+        if not self._rows.rounds and heard_s is None:
+            return "waiting"
+        return "quiet" if now_s - news_s > QUIET_AFTER_S else "going"
+
+
+def select_rows(run: RunReader, columns: str, table: str, where: str) -> Any:
+    """An Arrow table; a board's name comes from outside and is quoted by ``board_condition``, all else is the caller's
+    own.
+    """
+    return run.query(f"select {columns} from {table} where {where}")  # noqa: S608  see above
+
+
+def board_condition(name: str) -> str:
+    """The condition in SQL, whatever the name is."""
+    quoted = name.replace("'", "''")
+    return f"board = '{quoted}'"
+
+
+def to_curve(samples: Any) -> PowerCurve:
+    """An Arrow table of ``CURVE_COLUMNS`` as a curve."""
+    columns = (tuple(samples.column(name).to_pylist()) for name in CURVE_COLUMNS.split(", "))
+    return PowerCurve(*columns)
+
+
+def _sum_refusals(boards: tuple[views.BoardView, ...]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for board in boards:
+        for why, many in board.refused.items():
+            found[why] = found.get(why, 0) + many
+    return found
+
+
+def _mtime(path: Path) -> float | None:
+    try:
+        return path.stat().st_mtime
+    except (FileNotFoundError, NotADirectoryError):
+        return None

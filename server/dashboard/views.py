@@ -1,0 +1,540 @@
+"""What the board page shows, as frozen records: built purely from a run's rows and what boards say of themselves."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Literal
+
+from fedge.telemetry.live_records import BoardProgress
+from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow, Status
+from fedge.types import PowerMode
+
+RunPhase = Literal["none", "waiting", "going", "quiet", "finished"]
+"""``none``: no run at all; ``waiting``: nothing played yet; ``quiet``: no news for long; ``finished``: it says so."""
+BoardActivity = Literal[
+    "unknown",
+    "idle",
+    "resting",
+    "fetching",
+    "probing",
+    "training",
+    "sending",
+    "done",
+    "late",
+    "failed",
+    "cancelled",
+    "offline",
+]
+"""What a board does, or what became of it in the last round; ``resting``: not chosen in the last round."""
+TroubleMark = Literal["", "late", "failed", "cancelled", "offline"]
+SILENT_AFTER_S = 15.0
+"""A real board that said nothing for so long is offline; it speaks once a second. Chosen by us."""
+CURVE_POINTS = 800
+"""Stretches of a curve at most; more than a screen has columns to draw. Chosen by us."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """Which run it is; ``changed_at_s`` is the unix time of its last row. ``real``: boards that can fall silent."""
+
+    name: str = ""
+    policy: str = ""
+    backend: str = ""
+    state: RunPhase = "none"
+    rounds: int = 0
+    """As planned."""
+    changed_at_s: float | None = None
+    real: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The figures of the whole fleet; None where a figure is not known. Savings are shares of what MAXN would take."""
+
+    round: int = 0
+    accuracy: float | None = None
+    loss: float | None = None
+    round_s: float | None = None
+    deadline_s: float | None = None
+    clock_s: float = 0.0
+    energy_j: float = 0.0
+    resting_energy_j: float = 0.0
+    saving: float | None = None
+    """Against working and waiting at MAXN."""
+    saving_parked: float | None = None
+    """Against working at MAXN and waiting in the lowest mode."""
+    compared: int = 0
+    """The rounds that the savings are of."""
+    late: int = 0
+    failed: int = 0
+    cancelled: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RoundPoint:
+    """One round in the charts."""
+
+    round: int
+    start_s: float
+    end_s: float
+    round_s: float
+    deadline_s: float | None
+    energy_j: float
+    accuracy: float
+    loss: float
+    selected: int
+    done: int
+    late: int
+    failed: int
+    cancelled: int
+    straggler: str
+
+
+@dataclass(frozen=True, slots=True)
+class BoardView:
+    """One tile. ``seen_at_s`` is the unix time of its last sample or word, ``told_s`` its last report's fleet time."""
+
+    name: str
+    device: str = ""
+    state: BoardActivity = "unknown"
+    mark: TroubleMark = ""
+    round: int = 0
+    mode: str = ""
+    power_w: float | None = None
+    temperature_c: float | None = None
+    progress: float | None = None
+    """The share of the round's minibatches that is done, 0 to 1."""
+    steps_done: int | None = None
+    steps: int | None = None
+    """The minibatches behind it."""
+    energy_j: float = 0.0
+    """Of all its rounds so far."""
+    seen_at_s: float | None = None
+    told_s: float | None = None
+    error: str = ""
+    refused: Mapping[str, int] = field(default_factory=dict)
+    """Its telemetry that was not taken, by reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class LastRow:
+    """What a tile needs of a board's newest row; the fields are columns of ``ClientRow``."""
+
+    board: str
+    round: int
+    device: str
+    status: Status
+    error: str | None
+    end_s: float
+    cores: int | None
+    cpu_mhz: float | None
+    gpu_mhz: float | None
+    mem_mhz: float | None
+    steps: int
+    asked_steps: int | None
+    power_w: float | None
+    temperature_c: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class FigureOrigin:
+    """Where the figures of one kind of board come from: measured, calibrated or estimated."""
+
+    entry: str
+    boards: int
+    truth: str
+    prior: str
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FleetView:
+    """Everything on the page except one board's history. ``problem``: why it is not up to date, in one line."""
+
+    run: RunInfo = RunInfo()
+    summary: Summary = Summary()
+    rounds: tuple[RoundPoint, ...] = ()
+    boards: tuple[BoardView, ...] = ()
+    origins: tuple[FigureOrigin, ...] = ()
+    refused: Mapping[str, int] = field(default_factory=dict)
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ViewChanges:
+    """What is new since the view before: rounds and boards that are there are replaced by name, all else as a whole."""
+
+    run: RunInfo | None = None
+    summary: Summary | None = None
+    rounds: tuple[RoundPoint, ...] = ()
+    boards: tuple[BoardView, ...] = ()
+    origins: tuple[FigureOrigin, ...] | None = None
+    refused: Mapping[str, int] | None = None
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineBar:
+    """One board in a round's timeline, seconds from the round's start."""
+
+    board: str
+    status: str
+    start_s: float
+    down_s: float
+    work_s: float
+    up_s: float
+    wait_s: float
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundView:
+    """One round's timeline."""
+
+    round: int
+    round_s: float
+    deadline_s: float | None
+    bars: tuple[TimelineBar, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BoardRound:
+    """One board in one round; errors are |predicted - reported| / reported."""
+
+    round: int
+    status: str
+    error: str
+    mode: str
+    why: str
+    start_s: float
+    work_s: float
+    energy_j: float
+    temperature_c: float | None
+    throttled: bool
+    step_s: float | None
+    predicted_step_s: float | None
+    time_error: float | None
+    power_w: float | None
+    predicted_power_w: float | None
+    power_error: float | None
+    requests: int | None = None
+    late_requests: int | None = None
+    latency_p99_s: float | None = None
+    latency_budget_s: float | None = None
+    train_steps_per_s: float | None = None
+    """Of its standing inference service; None without one. Late are those dropped, too."""
+    lowered: str | None = None
+    """What it lowered to fit into its memory, and why; None where nothing was."""
+    memory_mb: float | None = None
+    memory_limit_mb: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PowerCurve:
+    """Power and temperature over time, stretch by stretch; every column has the same length."""
+
+    at_s: tuple[float, ...] = ()
+    span_s: tuple[float, ...] = ()
+    power_w: tuple[float, ...] = ()
+    temperature_c: tuple[float | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EventLine:
+    at_s: float
+    round: int
+    kind: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class BoardHistory:
+    """One board's own page. ``sampled``: the curve is of sensor samples; otherwise it is drawn from round reports.
+
+    ``clock``: whether the curve's seconds are the fleet's, from the run's start, or unix time.
+    """
+
+    board: BoardView
+    rounds: tuple[BoardRound, ...]
+    curve: PowerCurve
+    sampled: bool
+    clock: Literal["fleet", "unix"]
+    events: tuple[EventLine, ...]
+
+
+def parse_fleet(record: Mapping[str, Any]) -> dict[str, str]:
+    """Board -> device, in the order of a run's YAML; empty where that has no fleet that can be read."""
+    entries = record.get("fleet")
+    found: dict[str, str] = {}
+    for entry in entries if isinstance(entries, list) else []:
+        if isinstance(entry, dict) and (name := entry.get("name") or entry.get("device")):
+            count = entry.get("count", 1)
+            for i in range(1, (count if isinstance(count, int) else 1) + 1):
+                found[f"{name}-{i}"] = str(entry.get("device") or "")
+    return found
+
+
+def run_info(record: Mapping[str, Any], state: RunPhase, changed_at_s: float | None) -> RunInfo:
+    """The head of the page, from a run's YAML."""
+    policy, rounds = record.get("policy"), record.get("rounds")
+    return RunInfo(
+        name=str(record.get("name") or ""),
+        policy=str(policy.get("name") or "") if isinstance(policy, dict) else str(policy or ""),
+        backend=str(record.get("backend") or ""),
+        state=state,
+        rounds=rounds if isinstance(rounds, int) else 0,
+        changed_at_s=changed_at_s,
+        real=record.get("backend") == "fleet",
+    )
+
+
+def round_point(row: RoundRow) -> RoundPoint:
+    """A round's row as far as the page shows it."""
+    return RoundPoint(**{item.name: getattr(row, item.name) for item in dataclasses.fields(RoundPoint)})
+
+
+def summarise_rounds(rounds: Sequence[RoundRow]) -> Summary:
+    """The fleet's figures after the rounds so far; savings over rounds whose truth is known and that had none late."""
+    if not rounds:
+        return Summary()
+    last = rounds[-1]
+    compared = [row for row in rounds if row.maxn_energy_j is not None and not row.late]
+    return Summary(
+        round=last.round,
+        accuracy=last.accuracy,
+        loss=last.loss,
+        round_s=last.round_s,
+        deadline_s=last.deadline_s,
+        clock_s=last.end_s,
+        energy_j=sum(row.energy_j for row in rounds),
+        resting_energy_j=sum(row.resting_energy_j or 0.0 for row in rounds),
+        saving=_saving(compared, [row.maxn_energy_j for row in compared]),
+        saving_parked=_saving(compared, [row.maxn_parked_energy_j for row in compared]),
+        compared=len(compared),
+        late=sum(row.late for row in rounds),
+        failed=sum(row.failed for row in rounds),
+        cancelled=sum(row.cancelled for row in rounds),
+    )
+
+
+def _saving(rounds: Sequence[RoundRow], baseline_j: Sequence[float | None]) -> float | None:
+    known_j = [value for value in baseline_j if value is not None]
+    if not rounds or len(known_j) < len(rounds) or sum(known_j) <= 0:
+        return None
+    return 1.0 - sum(row.energy_j for row in rounds) / sum(known_j)
+
+
+def last_row(row: ClientRow) -> LastRow:
+    """A row as far as a tile shows it."""
+    return LastRow(**{item.name: getattr(row, item.name) for item in dataclasses.fields(LastRow)})
+
+
+def format_mode(row: ClientRow | LastRow) -> str:
+    """The mode of a board's round, as ``PowerMode`` prints it; empty where there was none."""
+    if row.cores is None or row.cpu_mhz is None or row.gpu_mhz is None or row.mem_mhz is None:
+        return ""
+    return str(PowerMode(row.cores, row.cpu_mhz, row.gpu_mhz, row.mem_mhz))
+
+
+def board_view(
+    name: str,
+    device: str,
+    row: LastRow | None,
+    told: BoardProgress | None,
+    *,
+    run: RunInfo,
+    latest: int,
+    now_s: float,
+    energy_j: float = 0.0,
+    refused: Mapping[str, int] | None = None,
+) -> BoardView:
+    """One tile from a board's last row and its last word, whichever is newer; ``latest`` is the last round's number."""
+    speaks = told if run.state != "finished" or run.real else None
+    silent = speaks is not None and is_silent(speaks, run, now_s)
+    fresh = speaks if speaks is not None and not silent and _is_newer(speaks, row) else None
+    state = "offline" if silent else _derive_state(row, fresh, latest)
+    done, whole = _count_steps(row, fresh, latest)
+    return BoardView(
+        name=name,
+        device=(row.device if row else "") or device or (told.device if told else ""),
+        state=state,
+        mark=_derive_mark(state, row, latest),
+        round=max(row.round if row else 0, fresh.round if fresh else 0),
+        mode=(fresh.mode if fresh else "") or (format_mode(row) if row else ""),
+        power_w=_first_known(speaks.power_w if speaks and not silent else None, row.power_w if row else None),
+        temperature_c=_first_known(
+            speaks.temperature_c if speaks and not silent else None, row.temperature_c if row else None
+        ),
+        progress=min(1.0, done / whole) if whole else None,
+        steps_done=done if whole else None,
+        steps=whole or None,
+        energy_j=energy_j,
+        seen_at_s=speaks.at_s if speaks else None,
+        told_s=row.end_s if row else None,
+        error=(fresh.error if fresh else "") or (row.error or "" if row else ""),
+        refused=refused or {},
+    )
+
+
+def is_silent(told: BoardProgress, run: RunInfo, now_s: float) -> bool:
+    """Whether a board that should speak all the time has stopped; emulated boards speak only while they work."""
+    return run.real and now_s - told.at_s > SILENT_AFTER_S
+
+
+def _is_newer(told: BoardProgress, row: LastRow | None) -> bool:
+    """Whether a board's word is of a later round than its row; of the same round the row is the last word."""
+    return row is None or told.round > row.round
+
+
+def _derive_state(row: LastRow | None, fresh: BoardProgress | None, latest: int) -> BoardActivity:
+    if fresh is not None:
+        return fresh.state
+    if row is None:
+        return "resting" if latest else "unknown"
+    return row.status if row.round >= latest else "resting"
+
+
+def _derive_mark(state: BoardActivity, row: LastRow | None, latest: int) -> TroubleMark:
+    """What went wrong: now, or in the last round."""
+    if state in {"offline", "failed"}:
+        return "offline" if state == "offline" else "failed"
+    if row is None or row.round < latest or row.status == "done":
+        return ""
+    return row.status
+
+
+def _count_steps(row: LastRow | None, fresh: BoardProgress | None, latest: int) -> tuple[int, int]:
+    """Minibatches that are done, of how many; nothing of none where neither is known."""
+    if fresh is not None:
+        return fresh.steps_done, fresh.steps
+    if row is None or row.round < latest:
+        return 0, 0
+    return row.steps, row.asked_steps or row.steps
+
+
+def _first_known(*values: float | None) -> float | None:
+    return next((value for value in values if value is not None), None)
+
+
+def to_bar(row: ClientRow, round_start_s: float) -> TimelineBar:
+    """A board's row as a bar; a failed board has nothing but its reason."""
+    parts = (row.down_s, row.work_s, row.up_s, row.wait_s)
+    start_s = max(0.0, row.start_s - round_start_s)
+    return TimelineBar(row.board, row.status, start_s, *parts, error=row.error or "")
+
+
+def board_round(row: ClientRow) -> BoardRound:
+    """What one board did in one round, with the errors of what was predicted."""
+    return BoardRound(
+        round=row.round,
+        status=row.status,
+        error=row.error or "",
+        mode=format_mode(row),
+        why=row.why,
+        start_s=row.start_s,
+        work_s=row.work_s,
+        energy_j=row.energy_j,
+        temperature_c=row.temperature_c,
+        throttled=row.throttled,
+        step_s=row.step_s,
+        predicted_step_s=row.predicted_step_s,
+        time_error=_relative_error(row.predicted_step_s, row.step_s),
+        power_w=row.power_w,
+        predicted_power_w=row.predicted_power_w,
+        power_error=_relative_error(row.predicted_power_w, row.power_w),
+        requests=row.requests,
+        late_requests=None if row.late_requests is None else row.late_requests + (row.dropped_requests or 0),
+        latency_p99_s=row.latency_p99_s,
+        latency_budget_s=row.latency_budget_s,
+        train_steps_per_s=row.train_steps_per_s,
+        lowered=row.lowered,
+        memory_mb=row.memory_mb,
+        memory_limit_mb=row.memory_limit_mb,
+    )
+
+
+def _relative_error(predicted: float | None, reported: float | None) -> float | None:
+    return None if predicted is None or not reported else abs(predicted - reported) / reported
+
+
+def event_line(row: EventRow) -> EventLine:
+    return EventLine(row.at_s, row.round, row.kind, row.message)
+
+
+def reported_curve(rows: Iterable[ClientRow]) -> PowerCurve:
+    """Power over time as far as round reports tell it: the link, the work, then waiting; their joules are the row's."""
+    points: list[tuple[float, float, float, float | None]] = []
+    for row in rows:
+        link_s, at_s = row.down_s + row.up_s, row.start_s
+        link_w = row.idle_w + (row.radio_j / link_s if link_s > 0 else 0.0)
+        work_w = row.work_j / row.work_s if row.work_s > 0 else row.idle_w
+        parts = ((row.down_s, link_w), (row.work_s, work_w), (row.up_s, link_w), (row.wait_s, row.idle_w))
+        for span_s, power_w in parts:
+            if span_s > 0:
+                points.append((at_s, span_s, power_w, row.temperature_c))
+                at_s += span_s
+    return _build_curve(points)
+
+
+def _build_curve(points: Sequence[tuple[float, float, float, float | None]]) -> PowerCurve:
+    at_s, span_s, power_w, temperature_c = zip(*points, strict=True) if points else ((), (), (), ())
+    return PowerCurve(at_s, span_s, power_w, temperature_c)
+
+
+def thin_curve(curve: PowerCurve, points: int = CURVE_POINTS) -> PowerCurve:
+    """At most ``points`` stretches, by joining neighbours; their joules stay the same, their temperature is the top."""
+    count = len(curve.at_s)
+    if count <= points:
+        return curve
+    edges = [i * count // points for i in range(points + 1)]
+    joined = [_merge_stretches(curve, first, end) for first, end in pairwise(edges)]
+    return _build_curve(joined)
+
+
+def _merge_stretches(curve: PowerCurve, first: int, end: int) -> tuple[float, float, float, float | None]:
+    spans, powers = curve.span_s[first:end], curve.power_w[first:end]
+    total_s = sum(spans)
+    joules = sum(span * power for span, power in zip(spans, powers, strict=True))
+    known = [value for value in curve.temperature_c[first:end] if value is not None]
+    return curve.at_s[first], total_s, joules / total_s if total_s > 0 else powers[0], max(known, default=None)
+
+
+def parse_origins(labels: Mapping[str, Any]) -> tuple[FigureOrigin, ...]:
+    """The labels of a run's summary, one line per entry of its fleet."""
+    found = []
+    for entry, told in labels.items():
+        if isinstance(told, dict):
+            truth, prior = _get_mapping(told, "truth"), _get_mapping(told, "prior")
+            count = told.get("count")
+            labelled = (str(truth.get("label") or ""), str(prior.get("label") or ""))
+            number = count if isinstance(count, int) else 0
+            found.append(FigureOrigin(entry, number, *labelled, source=str(truth.get("source") or "")))
+    return tuple(found)
+
+
+def _get_mapping(told: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    part = told.get(name)
+    return part if isinstance(part, dict) else {}
+
+
+def compare_views(before: FleetView, after: FleetView) -> FleetView | ViewChanges | None:
+    """What a reader of ``before`` must hear to know ``after``: nothing, a part, or all of it where things vanished."""
+    if before == after:
+        return None
+    known = {board.name: board for board in before.boards}
+    if [board.name for board in before.boards] != [board.name for board in after.boards]:
+        return after
+    if len(after.rounds) < len(before.rounds) or after.rounds[: len(before.rounds)] != before.rounds:
+        return after
+    return ViewChanges(
+        run=after.run if after.run != before.run else None,
+        summary=after.summary if after.summary != before.summary else None,
+        rounds=after.rounds[len(before.rounds) :],
+        boards=tuple(board for board in after.boards if known[board.name] != board),
+        origins=after.origins if after.origins != before.origins else None,
+        refused=after.refused if after.refused != before.refused else None,
+        problem=after.problem if after.problem != before.problem else None,
+    )

@@ -1,0 +1,158 @@
+"""The board page's web application: read-only, one page, its files, its figures as JSON and as a stream."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fastapi import FastAPI, Request
+from pydantic import TypeAdapter
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from server.dashboard.http_server import ViewFeed, ViewSource
+from server.dashboard.security import HEADERS, OPEN_TO_ALL, Access
+from server.dashboard.views import BoardHistory, FleetView, RoundView
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+STATIC = Path(__file__).parent / "static"
+HISTORY: TypeAdapter[BoardHistory] = TypeAdapter(BoardHistory)
+ROUND: TypeAdapter[RoundView] = TypeAdapter(RoundView)
+Exposition = Callable[[FleetView], bytes]
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class AccessGuard:
+    """Before the application: is the request meant for this page, and may it read? After it: the headers of safety."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self._app, self._access = app, access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.update(HEADERS)
+                headers.setdefault("cache-control", "no-store")
+            await send(message)
+
+        refusal = self._refusal(Headers(scope=scope), scope["path"])
+        await (refusal or self._app)(scope, receive, with_headers)
+
+    def _refusal(self, headers: Headers, path: str) -> Response | None:
+        if not self._access.knows_host(headers.get("host", "")):
+            return _problem(421, "this page does not go by that host name: open it by the address that was printed")
+        figures = path.startswith("/api/") or path == "/metrics"
+        if figures and headers.get("sec-fetch-site") in {"cross-site", "same-site"}:
+            return _problem(403, "another site's page asked for this")
+        if path in OPEN_TO_ALL or not figures:
+            return None
+        if self._access.may_read(headers.get("authorization", ""), headers.get("cookie", "")):
+            return None
+        return _problem(401, "a token is needed", {"www-authenticate": "Bearer"})
+
+
+def _problem(status: int, text: str, headers: dict[str, str] | None = None) -> Response:
+    return JSONResponse({"problem": text}, status, headers)
+
+
+def build_dashboard_app(feed: ViewFeed, access: Access, exposition: Exposition | None = None) -> FastAPI:
+    """The application; ``/metrics`` is there when ``exposition`` is given."""
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    app.add_middleware(AccessGuard, access=access)
+    app.get("/")(_index)
+    app.mount("/static", _RevalidatedFiles(directory=STATIC), name="static")
+    app.get("/api/login")(_login(access))
+    _add_figures(app, feed)
+    if exposition is not None:
+        _add_metrics(app, feed, exposition)
+    return app
+
+
+async def _index() -> Response:
+    return FileResponse(STATIC / "index.html", headers={"cache-control": "no-cache"})
+
+
+class _RevalidatedFiles(StaticFiles):
+    """Asked for again at every load, so that a newer version is never half there."""
+
+    def file_response(self, *args: Any, **kwargs: Any) -> Response:
+        response = super().file_response(*args, **kwargs)
+        response.headers["cache-control"] = "no-cache"
+        return response
+
+
+def _login(access: Access) -> Callable[..., Any]:
+    async def login(request: Request) -> Response:
+        """Change the token for a cookie that scripts cannot read."""
+        if not access.may_read(request.headers.get("authorization", ""), request.headers.get("cookie", "")):
+            return _problem(401, "this is not the token")
+        response = Response(status_code=204)
+        if access.token is not None:
+            response.set_cookie(
+                access.cookie, access.cookie_value, httponly=True, samesite="strict", secure=access.secure, path="/"
+            )
+        return response
+
+    return login
+
+
+def _add_figures(app: FastAPI, feed: ViewFeed) -> None:
+    async def view(request: Request) -> Response:
+        body = await feed.json()
+        return _build_etag_response(request, body)
+
+    async def stream() -> Response:
+        if feed.is_full:
+            return _problem(503, "too many pages are open: close one")
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        return StreamingResponse(feed.events(), media_type="text/event-stream", headers=headers)
+
+    async def board(name: str) -> Response:
+        return await _answer_question(feed, lambda source: source.history(name), HISTORY, "no board of that name")
+
+    async def round_(number: int) -> Response:
+        return await _answer_question(feed, lambda source: source.round(number), ROUND, "no round of that number")
+
+    app.get("/api/view")(view)
+    app.get("/api/stream")(stream)
+    app.get("/api/boards/{name}")(board)
+    app.get("/api/rounds/{number}")(round_)
+
+
+async def _answer_question(
+    feed: ViewFeed, question: Callable[[ViewSource], T | None], form: TypeAdapter[T], absent: str
+) -> Response:
+    try:
+        found = await feed.ask(question)
+    except Exception as error:  # noqa: BLE001  the process's edge: the page goes on
+        logger.warning("a question was not answered: %s", error)
+        return _problem(503, "this cannot be read now")
+    if found is None:
+        return _problem(404, absent)
+    return Response(form.dump_json(found), media_type="application/json")
+
+
+def _build_etag_response(request: Request, body: bytes) -> Response:
+    """The body, or only the word that it is the one the reader has."""
+    tag = f'"{sha256(body).hexdigest()[:32]}"'
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers={"etag": tag})
+    return Response(body, media_type="application/json", headers={"etag": tag, "cache-control": "no-cache"})
+
+
+def _add_metrics(app: FastAPI, feed: ViewFeed, exposition: Exposition) -> None:
+    async def metrics() -> Response:
+        return Response(exposition(await feed.view()), media_type=METRICS_TYPE)
+
+    app.get("/metrics")(metrics)

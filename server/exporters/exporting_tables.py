@@ -1,0 +1,74 @@
+"""The tables that a run writes: the store first, then every exporter; one that fails is ended and becomes an event."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from types import TracebackType
+from typing import Self
+
+from fedge.telemetry.store import Row
+from fedge.telemetry.store_records import EventRow, RoundRow
+from server.exporters import Exporter
+from server.rounds.run_start import RowSink
+
+EXPORTER_EVENT = "exporter"
+"""The kind of event that tells of an exporter that was ended."""
+LIVE_ONLY = ("ray",)
+"""Exporters that show what happens now: there is nothing to tell them afterwards."""
+MAX_REASON_LENGTH = 200
+"""Characters of an exporter's own message. Chosen by us."""
+logger = logging.getLogger(__name__)
+
+
+class ExportingTables:
+    """What the store has, the exporters hear; each is made with the first rows. Close it when the run is over."""
+
+    def __init__(self, tables: RowSink, makers: Mapping[str, Callable[[], Exporter]]) -> None:
+        self._tables, self._makers = tables, dict(makers)
+        self._exporters: dict[str, Exporter] = {}
+        self._round, self._at_s = 0, 0.0
+
+    def append(self, rows: Iterable[Row]) -> None:
+        """Keep ``rows`` in the store, then tell them; only the store's own failure is raised."""
+        rows = tuple(rows)
+        self._tables.append(rows)
+        if not rows or not (self._makers or self._exporters):
+            return
+        self._round = max(self._round, *(row.round for row in rows))
+        self._at_s = max([self._at_s, *(row.end_s for row in rows if isinstance(row, RoundRow))])
+        for name in tuple(self._makers):
+            self._run_guarded(name, partial(self._make, name))
+        for name, exporter in tuple(self._exporters.items()):
+            self._run_guarded(name, partial(exporter.append, rows))
+
+    def close(self) -> None:
+        """Close every exporter that is still there."""
+        for name, exporter in tuple(self._exporters.items()):
+            self._run_guarded(name, exporter.close)
+        self._exporters.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _make(self, name: str) -> None:
+        self._exporters[name] = self._makers.pop(name)()
+
+    def _run_guarded(self, name: str, act: Callable[[], None]) -> None:
+        """Do it; when it fails, this exporter hears of nothing more."""
+        try:
+            act()
+        except Exception as error:  # noqa: BLE001 -- others' code, and others' servers
+            self._makers.pop(name, None)
+            self._exporters.pop(name, None)
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[:MAX_REASON_LENGTH]
+            logger.warning("exporter %s: %s", name, reason)
+            rest = "" if name in LIVE_ONLY else "; `fedge export` tells the rest afterwards"
+            told = f"{name} was ended, the run goes on: {reason}{rest}"
+            self._tables.append([EventRow(self._at_s, self._round, None, EXPORTER_EVENT, told)])

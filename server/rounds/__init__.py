@@ -1,0 +1,1 @@
+"""The loops of synchronous rounds and asynchronous runs."""

@@ -1,0 +1,61 @@
+"""What the server asks of every client in a round: the goals, and what the policy's planner makes of the fronts."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from fedge.decisions.planning import load_planner
+from fedge.experiment import PolicySpec
+from fedge.types import FleetPlan, Front, RoundGoal
+
+
+def plan_round(
+    policy: PolicySpec,
+    fronts: Mapping[str, Front],
+    selected: Sequence[str],
+    *,
+    deadline_s: float | None = None,
+    spent_j: float = 0.0,
+) -> FleetPlan:
+    """The goals of a round; pure. Boards without a usable front take part without being planned for.
+
+    ``deadline_s`` is the selector's, which wins over the planner's; ``spent_j`` is what the run has used so far, which
+    the goals carry where there is a budget.
+    """
+    limits = policy.limits if policy.budget_j is None else {**policy.limits, "spent_j": spent_j}
+    goal = RoundGoal(policy.name, steps=0, deadline_s=None, limits=limits)
+    planner = load_planner(policy.name)
+    plan = _plan_unconstrained(goal, selected) if planner is None else planner(fronts, selected, goal)
+    if deadline_s is not None:
+        return _with_deadline(plan, deadline_s)
+    if plan.deadline_s is None:
+        return _with_deadline(plan, policy.deadline_s)
+    return _share_deadline(plan, policy.deadline_s if plan.feasible else None)
+
+
+def _plan_unconstrained(goal: RoundGoal, selected: Sequence[str]) -> FleetPlan:
+    return FleetPlan(dict.fromkeys(selected, goal), why="Every board decides for itself.")
+
+
+def _with_deadline(plan: FleetPlan, deadline_s: float | None) -> FleetPlan:
+    """The plan with a deadline that was not planned from the fronts, so that nothing is expected of the round."""
+    goals = {board: dataclasses.replace(goal, deadline_s=deadline_s) for board, goal in plan.goals.items()}
+    return FleetPlan(
+        goals,
+        deadline_s,
+        maxn_round_s=plan.maxn_round_s,
+        maxn_energy_j=plan.maxn_energy_j,
+        feasible=plan.feasible,
+        why=plan.why,
+    )
+
+
+def _share_deadline(plan: FleetPlan, own_s: float | None) -> FleetPlan:
+    """The plan with its deadline in every goal; the round's is the shorter of it and the user's own."""
+    goals = {
+        board: goal if goal.deadline_s is not None else dataclasses.replace(goal, deadline_s=plan.deadline_s)
+        for board, goal in plan.goals.items()
+    }
+    shorter_s = min(d for d in (plan.deadline_s, own_s) if d is not None)
+    return dataclasses.replace(plan, goals=goals, deadline_s=shorter_s)

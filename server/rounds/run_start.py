@@ -1,0 +1,42 @@
+"""What every run begins with: the initial model, and every board's front as far as its prior knows it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from fedge.errors import RunFailed
+from fedge.protocols import LearningTask
+from fedge.telemetry.store import Row
+from fedge.telemetry.store_records import RECORDED, EventRow
+from server.aggregation.result_merger import describe_failures
+from server.rounds.client_requests import FleetRequests
+from server.state.checkpoint import ClientHistory, RunState
+
+NOTHING_MEASURED = "its files are a recorded folder: its watts were written there, and nothing is measured"
+
+
+class RowSink(Protocol):
+    """Where rows go."""
+
+    def append(self, rows: Iterable[Row]) -> None: ...
+
+
+def start_run(asking: FleetRequests, task: LearningTask, tables: RowSink, names: Sequence[str]) -> RunState:
+    """The run before its first round; a board of ``names`` that fails is an event.
+
+    Raises ``RunFailed`` when all of them do.
+    """
+    arrays = task.initial_arrays(asking.experiment.seed)
+    answers = {name: reply.answer for name, reply in asking.request_fronts(names, arrays).items()}
+    failed = {name: answers[name].error for name in names if answers[name].front is None}
+    tables.append(EventRow(0.0, 0, name, "failed", error or "no front") for name, error in failed.items())
+    if len(failed) == len(names):
+        raise RunFailed(
+            f"no board is ready: {describe_failures({name: error or 'no front' for name, error in failed.items()})}"
+        )
+    recorded = [name for name in names if answers[name].recorded]
+    tables.append(EventRow(0.0, 0, name, RECORDED, NOTHING_MEASURED) for name in recorded)
+    fronts = {name: front for name in names if (front := answers[name].front) is not None}
+    histories = {name: ClientHistory(samples=answers[name].samples) for name in names}
+    return RunState(0, 0.0, arrays, fronts=fronts, histories=histories)

@@ -1,0 +1,1 @@
+"""What the server keeps of the run and of every client."""

@@ -1,0 +1,199 @@
+"""Checkpoints: everything that the next round needs, in one safetensors file that appears whole or not at all."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedge.errors import BadInput
+from fedge.telemetry.trace_operations import COLUMNS
+from fedge.types import EMPTY_TRACE, Front, NamedArrays, Trace, TrainResult
+from fedge.wire import ClientState, ReplyMessage, from_json, to_json
+
+logger = logging.getLogger(__name__)
+
+MAX_CHECKPOINTS = 2
+_MODEL, _STRATEGY, _PENDING, _TRACE = "model/", "strategy/", "pending/", "trace/"
+
+
+@dataclass(frozen=True, slots=True)
+class ClientHistory:
+    """What the server remembers of a board's part in the run, for choosing clients; None before it is known."""
+
+    samples: int | None = None
+    loss: float | None = None
+    accuracy: float | None = None
+    busy_s: float | None = None
+    last_round: int | None = None
+    rounds: int = 0
+    free_at_s: float = 0.0
+    """Fleet time from which it can be asked again."""
+    charge_j: float | None = None
+    """What is left in its battery; None on mains."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PendingResult:
+    """A result that has not reached the model yet: asked in ``round``, from ``start_s`` on, here at ``end_s``.
+
+    Of a late reply ``trained`` holds what training changed
+    (``server.aggregation.contribution_weights.compute_change``), since the model that it started from is not kept.
+    """
+
+    round: int
+    start_s: float
+    end_s: float
+    answer: ReplyMessage
+    trained: TrainResult
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RunState:
+    """A run after ``round`` rounds: the fleet's clock, the global model, the strategy's memory, the boards' states.
+
+    ``selection`` is what the selector remembers, ``spent_j`` the joules of the boards asked so far and ``last_j`` those
+    of the last round, ``pending`` the results that are under way: late ones, or all of an asynchronous run.
+    """
+
+    round: int
+    clock_s: float
+    arrays: NamedArrays
+    memory: Mapping[str, NDArray[np.generic]] = field(default_factory=dict)
+    states: Mapping[str, ClientState] = field(default_factory=dict)
+    fronts: Mapping[str, Front] = field(default_factory=dict)
+    histories: Mapping[str, ClientHistory] = field(default_factory=dict)
+    selection: Mapping[str, float] = field(default_factory=dict)
+    spent_j: float = 0.0
+    pending: tuple[PendingResult, ...] = ()
+    last_j: float = 0.0
+
+
+def save(folder: Path, progress: RunState) -> Path:
+    """Write the checkpoint of ``progress.round`` and drop all but the newest few."""
+    from safetensors.numpy import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"round-{progress.round:06d}.safetensors"
+    part = folder / f".{path.name}.{os.getpid()}.part"
+    tensors = {_MODEL + name: np.asarray(value, order="C") for name, value in progress.arrays.items()}
+    tensors |= {_STRATEGY + name: np.asarray(value, order="C") for name, value in progress.memory.items()}
+    for place, pending in enumerate(progress.pending):
+        arrays = pending.trained.arrays
+        tensors |= {f"{_PENDING}{place}/{name}": np.asarray(value, order="C") for name, value in arrays.items()}
+        tensors[f"{_TRACE}{place}"] = trace_to_matrix(pending.answer.trace)
+    save_file(tensors, part, metadata=_metadata(progress))
+    with part.open("rb") as handle:
+        os.fsync(handle.fileno())
+    part.chmod(0o644)  # safetensors keeps its files to their owner
+    part.replace(path)
+    for old in _list_checkpoints(folder)[:-MAX_CHECKPOINTS]:
+        old.unlink()
+    return path
+
+
+def load_latest(folder: Path) -> RunState | None:
+    """The newest checkpoint of a run that can be read, None when there is none yet.
+
+    A damaged file (a full disk, a power cut) is passed over for the one before it. Raises ``BadInput``, which names the
+    newest file, when none can be read.
+    """
+    broken: BadInput | None = None
+    for path in reversed(_list_checkpoints(folder)):
+        try:
+            return _load(path)
+        except BadInput as error:
+            logger.warning("%s is damaged; going on from the checkpoint before it", path)
+            broken = broken or error
+    if broken is not None:
+        raise broken
+    return None
+
+
+def _list_checkpoints(folder: Path) -> list[Path]:
+    return sorted(folder.glob("round-*.safetensors"))
+
+
+def _metadata(progress: RunState) -> dict[str, str]:
+    return {
+        "round": str(progress.round),
+        "clock_s": repr(progress.clock_s),
+        "order": json.dumps(list(progress.arrays)),
+        "states": json.dumps({board: to_json(state) for board, state in progress.states.items()}),
+        "fronts": json.dumps({board: to_json(front) for board, front in progress.fronts.items()}),
+        "histories": json.dumps({board: to_json(history) for board, history in progress.histories.items()}),
+        "selection": json.dumps(dict(progress.selection)),
+        "spent_j": repr(progress.spent_j),
+        "last_j": repr(progress.last_j),
+        "pending": json.dumps([_describe_pending(pending) for pending in progress.pending]),
+    }
+
+
+def _describe_pending(pending: PendingResult) -> dict[str, Any]:
+    """A result under way, without its arrays and its trace: the header that this goes into has to stay small."""
+    return {
+        "round": pending.round,
+        "start_s": pending.start_s,
+        "end_s": pending.end_s,
+        "answer": to_json(dataclasses.replace(pending.answer, trace=EMPTY_TRACE)),
+        "rails": list(pending.answer.trace.rails_w),
+        "order": list(pending.trained.arrays),
+        "loss": pending.trained.loss,
+        "accuracy": pending.trained.accuracy,
+    }
+
+
+def trace_to_matrix(trace: Trace) -> NDArray[np.float64]:
+    """A trace as float64 of shape (columns and rails, stretches); NaN where nobody knows."""
+    rows = (*(getattr(trace, name) for name in COLUMNS), *trace.rails_w.values())
+    return np.array([[np.nan if value is None else value for value in row] for row in rows], dtype=np.float64)
+
+
+def trace_from_matrix(matrix: NDArray[np.generic], rails: Sequence[str]) -> Trace:
+    """The trace behind ``trace_to_matrix``."""
+    rows = [tuple(None if math.isnan(value) else value for value in row) for row in matrix.tolist()]
+    columns: dict[str, Any] = dict(zip(COLUMNS, rows, strict=False))
+    return Trace(**columns, rails_w=dict(zip(rails, rows[len(COLUMNS) :], strict=True)))
+
+
+def _restore_pending(place: int, about: Mapping[str, Any], tensors: Mapping[str, NDArray[np.generic]]) -> PendingResult:
+    arrays = {name: tensors[f"{_PENDING}{place}/{name}"] for name in about["order"]}
+    trained = TrainResult(arrays, about["loss"], about["accuracy"])
+    trace = (
+        trace_from_matrix(tensors[f"{_TRACE}{place}"], about["rails"]) if f"{_TRACE}{place}" in tensors else EMPTY_TRACE
+    )
+    answer = dataclasses.replace(from_json(ReplyMessage, about["answer"]), trace=trace)
+    return PendingResult(about["round"], about["start_s"], about["end_s"], answer, trained)
+
+
+def _load(path: Path) -> RunState:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="numpy") as opened:
+            about = opened.metadata() or {}
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 -- not a mapping
+        return RunState(
+            round=int(about["round"]),
+            clock_s=float(about["clock_s"]),
+            arrays={name: tensors[_MODEL + name] for name in json.loads(about["order"])},
+            memory={k.removeprefix(_STRATEGY): v for k, v in tensors.items() if k.startswith(_STRATEGY)},
+            states={board: from_json(ClientState, text) for board, text in json.loads(about["states"]).items()},
+            fronts={board: from_json(Front, text) for board, text in json.loads(about["fronts"]).items()},
+            histories={board: from_json(ClientHistory, text) for board, text in json.loads(about["histories"]).items()},
+            selection=json.loads(about["selection"]),
+            spent_j=float(about["spent_j"]),
+            last_j=float(about["last_j"]),
+            pending=tuple(_restore_pending(i, one, tensors) for i, one in enumerate(json.loads(about["pending"]))),
+        )
+    except (SafetensorError, OSError, KeyError, ValueError, TypeError, AttributeError) as error:
+        raise BadInput(str(path), "a file that cannot be read", f"a whole checkpoint ({error})") from error

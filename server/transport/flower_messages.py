@@ -1,0 +1,37 @@
+"""Builds Flower messages outside a Flower process too; the one file that touches Flower's private task identity."""
+
+from __future__ import annotations
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+from numpy.typing import NDArray
+
+from fedge.types import NamedArrays
+
+STAND_IN_RUN = 1
+SERVER_NODE = 1
+
+
+def ensure_identity() -> None:
+    """Give this process a task identity when no Flower runtime has; without one a ``Message`` cannot be built."""
+    try:
+        _ = (TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id)
+    except RuntimeError:
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = STAND_IN_RUN, SERVER_NODE, STAND_IN_RUN
+
+
+def build_message(content: RecordDict, message_type: str, node_id: int) -> Message:
+    """A message to ``node_id``."""
+    ensure_identity()
+    return Message(content=content, message_type=message_type, dst_node_id=node_id)
+
+
+def to_array_record(arrays: NamedArrays) -> ArrayRecord:
+    """Flower's record of named numpy arrays, in their order."""
+    return ArrayRecord({name: Array(values) for name, values in arrays.items()})
+
+
+def from_array_record(record: ArrayRecord) -> dict[str, NDArray[np.generic]]:
+    """The named numpy arrays of a record."""
+    return {name: array.numpy() for name, array in record.items()}

@@ -1,0 +1,291 @@
+"""The port over Flower's Grid: pushes questions to boards, pulls their replies until time is up or enough are there."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from flwr.app import Message
+
+from fedge.errors import RunFailed
+from fedge.protocols import Clock
+from fedge.wire import ReplyMessage, RequestMessage
+from server.transport.claim_terms import ClaimTerms
+from server.transport.client_port import IncomingReply, LateReply, OutgoingRequest, ReplyPredicate, never_enough
+from server.transport.message_codec import decode_reply, encode_request
+from server.transport.node_registry import NodeAddress, NodeRegistry
+from server.transport.outstanding import GIVE_UP_FACTOR, MAX_OVERHEADS, OutstandingRequests, SentRequest, reply_wait_s
+
+POLL_S = 0.05
+FIRST_HELLO_WITHIN_S = 60.0
+"""A node is given so long to say who it is: it starts a process for every message, which takes a slow board a while."""
+HELLO_WITHIN_S = 30.0
+"""One that comes up while a run is on is given less, since the round waits for it; both are chosen by us."""
+BYE_WITHIN_S = 10.0
+"""At the run's end its boards are given so long to hear of it; one that does not is free when its claim ends. Chosen by
+us."""
+NO_HELLO_TEXT = "silence (a board that is at work for another run says nothing until its round is over)"
+REJECTED_TEXT = "the SuperLink did not take its message; its log says why (too large?)"
+
+logger = logging.getLogger(__name__)
+
+
+class FlowerNode(Protocol):
+    """What Flower tells of a node that is up."""
+
+    @property
+    def node_id(self) -> int: ...
+
+    @property
+    def last_activated_at(self) -> str: ...
+
+
+class FlowerGrid(Protocol):
+    """The three calls of ``flwr.serverapp.Grid`` that are used."""
+
+    def get_nodes(self) -> Iterable[FlowerNode]: ...
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]: ...
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _ExchangeResult:
+    """What came of some messages: replies by node, and what is unanswered still, by message id."""
+
+    replies: dict[int, IncomingReply]
+    waiting: dict[str, SentRequest]
+
+
+class GridPort:
+    """A ``ClientPort`` and its ``OverdueReplies``; boards are known by their own names, which they tell when asked."""
+
+    def __init__(
+        self,
+        grid: FlowerGrid,
+        boards: Collection[str],
+        clock: Clock,
+        connect_timeout_s: float = 120.0,
+        least: int | None = None,
+        claiming: ClaimTerms | None = None,
+    ) -> None:
+        """``least`` boards must come up within ``connect_timeout_s``, all of them by default.
+
+        ``claiming`` is what real boards are told of the run; emulated ones belong to it anyway.
+        """
+        self._grid = grid
+        self._clock = clock
+        self._connect_timeout_s = connect_timeout_s
+        self._least = len(boards) if least is None else least
+        self._claiming = claiming
+        self._roll = NodeRegistry(tuple(boards))
+        self._outstanding = OutstandingRequests()
+        self._overheads_s: deque[float] = deque(maxlen=MAX_OVERHEADS)
+        """What the newest replies took beyond their boards' work."""
+
+    def ask(
+        self, questions: Mapping[str, OutgoingRequest], timeout_s: float, enough: ReplyPredicate = never_enough
+    ) -> Mapping[str, IncomingReply]:
+        self._pull_overdue()
+        self._wait_for_nodes()
+        self._identify_nodes()
+        if self._claiming is not None and any(question.ask.kind == "train" for question in questions.values()):
+            self._claiming.begin_round(self._clock.now_s())
+        replies = {
+            board: reply for board, each in questions.items() if (reply := self._reply_without_asking(board, each.ask))
+        }
+        reached = {board: question for board, question in questions.items() if board not in replies}
+        replies |= self._ask_nodes(reached, timeout_s, enough)
+        for reply in replies.values():
+            self._roll.record_foreign_claim(reply.answer, self._clock.now_s())
+        return {board: replies[board] for board in questions}
+
+    def busy_boards(self) -> Mapping[str, int]:
+        return self._outstanding.busy_boards(self._roll.list_addresses())
+
+    def take_late_replies(self) -> Sequence[LateReply]:
+        self._pull_overdue()
+        return self._outstanding.take_late_replies()
+
+    def wait(self, timeout_s: float) -> None:
+        started_s = self._clock.now_s()
+        self._refresh_nodes()
+        self._pull_overdue()
+        while self.busy_boards() and not self._has_free_board() and self._clock.now_s() - started_s < timeout_s:
+            self._clock.sleep_s(POLL_S)
+            self._refresh_nodes()
+            self._pull_overdue()
+
+    def release_boards(self) -> None:
+        """Tell the boards that were claimed that the run is over; never raises, since the run has ended anyway."""
+        if self._claiming is None:
+            return
+        try:
+            self._refresh_nodes()
+            busy = self.busy_boards()
+            boards = [board for board in self._roll.list_available(self._clock.now_s()) if board not in busy]
+            seats = self._roll.list_addresses()
+            self._exchange(
+                {seats[board].node: OutgoingRequest(RequestMessage("bye")) for board in boards}, BYE_WITHIN_S
+            )
+        except Exception as error:  # noqa: BLE001 -- whatever Flower says now, the run's own end is told elsewhere
+            logger.warning("the boards could not be told that the run is over, their claims will end: %s", error)
+
+    def _refresh_nodes(self) -> None:
+        """See which nodes are up now."""
+        self._roll.up = {node.node_id: node.last_activated_at for node in self._grid.get_nodes()}
+
+    def _has_free_board(self) -> bool:
+        """Whether a board that is there, and is not another run's, can be asked."""
+        busy = self.busy_boards()
+        return any(board not in busy for board in self._roll.list_available(self._clock.now_s()))
+
+    def _reply_without_asking(self, board: str, ask: RequestMessage) -> IncomingReply | None:
+        """What is known of a board without asking it; None when it can be asked."""
+        absence = self._roll.explain_absence(board, ask.round, self._clock.now_s())
+        if absence is not None:
+            told = absence if self._roll.find_address(board) else self._add_advice(board, absence)
+            return IncomingReply(ReplyMessage(board, error=told))
+        busy = self.busy_boards()
+        return (
+            IncomingReply(ReplyMessage(board, error=f"still at work on round {busy[board]}")) if board in busy else None
+        )
+
+    def _add_advice(self, board: str, error: str) -> str:
+        """The error with what to do about it, where that is a real board's."""
+        if self._claiming is None:
+            return error
+        return f"{error}; `fedge fleet status --limit {board}` says what is wrong"
+
+    def _ask_nodes(
+        self, questions: Mapping[str, OutgoingRequest], timeout_s: float, enough: ReplyPredicate
+    ) -> dict[str, IncomingReply]:
+        """A reply of every board; whoever has sent none by the end is outstanding."""
+        began_s, seen = self._clock.now_s(), tuple(self._overheads_s)
+        within_s = min((reply_wait_s(timeout_s, each.within_s, seen) for each in questions.values()), default=timeout_s)
+        seats = self._roll.list_addresses()
+        nodes = {seats[board].node: question for board, question in questions.items()}
+        done = self._exchange(nodes, within_s, GIVE_UP_FACTOR * timeout_s, enough)
+        spare = bool(done.waiting) and enough(done.replies.values())
+        for message_id, sent in done.waiting.items():
+            self._outstanding.sent[message_id] = dataclasses.replace(sent, spare=spare)
+        waited_s = self._clock.now_s() - began_s
+        silent = {
+            sent.board: self._build_missing_reply(sent, within_s, waited_s, spare) for sent in done.waiting.values()
+        }
+        return silent | {self._roll.board_at(node): reply for node, reply in done.replies.items()}
+
+    def _build_missing_reply(self, sent: SentRequest, within_s: float, waited_s: float, spare: bool) -> IncomingReply:
+        """The reply of a board that sent none in time; past the round's own cut it is late, otherwise it failed."""
+        if spare:
+            error = f"cancelled after {waited_s:.0f} s: enough other boards were done"
+            return IncomingReply(ReplyMessage(sent.board, error=error, cut=True))
+        error = self._add_advice(sent.board, f"no reply within {within_s:.4g} s")
+        return IncomingReply(ReplyMessage(sent.board, error=error, cut=sent.question.within_s is not None))
+
+    def _wait_for_nodes(self) -> None:
+        """See who is up; before any board is known it waits for the whole fleet, for a while.
+
+        Raises ``RunFailed`` when too few come up.
+        """
+        started_s, wanted = self._clock.now_s(), len(self._roll.boards)
+        self._refresh_nodes()
+        if self._roll.has_boards:
+            return
+        while len(self._roll.up) < wanted and self._clock.now_s() - started_s <= self._connect_timeout_s:
+            self._clock.sleep_s(POLL_S)
+            self._refresh_nodes()
+        if len(self._roll.up) < max(1, self._least):
+            raise RunFailed(f"{len(self._roll.up)} of {wanted} nodes came up in {self._connect_timeout_s:.0f} s")
+
+    def _identify_nodes(self) -> None:
+        """Ask every node that is new who it is; raises ``RunFailed`` when none is a board of the fleet."""
+        unknown = self._roll.list_unidentified(self._clock.now_s())
+        if not unknown:
+            return
+        within_s = HELLO_WITHIN_S if self._roll.has_boards else max(FIRST_HELLO_WITHIN_S, self._connect_timeout_s)
+        replies = self._exchange({node: OutgoingRequest(RequestMessage("hello")) for node in unknown}, within_s).replies
+        answers = {node: replies[node].answer for node in unknown if node in replies}
+        self._roll.record_hellos(unknown, answers, self._clock.now_s())
+        if not self._roll.has_boards:
+            reasons = (answer.error for answer in answers.values() if answer.error)
+            names = sorted(answer.board for answer in answers.values() if answer.error is None)
+            strange = f"the boards that did, {', '.join(names)}, are not in this fleet"
+            raise RunFailed(f"no board answered: {next(reasons, strange if names else NO_HELLO_TEXT)}")
+
+    def _exchange(
+        self,
+        questions: Mapping[int, OutgoingRequest],
+        timeout_s: float,
+        kept_s: float = 0.0,
+        enough: ReplyPredicate = never_enough,
+    ) -> _ExchangeResult:
+        """Push every question and pull replies until all are there, or enough, or the time is up.
+
+        ``kept_s`` is for how long after it was sent an unanswered one is outstanding, if it is to be.
+        """
+        at_s = self._clock.now_s()
+        replies, waiting = self._push(questions, at_s, at_s + kept_s)
+        while waiting and self._clock.now_s() - at_s < timeout_s:
+            fresh = 0
+            for message in self._grid.pull_messages((*waiting, *self._outstanding.list_ids_except(waiting))):
+                sent = waiting.pop(message.metadata.reply_to_message_id, None)
+                if sent is None:
+                    self._receive_late(message)
+                else:
+                    replies[sent.address.node] = self._decode_timed(sent, message)
+                    fresh += 1
+            if fresh and enough(replies.values()):
+                break
+            if waiting:
+                self._clock.sleep_s(POLL_S)
+        return _ExchangeResult(replies, waiting)
+
+    def _push(
+        self, questions: Mapping[int, OutgoingRequest], at_s: float, until_s: float
+    ) -> tuple[dict[int, IncomingReply], dict[str, SentRequest]]:
+        """What the SuperLink did not take, as replies by node, and what was sent, by message id."""
+        if not questions:
+            return {}, {}
+        asked = {
+            node: question if self._claiming is None else self._claiming.add_to_request(question)
+            for node, question in questions.items()
+        }
+        ids = list(self._grid.push_messages([encode_request(node, question) for node, question in asked.items()]))
+        ids += [""] * (len(asked) - len(ids))  # of a push that is too large as a whole nothing is told
+        refused: dict[int, IncomingReply] = {}
+        sent: dict[str, SentRequest] = {}
+        for message_id, (node, question) in zip(ids, asked.items(), strict=True):
+            board = self._roll.board_at(node)
+            if message_id:
+                seat = NodeAddress(node, self._roll.up.get(node, ""))
+                sent[message_id] = SentRequest(seat, board, question, at_s, until_s)
+            else:
+                refused[node] = IncomingReply(ReplyMessage(board, error=REJECTED_TEXT))
+        return refused, sent
+
+    def _pull_overdue(self) -> None:
+        """Whatever has come in of the messages that are not waited for any more."""
+        ids = self._outstanding.list_ids_except(())
+        for message in self._grid.pull_messages(ids) if ids else ():
+            self._receive_late(message)
+        self._outstanding.drop_expired(self._clock.now_s())
+
+    def _receive_late(self, message: Message) -> None:
+        """A reply that no round waits for; one to a message that is given up, or answered already, is nobody's."""
+        message_id = message.metadata.reply_to_message_id
+        sent = self._outstanding.sent.get(message_id)
+        if sent is not None:
+            self._outstanding.record_reply(message_id, self._decode_timed(sent, message))
+
+    def _decode_timed(self, sent: SentRequest, message: Message) -> IncomingReply:
+        """The reply to a message, from which it is learnt what comes on top of a board's work."""
+        reply = decode_reply(sent.board, message)
+        if reply.answer.report is not None:
+            self._overheads_s.append(max(0.0, self._clock.now_s() - sent.at_s - reply.answer.report.work_s))
+        return reply

@@ -1,0 +1,53 @@
+"""Messages to and from boards: a question packed, a reply unpacked, and whatever is wrong with it as words."""
+
+from __future__ import annotations
+
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+
+from fedge.types import TrainResult
+from fedge.wire import InvalidMessage, ReplyMessage, from_json, to_json
+from server.transport.client_port import IncomingReply, OutgoingRequest
+from server.transport.flower_messages import build_message, from_array_record, to_array_record
+
+UNNAMED_PREFIX = "node "
+"""What a node is called before it has told its board's name."""
+_TYPES = {"train": MessageType.TRAIN}
+_ERROR_TEXTS = {
+    5: "the board was lost: it is off or cut off, or its SuperNode ended",
+    8: "its client ended in the middle of its work; out of memory? its log says more",
+}
+"""What Flower's NODE_UNAVAILABLE and CLIENT_APP_CRASHED mean for a user."""
+
+
+def encode_request(node: int, question: OutgoingRequest) -> Message:
+    """The message to a node."""
+    content = RecordDict({"fedge": ConfigRecord({"ask": to_json(question.ask)})})
+    if question.arrays is not None:
+        content["arrays"] = to_array_record(question.arrays)
+    return build_message(content, _TYPES.get(question.ask.kind, MessageType.QUERY), node)
+
+
+def decode_reply(board: str, reply: Message) -> IncomingReply:
+    """The reply's values; whatever is wrong with it is an answer with ``error``."""
+    if reply.has_error():
+        code, reason = reply.error.code, reply.error.reason
+        words = (
+            f"{_ERROR_TEXTS[code]} (Flower error {code})" if code in _ERROR_TEXTS else f"Flower error {code}: {reason}"
+        )
+        return IncomingReply(ReplyMessage(board, error=words))
+    try:
+        return _decode_content(board, reply.content)
+    except Exception as error:  # noqa: BLE001 -- a board may send anything; none of it may end the server
+        return IncomingReply(ReplyMessage(board, error=f"unreadable reply: {type(error).__name__}: {error}"))
+
+
+def _decode_content(board: str, content: RecordDict) -> IncomingReply:
+    answer = from_json(ReplyMessage, str(content.config_records["fedge"]["answer"]))
+    names = {answer.board} | ({answer.report.board} if answer.report else set())
+    if names != {board} and not board.startswith(UNNAMED_PREFIX):
+        raise InvalidMessage(f"it speaks for {', '.join(sorted(names))}")
+    if answer.report is None or answer.cut:
+        return IncomingReply(answer)
+    arrays = from_array_record(content.array_records["arrays"])
+    loss, accuracy = (float(content.metric_records["metrics"][key]) for key in ("loss", "accuracy"))  # type: ignore[arg-type]
+    return IncomingReply(answer, TrainResult(arrays, loss, accuracy))

@@ -1,0 +1,115 @@
+"""The fleet backend on loopback: Flower's SuperLink and SuperNodes, recorded boards with real daemons and workers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr", reason="the fleet meets on Flower's SuperLink")
+
+from contracts.loopback_fleet import Fleet, loopback_fleet
+
+from experiments.backends.fleet_backend import connection_toml
+from experiments.backends.launcher import check_runnable
+from fedge.errors import BadInput
+from fedge.experiment import Experiment, SuperlinkSpec
+from fedge.powerd.powerd_client import PowerdClient as Power
+from fedge.telemetry.store_reader import read_rows
+from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow
+
+ROOT = Path(__file__).resolve().parents[3]
+YAML = """
+name: loopback
+seed: 1
+rounds: {rounds}
+backend: fleet
+fleet: [{{device: orin-nano, name: board, count: {count}}}]
+workload: {{task: digits-cnn, local_epochs: 1}}
+exploration: {{probes: 1, probe_s: 0.1}}
+superlink: {{address: "{address}", connect_timeout_s: 8}}
+reply_timeout_s: 60
+"""
+
+
+def run(fleet: Fleet, tmp_path: Path, rounds: int, count: int) -> subprocess.CompletedProcess[str]:
+    experiment = tmp_path / "exp.yaml"
+    experiment.write_text(YAML.format(rounds=rounds, count=count, address=fleet.address), encoding="utf-8")
+    command = [sys.executable, "-m", "experiments.cli.main", "run", str(experiment), "--out", str(tmp_path / "run")]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=400)
+
+
+@pytest.mark.fleet
+@pytest.mark.slow
+@pytest.mark.xdist_group("fleet")
+def test_real_boards_train_together_and_a_board_that_is_missing_is_a_row(tmp_path: Path) -> None:
+    with loopback_fleet(["orin-nano-jp6", "xavier-nx"], tmp_path) as fleet:
+        found = {name: _limits(desk.settings.power_socket) for name, desk in fleet.desks.items()}
+
+        done = run(fleet, tmp_path, rounds=1, count=3)
+
+        left = {name: _limits(desk.settings.power_socket) for name, desk in fleet.desks.items()}
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert "boards: 3 estimated" in done.stdout
+    rounds, rows = read_rows(tmp_path / "run", RoundRow), read_rows(tmp_path / "run", ClientRow)
+    assert len(rounds) == 1
+    assert rounds[-1].accuracy > 0.5
+    worked = {row.board for row in rows if row.error is None}
+    assert worked == {"board-1", "board-2"}
+    missing = [event for event in read_rows(tmp_path / "run", EventRow) if event.board == "board-3"]
+    told = "never connected; `fedge fleet status --limit board-3` says what is wrong"
+    assert [(event.kind, event.message) for event in missing][:1] == [("failed", told)]
+    assert left == found
+
+
+def _limits(socket: str) -> dict[str, object]:
+    power = Power(socket)
+    try:
+        return power.get()["limits"]
+    finally:
+        power.close()
+
+
+@pytest.mark.parametrize(
+    ("superlink", "line"),
+    [
+        (SuperlinkSpec(), "insecure = true"),
+        (SuperlinkSpec(root_certificates="/etc/fedge/ca.crt"), 'root-certificates = "/etc/fedge/ca.crt"'),
+    ],
+)
+def test_the_connection_is_encrypted_where_there_is_a_certificate(superlink: SuperlinkSpec, line: str) -> None:
+    text = connection_toml(superlink)
+
+    assert line in text.splitlines()
+    assert 'address = "127.0.0.1:8000"' in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"fleet": [{"device": "nano", "truth": "table:x.csv"}]}, r"fleet\[0\].truth: .*real"),
+        ({"fleet": [{"device": "nano", "availability": {"on_s": 5, "off_s": 5}}]}, r"fleet\[0\].availability"),
+        ({"fleet": [{"device": "nano", "battery": {"capacity_wh": 5}}]}, r"fleet\[0\].battery"),
+        ({"fleet": [{"device": "nano"}], "strategy": {"name": "FedBuff"}}, "FedBuff on real boards"),
+    ],
+)
+def test_what_only_emulated_boards_can_have_is_refused(changes, message: str) -> None:
+    experiment = Experiment.model_validate({"backend": "fleet", **changes})
+
+    with pytest.raises(BadInput, match=message):
+        check_runnable(experiment)
+
+
+@pytest.mark.fleet
+@pytest.mark.slow
+@pytest.mark.xdist_group("fleet")
+def test_a_superlink_that_is_not_there_is_told_without_a_traceback(tmp_path: Path) -> None:
+    done = run(Fleet("127.0.0.1:9", {}, {}), tmp_path, rounds=1, count=1)
+
+    assert done.returncode == 2
+    assert "superlink.address: got 127.0.0.1:9, where nobody answers" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+    assert "127.0.0.1:9" in done.stderr

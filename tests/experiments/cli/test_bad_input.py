@@ -1,0 +1,397 @@
+"""Whatever the user gets wrong is one line with file, field, what was got and what would be right; nothing is left."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+from contracts.launching import SMALL, Launcher, Outcome
+
+from experiments.backends import launcher
+from experiments.spec.experiment_loader import load_experiment
+from fedge.errors import BadInput
+
+HEAD = "cores,cpu_khz,gpu_hz,mem_hz,batch_size,time_ms,power_w\n"
+ROW = "4,1479000,921600000,1600000000,16,100,9\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusals:
+    """Starts runs that must be refused, and sees that they are refused cleanly."""
+
+    fedge: Launcher
+    folder: Path
+
+    def __call__(self, *overrides: str, config: str = SMALL) -> str:
+        """The message, without the program's and the file's name."""
+        path = self.folder / "exp.yaml"
+        path.write_text(config, encoding="utf-8")
+        out = self.folder / "out"
+        sets = [word for override in overrides for word in ("--set", override)]
+        outcome = self.fedge("run", path, *sets, "--out", out)
+        assert outcome.code == 2
+        assert outcome.out == ""
+        assert not out.exists()
+        return outcome.message.removeprefix("fedge: ").removeprefix(f"{path}: ")
+
+
+@pytest.fixture
+def fedge(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Launcher:
+    monkeypatch.chdir(tmp_path)
+    return Launcher(monkeypatch, capsys)
+
+
+@pytest.fixture
+def refused(fedge: Launcher, tmp_path: Path) -> Refusals:
+    return Refusals(fedge, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("bogus=1", "bogus: got an unknown key; known here: name, seed, rounds, backend, superlink, fleet, "),
+        ("policy.bogus=1", "policy.bogus: got an unknown key; known here: name, power_w, "),
+        ("fleet.0.bogus=1", "fleet[0].bogus: got an unknown key; known here: device, count, "),
+        ("fleet.1.link.bogus=1", "fleet[1].link.bogus: got an unknown key; known here: down_mbps, "),
+        ("exploration.bogus=1", "exploration.bogus: got an unknown key; known here: share, probe_s, slack, "),
+        ("rounds=x", "rounds: got 'x'; a whole number"),
+        ("rounds=1.5", "rounds: got 1.5; a whole number"),
+        ("rounds=0", "rounds: got 0; at least 1"),
+        ("rounds=null", "rounds: got nothing; a whole number"),
+        ("rounds=.inf", "rounds: got inf; a finite number"),
+        ("seed=-1", "seed: got -1; at least 0"),
+        ("seed=true", "seed: got true; a number"),
+        ("fleet.0.count=yes", "fleet[0].count: got true; a number"),
+        ("backend=cloud", "backend: got 'cloud'; 'local', 'sim' or 'fleet'"),
+        ("name=a/b", "name: got 'a/b'; letters, digits, '.', '_' and '-', beginning with a letter or digit"),
+        ("fleet=[]", "fleet: got []; a list with at least one entry"),
+        ("fleet=nano", "fleet: got 'nano'; a list"),
+        ("fleet=null", "fleet: got nothing; a list"),
+        ("fleet.0=3", "fleet[0]: got 3; a name, or a mapping with some of device, count, "),
+        ("fleet.0={count: 2}", "fleet[0].device: got nothing; this key is needed"),
+        ("fleet.0.device=3", "fleet[0].device: got 3; text, in quotes where YAML would read something else"),
+        ("fleet.0.count=many", "fleet[0].count: got 'many'; a whole number"),
+        ("fleet.0.link=3", "fleet[0].link: got 3; a mapping with some of down_mbps, "),
+        ("fleet.0.ambient_c=1000", "fleet[0].ambient_c: got 1000; at most 85"),
+        ("policy=3", "policy: got 3; a name, or a mapping with some of name, power_w, "),
+        ("data.alpha=0", "data.alpha: got 0; a number above 0"),
+        ("data.partition=foo", "data.partition: got 'foo'; 'iid', 'dirichlet' or 'shards'"),
+        ("strategy.options={a: [1]}", "strategy.options.a: got [1]; a number, text, true or false"),
+        ("strategy.wraps=3", "strategy.wraps: got 3; a mapping with some of name, options, wraps"),
+        ("plugins=mine.py", "plugins: got 'mine.py'; a list"),
+        ("workload=" + "x" * 90, f"workload: got '{'x' * 56}...; a mapping with some of task, "),
+    ],
+)
+def test_a_wrong_key_or_value_is_named_in_plain_words(refused: Refusals, override: str, message: str) -> None:
+    said = refused(override)
+
+    assert said == message or (message.endswith((", ", "x")) and said.startswith(message))
+    assert "input should" not in said
+    assert "valid" not in said
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("fleet.0.device=tx9", "fleet[0].device: got 'tx9'; known: agx-orin-32gb, "),
+        ("fleet.0.device=gone.yaml", "fleet[0].device: "),
+        ("fleet.0.truth=foo", "fleet[0].truth: got 'foo'; `model`, or `table:PATH` of a measured table"),
+        ("fleet.1.device=nano", "fleet: got two boards called 'nano-1'; boards of a name of their own"),
+        ("policy=nope", "policy.name: got 'nope'; known: balanced, "),
+        ("policy=nowhere:f", "policy.name: got 'nowhere:f'; an importable module:Class (No module named 'nowhere')"),
+        ("policy=os:sep", "policy.name: got 'os:sep'; a function or a class"),
+        ("policy=preset", "policy.name: got 'preset'; preset:NAME, a preset of the boards, e.g. preset:MAXN"),
+        ("policy=preset:5W", "policy.name: preset of xavier-nx: got '5W'; known: MODE_15W_2CORE, "),
+        ("predictor=nope", "predictor: got 'nope'; known: "),
+        ("predictor=os:sep", "predictor: got 'os:sep'; a function or a class, not a str"),
+        ("strategy=Nope", "strategy.name: got 'Nope'; known: Bulyan, "),
+        ("strategy=os:sep", "strategy.name: got 'os:sep'; a function or a class, not a str"),
+        ("strategy.options.bogus=1", "strategy.options.bogus: got 1; known: "),
+        (
+            "strategy.options.fraction_train=0.5",
+            "strategy.options.fraction_train: got 0.5; no such option: `selection` says",
+        ),
+        ("workload.task=nope", "workload.task: got 'nope'; known: "),
+        ("workload.task=os:sep", "workload.task: got 'os:sep'; a class to be called as Class(data_dir=, download=)"),
+        ("workload.cost=nope", "workload.cost: got 'nope'; known: "),
+        ("fleet.0.count=9999", "fleet: got 10000 clients; from 1 to 1"),
+    ],
+)
+def test_an_unknown_name_is_named_with_the_known_ones(refused: Refusals, override: str, message: str) -> None:
+    assert refused(override).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        ("fastest-within-power", "power_w: got nothing; fastest-within-power needs it, "),
+        ("{name: fastest-within-power, power_w: 0.5}", "power_w: got 0.5 W; at least one board able to keep it; they "),
+        (
+            "{name: fastest, fleet_power_w: 0.001}",
+            "fleet_power_w: got 0.001 W; at least one board able to keep it; they ",
+        ),
+        ("{name: fastest, round_energy_j: 0.001}", "round_energy_j: got 0.001 J; at least one board able to keep it; "),
+        ("{name: balanced, deadline_s: 0.001}", "deadline_s: got 0.001 s; at least one board able to keep it; they "),
+        ("{name: least-energy, deadline_s: 0.001}", "deadline_s: got 0.001 s; at least one board able to keep it; th"),
+        ("{name: fastest-within-power, power_w: -3}", "power_w: got -3; a number above 0"),
+        ("{name: fastest-within-power, power_w: a lot}", "power_w: got 'a lot'; a number"),
+        ("{name: fastest-within-power, power_w: 9, time_weight: 1}", "time_weight: got 1; fastest-within-power takes "),
+        ("least-energy-within-deadline", "deadline_s: got nothing; least-energy-within-deadline needs it, "),
+        ("fastest", "fleet_power_w: got nothing; fastest needs it or round_energy_j, for example --set policy.fleet_"),
+        ("energy-budget", "budget_j: got nothing; energy-budget needs it, "),
+        ("{name: least-energy, power_w: 3}", "power_w: got 3; least-energy takes deadline_s, max_slowdown, "),
+        ("{name: maxn, power_w: 3}", "power_w: got 3; maxn takes no options"),
+        ("{name: balanced, time_weight: 2}", "time_weight: got 2; at most 1"),
+        ("{name: balanced, confidence: 1}", "confidence: got 1; a number below 1"),
+    ],
+)
+def test_a_policy_with_impossible_numbers_is_refused(refused: Refusals, policy: str, message: str) -> None:
+    assert refused(f"policy={policy}").startswith(f"policy.{message}")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "got no such file; the path of a measured table (CSV)"),
+        ("", "got no column cores, cpu_khz, "),
+        ("a,b\n1,2\n", "got no column cores, cpu_khz, "),
+        (HEAD, "got no rows; at least one row per power mode"),
+        (HEAD + ROW.replace(",100,", ",nan,"), "line 2, time_ms: got 'nan'; a number above 0"),
+        (HEAD + ROW.replace(",100,", ",0,"), "line 2, time_ms: got '0'; a number above 0"),
+        (HEAD + ROW.replace(",9\n", "\n"), "line 2, power_w: got ''; a number above 0"),
+        (HEAD + ROW.replace(",16,", ",32,"), "batch size: got 16; known: 32"),
+        (HEAD + ROW.replace("1479000", "1479"), "cpu_khz: got 1.479 MHz as the top; kHz: "),
+        (HEAD + ROW.replace("921600000", "921600"), "gpu_hz: got 0.9216 MHz as the top; Hz: "),
+        (HEAD + ROW.replace("1600000000", "1600"), "mem_hz: got 0.0016 MHz as the top; Hz: "),
+        (HEAD + ROW.replace(",9\n", ",9000\n"), "power_w: got 9000 W as the top; watts: "),
+    ],
+)
+def test_a_bad_table_is_named_with_its_field_and_line(
+    refused: Refusals, tmp_path: Path, content: str | None, message: str
+) -> None:
+    table = tmp_path / "table.csv"
+    if content is not None:
+        table.write_text(content, encoding="utf-8")
+
+    assert refused("fleet.0.truth=table:table.csv").startswith(f"fleet[0].truth: {table}: {message}")
+
+
+def test_another_boards_table_is_refused(refused: Refusals, tmp_path: Path) -> None:
+    (tmp_path / "mine.csv").write_text(HEAD + ROW, encoding="utf-8")
+    message = refused("fleet=[agx-orin]", "fleet.0.truth=table:mine.csv")
+
+    assert "mine.csv: mem_hz: got 1600 MHz; what agx-orin-64gb has, from 204 to 3199; is it" in message
+
+
+def test_a_table_of_another_workload_than_the_cost_is_refused(refused: Refusals, tmp_path: Path) -> None:
+    (tmp_path / "yolov8n-coco.csv").write_text(HEAD + ROW, encoding="utf-8")
+    message = refused("fleet=[nano]", "fleet.0.truth=table:yolov8n-coco.csv")
+
+    assert message.startswith("fleet[0].truth: got a table of yolov8n-coco; a table of resnet18-imagenet, or --set ")
+
+
+def test_a_network_that_nobody_knows_is_refused_with_names_like_it(refused: Refusals) -> None:
+    message = refused("workload.network=resnet43")
+
+    assert message.startswith("workload.network.model: got 'resnet43'; did you mean resnet34")
+
+
+def test_a_network_beside_a_measured_workload_s_cost_is_refused(refused: Refusals) -> None:
+    message = refused("workload.network=resnet34", "workload.cost=resnet18-imagenet")
+
+    assert message.startswith("workload.cost: got 'resnet18-imagenet'; no cost beside a network")
+
+
+def test_an_input_that_the_network_cannot_take_is_refused(refused: Refusals) -> None:
+    message = refused("workload.network.model=vit_b_16", "workload.network.input=[3,100,100]")
+
+    assert message.startswith("workload.network.input: got 3x100x100")
+
+
+def test_a_key_that_stands_twice_is_refused(refused: Refusals) -> None:
+    message = refused(config="fleet: [nano]\nrounds: 1\nfleet: [tx2]\n")
+
+    assert "line 3: got text that is not YAML; the key 'fleet' stands here twice" in message
+
+
+def test_a_folder_and_bytes_are_no_table(refused: Refusals, tmp_path: Path) -> None:
+    (tmp_path / "bytes.csv").write_bytes(b"\xff\xfe\x00")
+
+    assert "(Is a directory)" in refused(f"fleet.0.truth=table:{tmp_path}")
+    assert "bytes that are not text" in refused("fleet.0.truth=table:bytes.csv")
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ("", "got NoneType; a mapping of keys such as fleet, policy, rounds"),
+        ("- nano\n", "got list; a mapping of keys"),
+        ("fleet: [nano\nrounds: 2\n", "line 2: got text that is not YAML; "),
+        ("fleet:\n\tcount: 1\n", "line 2: got text that is not YAML; "),
+        ("rounds: 2\n", "fleet: got nothing; this key is needed"),
+        ("1: 2\nfleet: [nano]\n", "[1]: got 1; keys that are text"),
+    ],
+)
+def test_a_file_that_is_no_experiment_is_refused(refused: Refusals, config: str, message: str) -> None:
+    assert refused(config=config).startswith(message)
+
+
+def test_a_missing_file_a_folder_and_bytes_are_no_experiment(fedge: Launcher, tmp_path: Path) -> None:
+    (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
+    for name, reason in (("gone.yaml", "No such file"), (".", "Is a directory"), ("bytes.yaml", "not UTF-8")):
+        outcome = fedge("run", tmp_path / name)
+        assert outcome.code == 2
+        assert reason in outcome.message
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("nokey", "--set: got 'nokey'; key=value, for example --set policy=maxn"),
+        ("=3", "--set: got '=3'; key=value"),
+        ("fleet.7.count=1", "--set fleet.7: got '7'; a place from 0 to 1"),
+        ("fleet.x.count=1", "--set fleet.x: got 'x'; a place from 0 to 1"),
+        ("rounds.x=1", "--set rounds.x: got int; a mapping or a list to go into"),
+        ("rounds=[", "--set rounds: got '['; a YAML value"),
+    ],
+)
+def test_an_override_that_fits_nowhere_is_refused(refused: Refusals, override: str, message: str) -> None:
+    assert refused(override).startswith(message)
+
+
+def test_absent_data_is_found_before_the_run_folder_is_made(refused: Refusals, tmp_path: Path) -> None:
+    said = refused("workload.task=mnist-cnn", "data.download=false", f"data.dir={tmp_path / 'data'}")
+
+    assert said.startswith(f"data.dir: got no MNIST in {tmp_path / 'data'} (downloading is switched off); put train-")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("absent.py", None, "the path of an existing Python file"),
+        ("notes.txt", "", "the path of an existing Python file"),
+        ("json.py", "", "a file of another name: there is a module 'json' already"),
+        ("plugin_with_typo.py", "def f(:\n", "a Python file that can be imported (SyntaxError: invalid syntax"),
+        ("plugin_that_fails.py", "1 / 0\n", "a Python file that can be imported (ZeroDivisionError: division by zero)"),
+    ],
+)
+def test_a_plugin_that_cannot_be_used_is_named(
+    refused: Refusals, tmp_path: Path, name: str, content: str | None, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    if content is not None:
+        (tmp_path / name).write_text(content, encoding="utf-8")
+
+    assert refused(f"plugins=[{name}]").startswith(f"plugins[0]: got {tmp_path / name}; {message}")
+
+
+def test_a_task_of_the_users_that_breaks_is_named(
+    refused: Refusals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "broken_task.py").write_text("def task(data_dir, download):\n    raise ValueError('no\\ndisk')\n")
+
+    said = refused("plugins=[broken_task.py]", "workload.task=broken_task:task")
+    assert said == "workload.task: got 'broken_task:task'; a working task (ValueError: no disk)"
+
+
+def _config(folder: Path) -> Path:
+    path = folder / "exp.yaml"
+    path.write_text(SMALL, encoding="utf-8")
+    return path
+
+
+def test_an_out_folder_that_is_taken_or_cannot_be_is_refused(fedge: Launcher, tmp_path: Path) -> None:
+    config = _config(tmp_path)
+    for out, right in (
+        (tmp_path, "new or empty"),
+        (config, "new or empty"),
+        (config / "sub", "can be written (Not a directory)"),
+    ):
+        outcome = fedge("run", config, "--out", out)
+        assert outcome.code == 2
+        assert outcome.message.startswith(f"fedge: --out: got {out}; a folder that ")
+        assert right in outcome.message
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_an_out_folder_without_permission_is_refused(fedge: Launcher, tmp_path: Path) -> None:
+    locked = tmp_path / "locked"
+    locked.mkdir(mode=0o500)
+
+    outcome = fedge("run", _config(tmp_path), "--out", locked / "run")
+    assert outcome.code == 2
+    assert "(Permission denied)" in outcome.message
+
+
+def test_an_out_folder_that_turns_out_unwritable_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, text: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(launcher.run_folder, "write_text", refuse)
+    with pytest.raises(BadInput, match=r"--out: got .*; a folder that can be written \(No space left on device\)"):
+        launcher.start_run(load_experiment(_config(tmp_path)), tmp_path / "run", lambda: None)
+
+
+@pytest.mark.parametrize("command", ["resume", "report"])
+def test_what_is_no_run_is_neither_resumed_nor_reported(fedge: Launcher, tmp_path: Path, command: str) -> None:
+    for path in (tmp_path, tmp_path / "gone", _config(tmp_path)):
+        outcome = fedge(command, path)
+        assert outcome.code == 2
+        assert outcome.message.startswith(f"fedge: {path}: got ")
+        assert outcome.message.endswith("the folder of a run")
+    assert [path.name for path in tmp_path.iterdir()] == ["exp.yaml"]
+
+
+@pytest.mark.parametrize("command", ["resume", "report"])
+def test_a_damaged_run_yaml_is_named(fedge: Launcher, tmp_path: Path, command: str) -> None:
+    record = yaml.safe_load(SMALL) | {"rounds": "many"}
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(record), encoding="utf-8")
+
+    outcome = fedge(command, tmp_path)
+    assert outcome.code == 2
+    assert outcome.message == f"fedge: {tmp_path / 'run.yaml'}: rounds: got 'many'; a whole number"
+
+
+def test_bad_tables_are_not_calibrated(fedge: Launcher, tmp_path: Path) -> None:
+    tables = {
+        "gone.csv": (None, "no such file"),
+        "columns.csv": ("a,b\n1,2\n", "no column cores"),
+        "zero.csv": (HEAD + ROW.replace(",100,", ",0,"), "line 2, time_ms: got '0'"),
+        "units.csv": (HEAD + ROW.replace("1479000", "1479"), "cpu_khz: got 1.479 MHz as the top"),
+        "short.csv": (HEAD + ROW, "at least 20"),
+    }
+    for name, (content, message) in tables.items():
+        if content is not None:
+            (tmp_path / name).write_text(content, encoding="utf-8")
+        outcome = fedge("calibrate", tmp_path / name)
+        assert outcome.code == 2
+        assert str(tmp_path / name) in outcome.message
+        assert message in outcome.message
+    assert not (tmp_path / "calibrated").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("devices", "show", "NOPE"), ("devices", "modes", "NOPE"), ("devices", "modes", "nano", "--preset", "NOPE")],
+)
+def test_an_unknown_board_or_preset_is_named(fedge: Launcher, arguments: tuple[str, ...]) -> None:
+    outcome = fedge(*arguments)
+    assert outcome.code == 2
+    assert ": got 'NOPE'; known: " in outcome.message
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("run",), ("run", "x.yaml", "--bogus"), ("run", "x.yaml", "--seed", "x"), ("report",), ("calibrate",), ("nope",)],
+)
+def test_a_wrong_command_line_shows_its_usage(fedge: Launcher, arguments: tuple[str, ...]) -> None:
+    outcome: Outcome = fedge(*arguments)
+    assert outcome.code == 2
+    assert outcome.err.startswith("Usage: fedge")
+    assert outcome.out == ""

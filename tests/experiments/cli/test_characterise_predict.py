@@ -1,0 +1,136 @@
+"""``fedge characterise-predict``: what is asked for, what stands in its place where nothing is said, the best mode."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from contracts.epoch_looks import MODES, NAME, PLANS, TOP, look
+from typer.testing import CliRunner
+
+from experiments.cli import characterise_predict as command
+from experiments.cli.characterise_predict import EpochPredictionOptions, predict_epochs
+from fedge.characterisation.point_measurement import EpochSummary, MinibatchTimes, PointMeasurement, SensorTrace
+from fedge.characterisation.point_observations import PointObservation
+from fedge.characterisation.sweep_plan import CharacterisationPlan, Images, MeasurementSchedule, WorkloadPlan
+from fedge.characterisation.sweep_store import SweepResult, to_finished_point
+from fedge.errors import BadInput, UnknownName
+
+NONE = SensorTrace(*(np.zeros(0) for _ in range(7)))
+PLAN = CharacterisationPlan(
+    "made-up",
+    ("agx-xavier-1",),
+    {NAME: WorkloadPlan(NAME, "resnet50", (3, 224, 224), 10, Images(640, 800, 600, kb=160.0))},
+    PLANS,
+    MeasurementSchedule(epochs=1, discard=0),
+    (),
+    base={"workers": 4, "storage": "ssd"},
+)
+
+
+def _seen(one: PointObservation) -> PointMeasurement:
+    """A look as the epoch of forty minibatches that it came from."""
+    steps, means = 40, one.means
+    names = ("fetch_s", "preprocess_s", "stall_s", "copy_s", "compute_s", "overhead_s", "step_s")
+    columns = {name: np.full(steps, getattr(means, name)) for name in names}
+    columns["stall_s"][0] = max(one.first_s, means.stall_s)
+    number = np.arange(steps)
+    minibatches = MinibatchTimes(np.zeros(steps, dtype=np.int64), number, number * means.step_s, **columns)
+    assert one.power_w is not None
+    e2e_s = steps * means.step_s
+    parts = [float(columns[name].sum()) for name in ("fetch_s", "preprocess_s", "stall_s", "copy_s", "compute_s")]
+    epoch = EpochSummary(0, steps, e2e_s, *parts, float(columns["overhead_s"].sum()), one.power_w * e2e_s, one.power_w)
+    point = replace(one.point, cache="warm")
+    return PointMeasurement(point, minibatches, (epoch,), NONE, "estimated", "made up", e2e_s, power_label="estimated")
+
+
+RESULT = SweepResult(
+    PLAN,
+    Path("swept"),
+    tuple(to_finished_point(_seen(one)) for one in [*(look(mode, 4) for mode in MODES), look(), look(workers=1)]),
+    (),
+    (),
+)
+
+
+def _lines(**asked: object) -> list[command.EpochPrediction]:
+    return predict_epochs(RESULT, EpochPredictionOptions(Path("swept"), **asked))  # type: ignore[arg-type]
+
+
+def test_without_options_every_mode_that_was_tried_is_foreseen_as_it_was_seen() -> None:
+    lines = _lines()
+
+    assert {line.mode for line in lines} == {f"{m.cores}/{m.cpu_mhz:g}/{m.gpu_mhz:g}/{m.mem_mhz:g}" for m in MODES}
+    assert {(line.workers, line.storage, line.batch_size) for line in lines} == {(4, "ssd", 16)}
+    for line in lines:
+        assert line.seen_s is not None
+        assert line.e2e_s == pytest.approx(line.seen_s, rel=0.06)
+        assert line.seen_j == pytest.approx(line.energy_j, rel=0.1)
+        assert line.label == "estimated"
+
+
+def test_a_mode_is_named_as_in_a_plan_and_a_loader_by_its_knobs() -> None:
+    (line,) = _lines(modes=("4/1200/670/1333",), workers=2)
+    (asked,) = _lines(modes=("maxn",), workers=0)
+
+    assert (line.mode, line.workers, line.seen_s) == ("4/1190.4/675.75/1331.2", 2, None)
+    assert line.seen_j is None
+    assert asked.stall_s is not None
+    assert line.stall_s is not None
+    assert asked.stall_s > 3 * line.stall_s
+    assert asked.e2e_s == pytest.approx(40 * look().means.step_s, rel=0.06)
+
+
+def test_the_best_modes_are_in_order() -> None:
+    best = {name: _lines(best=name)[0] for name in ("time", "energy", "balanced")}
+
+    seconds = [best[name].e2e_s for name in ("time", "balanced", "energy")]
+    joules = [best[name].energy_j or 0.0 for name in ("time", "balanced", "energy")]
+    assert seconds == sorted(seconds)
+    assert joules == sorted(joules, reverse=True)
+
+
+def test_the_simple_predictor_knows_the_modes_of_one_loader_alone() -> None:
+    lines = _lines(method="simple", modes=("maxn",))
+
+    assert lines[0].stall_s is None
+    assert lines[0].e2e_s == pytest.approx(40 * look(TOP, 4).means.step_s, rel=0.2)
+    with pytest.raises(BadInput, match="it predicts modes alone"):
+        _lines(method="simple", workers=3)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"method": "magic"}, "epochs, simple"),
+        ({"best": "cheap"}, "time, energy, balanced"),
+        ({"cache": "hot"}, "warm, dropped"),
+        ({"kind": "guess"}, "train, infer"),
+        ({"kind": "infer"}, "nothing of"),
+        ({"workload": "lenet"}, NAME),
+        ({"board": "nano-1"}, "agx-xavier-1"),
+        ({"workers": -1}, "0 or more"),
+        ({"batch_size": 0}, "1 or more"),
+        ({"storage": "floppy", "cache": "dropped"}, "ssd"),
+        ({"storage": "floppy", "cache": "warm"}, "ssd"),
+        ({"modes": ("3/5/5/5",)}, "5 MHz"),
+    ],
+)
+def test_what_the_sweep_cannot_tell_is_a_line_with_what_would_be_right(asked: dict[str, object], said: str) -> None:
+    with pytest.raises((BadInput, UnknownName), match=said):
+        _lines(**asked)
+
+
+def test_the_command_prints_a_table_and_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    from experiments.cli.main import app
+
+    monkeypatch.setattr(command, "read_result", lambda _: RESULT)
+    shown = CliRunner().invoke(app, ["characterise-predict", "swept", "--mode", "maxn", "--workers", "2"])
+    data = CliRunner().invoke(app, ["characterise-predict", "swept", "--best", "energy", "--json"])
+
+    assert shown.exit_code == 0, shown.output
+    assert "8/2265.6/1377/2133" in shown.output
+    assert json.loads(data.output)[0]["workload"] == NAME

@@ -1,0 +1,231 @@
+"""``fedge concurrent plan`` says which mode and batch sizes, why, what was played, and what would hold."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from contracts.jobs import write_tables
+
+from experiments.cli.concurrent_jobs import ConcurrentJobOptions, planning_modes
+from experiments.cli.concurrent_plan import ConcurrentPlanOptions, advise_interleaving, print_plan
+from fedge.devices.catalogue import load_catalogue
+from fedge.errors import BadInput
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> ConcurrentPlanOptions:
+    train, infer = write_tables(tmp_path)
+    return ConcurrentPlanOptions(
+        ConcurrentJobOptions(train=train, infer=(infer,), latency_s=(0.5,), rate_hz=(60.0,)), 28.0, strategy="gmd"
+    )
+
+
+def shown(asked: ConcurrentPlanOptions, capsys: pytest.CaptureFixture[str]) -> str:
+    print_plan(asked, as_json=False)
+    return " ".join(capsys.readouterr().out.split())
+
+
+def data(asked: ConcurrentPlanOptions, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    print_plan(asked, as_json=True)
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_the_plan_names_mode_batch_window_limits_and_what_is_measured(
+    asked: ConcurrentPlanOptions, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = shown(asked, capsys)
+    for words in (
+        "Mode ",
+        "served: batches of ",
+        "minibatches per window of ",
+        "W of 28 W",
+        "Limited by the power budget",
+        "with even arrivals on a virtual clock",
+        "0.00 % of ",
+        "What else holds",
+        "What another limit would give",
+        "gmd would profile ",
+        "measured: ",
+        "Seconds and watts were measured",
+    ):
+        assert words in text
+
+
+def test_json_has_the_choice_its_neighbours_and_the_search(
+    asked: ConcurrentPlanOptions, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = data(asked, capsys)
+    assert found["feasible"]
+    assert not found["modelled"]
+    choice = found["choice"]
+    assert choice["power_w"] <= 28.0
+    assert choice["latency_s"][0] <= 0.5
+    assert choice["steps_per_s"] == pytest.approx(choice["steps"] / choice["window_s"])
+    assert {one["limit"] for one in found["neighbours"]} == {"power", "latency", "rate"}
+    assert found["strategy"]["modes"] == len(found["strategy"]["trials"])
+    assert found["played"]["holds"]
+    assert found["would_hold"] == []
+
+
+def test_arrivals_of_every_kind_are_played(asked: ConcurrentPlanOptions, capsys: pytest.CaptureFixture[str]) -> None:
+    for kind in ("poisson", "bursts", "dynamic"):
+        played = data(replace(asked, arrivals=kind, strategy="none"), capsys)["played"]
+        assert played["services"][0]["requests"] > 1000
+        assert played["holds"] == (played["services"][0]["violations"] <= 1.0)
+
+
+def test_where_nothing_holds_the_nearest_limit_is_told(
+    asked: ConcurrentPlanOptions, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = shown(replace(asked, power_w=14.0), capsys)
+    assert "Nothing holds all the limits. Nearest the power budget: 14 -> " in text
+    found = data(replace(asked, power_w=14.0), capsys)
+    assert (found["feasible"], found["choice"]) == (False, None)
+    eased = replace(asked, power_w=found["would_hold"][0]["needed"] + 1e-6)
+    assert advise_interleaving(eased).choice is not None
+
+
+def test_a_row_that_no_board_can_have_meant_is_told(
+    asked: ConcurrentPlanOptions, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "DOUBTFUL" not in shown(replace(asked, power_w=60.0), capsys)
+    rows = asked.jobs.infer[0].read_text(encoding="utf-8").splitlines()
+    # The top mode: as if inference drew next to nothing there.
+    odd = [
+        ",".join([*row.split(",")[:6], "9.0"]) if row.startswith("12,2.2e+06,1300000000,32") else row for row in rows
+    ]
+    asked.jobs.infer[0].write_text("\n".join(odd), encoding="utf-8")
+    text = shown(replace(asked, power_w=60.0), capsys)
+    assert "DOUBTFUL served at batch size " in text
+    assert "and 9.0 W are far off its other modes: measure this mode again" in text
+    assert data(replace(asked, power_w=60.0), capsys)["doubtful"]
+
+
+def test_no_figure_is_cut_in_a_narrow_terminal(
+    asked: ConcurrentPlanOptions, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    print_plan(asked, as_json=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert not any("…" in line for line in lines)
+    assert sum(line.startswith((" power ", " latency ", " rate ")) for line in lines) == 12
+
+
+def test_training_alone_has_no_column_of_batches(
+    asked: ConcurrentPlanOptions, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jobs = replace(asked.jobs, infer=(), latency_s=(), rate_hz=())
+    text = shown(replace(asked, jobs=jobs), capsys)
+    assert "limit per s mode, MHz" in text
+    assert "window" not in text.split("Seconds and watts")[0]
+
+
+def test_a_long_search_is_told_in_part(asked: ConcurrentPlanOptions, capsys: pytest.CaptureFixture[str]) -> None:
+    text = shown(replace(asked, strategy="oracle"), capsys)
+    assert "more (--json has all)" in text
+    assert len(data(replace(asked, strategy="oracle"), capsys)["strategy"]["trials"]) > 30
+
+
+def test_why_nothing_is_trained_is_told(asked: ConcurrentPlanOptions, capsys: pytest.CaptureFixture[str]) -> None:
+    one = replace(asked, jobs=replace(asked.jobs, batch_sizes="1"), strategy="none")
+    assert "Train nothing: serving leaves " in shown(one, capsys)
+
+
+def test_requests_farther_apart_than_the_budget_are_told(
+    asked: ConcurrentPlanOptions, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rare = replace(asked, jobs=replace(asked.jobs, rate_hz=(0.1,)), strategy="none")
+    text = shown(rare, capsys)
+    assert "requests come 10 s apart, as long as the budget or longer" in text
+    assert "times as much)" in text
+
+
+def test_two_services_of_one_table_have_names_of_their_own(
+    asked: ConcurrentPlanOptions, capsys: pytest.CaptureFixture[str]
+) -> None:
+    two = replace(asked.jobs, infer=asked.jobs.infer * 2, latency_s=(0.5, 1.0), rate_hz=(30.0, 10.0))
+    text = shown(replace(asked, jobs=two, arrivals="poisson"), capsys)
+    assert "served: batches of " in text
+    assert "served #2: batches of " in text
+    assert "per longest window of " in text
+    assert "Strategies search for one service" in text
+
+
+def test_costs_of_a_board_are_said_to_be_modelled(capsys: pytest.CaptureFixture[str]) -> None:
+    names = ConcurrentJobOptions(
+        device="agx-orin",
+        train_workload="resnet18-imagenet",
+        infer_workloads=("mobilenetv3l-gld23k",),
+        latency_s=(0.8,),
+        rate_hz=(60.0,),
+        batch_sizes="4,16,32",
+    )
+    text = shown(ConcurrentPlanOptions(names, 30.0, strategy="gmd"), capsys)
+    assert "calibrated: training of resnet18-imagenet" in text
+    assert "calibrated: inference of mobilenetv3l-gld23k in batches of 4, 16, 32" in text
+    assert "come from a model, not from this board" in text
+    estimated = shown(ConcurrentPlanOptions(replace(names, device="orin-nx-16gb"), 20.0, strategy="none"), capsys)
+    assert "estimated: inference of mobilenetv3l-gld23k" in estimated
+
+
+@pytest.mark.parametrize("name", sorted(load_catalogue()))
+def test_a_boards_modes_are_some_hundreds_with_the_top_one_among_them(name: str) -> None:
+    spec = load_catalogue()[name]
+    modes = planning_modes(spec)
+    assert 100 < len(modes) <= 4 * 7 * 7 * 3
+    assert spec.maxn in list(modes)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"power_w": -1.0}, "--power-w: got -1"),
+        ({"power_w": float("nan")}, "--power-w"),
+        ({"arrivals": "rarely"}, "--arrivals: got 'rarely'; one of constant"),
+        ({"strategy": "lucky"}, "--strategy: got 'lucky'; known: "),
+        ({"jobs": {"latency_s": ()}}, "--latency-s: got no value, and 1 inference job; one value for each"),
+        ({"jobs": {"rate_hz": (1.0, 2.0)}}, "--rate-hz: got 2 values, and 1 inference job"),
+        ({"jobs": {"rate_hz": (0.0,)}}, "--rate-hz: got 0; a number above 0"),
+        ({"jobs": {"batch_sizes": "4,x"}}, "--batch-sizes: got '4,x'"),
+        ({"jobs": {"batch_sizes": "5"}}, "--batch-sizes: got 5; of "),
+        ({"jobs": {"train_workload": "net"}}, "names beside tables"),
+        ({"jobs": {"train": None, "infer": ()}}, "got no table and no workload"),
+        ({"jobs": {"train": None, "infer": (), "train_workload": "resnet18-imagenet"}}, "workloads without a board"),
+        (
+            {"jobs": {"train": None, "infer": (), "device": "agx-orin", "train_workload": "a", "batch_size": 8}},
+            "--batch-size: got 8 without a measured table",
+        ),
+        (
+            {
+                "jobs": {
+                    "train": None,
+                    "infer": (),
+                    "device": "agx-orin",
+                    "infer_workloads": ("resnet50-imagenet",),
+                    "batch_sizes": "1000",
+                }
+            },
+            "--batch-sizes: got 1000; calibrated: 1, 4",
+        ),
+        (
+            {"jobs": {"train": None, "infer": (), "device": "agx-orin", "train_workload": "nothing"}},
+            "--train-workload: got ",
+        ),
+        (
+            {"jobs": {"train": None, "infer": (), "device": "agx-orin", "infer_workloads": ("nothing",)}},
+            "--infer-workload: got ",
+        ),
+    ],
+)
+def test_wrong_options_are_one_line(asked: ConcurrentPlanOptions, change: dict[str, Any], words: str) -> None:
+    if "jobs" in change:
+        change = {"jobs": replace(asked.jobs, **change["jobs"])}
+    with pytest.raises(BadInput) as error:
+        advise_interleaving(replace(asked, **change))
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)

@@ -1,0 +1,116 @@
+"""``fedge layers`` shows a network's totals, writes what is a MODEL again, and is loud about what it did not count."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from rich.console import Console
+from typer.testing import CliRunner
+
+from experiments.cli import layers_commands
+from experiments.cli.layers_cost import cost_by_kind, format_si, list_costliest_layers, print_cost, print_layers
+from fedge.costs.layers.known_networks import find_known_network
+from fedge.costs.layers.network_cost import NetworkCost
+from fedge.errors import BadInput
+
+
+def resnet() -> NetworkCost:
+    network = find_known_network("resnet50-imagenet")
+    assert network is not None
+    return network
+
+
+def shown(network: NetworkCost, batch_size: int = 1, kind: str = "infer", top: int = 3) -> str:
+    out = io.StringIO()
+    print_cost(Console(file=out, width=120), network, batch_size, kind, top)  # type: ignore[arg-type]
+    return out.getvalue()
+
+
+def test_the_totals_of_a_batch_are_shown_with_what_they_are_made_of() -> None:
+    text = shown(resnet(), 16)
+    assert "inference of 16 x 3x224x224" in text
+    assert "131.30 GFLOP" in text
+    assert "16 x 8.2063 GFLOP" in text
+    assert "102.12 MB of weights + 16 x 234.64 MB of activations" in text
+    assert "25,557,032" in text
+
+
+def test_a_training_step_is_three_times_a_forward_pass() -> None:
+    text = shown(resnet(), 16, "train")
+    assert "a training step of 16 x 3x224x224" in text
+    assert "3 x 16 x 8.2063 GFLOP" in text
+
+
+@pytest.mark.parametrize("kind", ["infer", "train"])
+@pytest.mark.parametrize("batch_size", [1, 7])
+def test_the_kinds_and_the_layers_add_up_to_the_network(kind: str, batch_size: int) -> None:
+    network = resnet()
+    work = network.batch_work(batch_size, kind)  # type: ignore[arg-type]
+    for rows in (cost_by_kind(network, batch_size, kind), list_costliest_layers(network, batch_size, kind, 10**6)):  # type: ignore[arg-type]
+        assert sum(row.flop for row in rows) == pytest.approx(work.flop)
+        assert sum(row.bytes for row in rows) == pytest.approx(work.bytes)
+        assert [row.bytes for row in rows] == sorted((row.bytes for row in rows), reverse=True)
+
+
+def test_as_many_layers_are_shown_as_were_asked_for() -> None:
+    network = resnet()
+    assert len(list_costliest_layers(network, 1, "infer", 3)) == 3
+    assert "that move most" in shown(network, top=1)
+    assert "that move most" not in shown(network, top=0)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(8.2063e9, "8.2063 GFLOP"), (1.5e12, "1.5000 TFLOP"), (174_210.0, "174.21 kFLOP")]
+)
+def test_a_number_has_the_prefix_that_fits(value: float, text: str) -> None:
+    assert format_si(value, "FLOP") == text
+
+
+def test_a_network_without_layers_is_shown_too() -> None:
+    assert "Parameters" in shown(NetworkCost("nothing", (3,), (), "by hand"))
+
+
+def test_the_json_is_a_model_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "net.json"
+    print_layers("digits-cnn", 4, None, "infer", path, 0)
+    first = capsys.readouterr().out
+    print_layers(str(path), 4, None, "infer", None, 0)
+    assert capsys.readouterr().out == first
+    assert json.loads(path.read_text(encoding="utf-8"))["totals"]["parameters"] == 6186
+    print_layers("digits-cnn", 4, None, "infer", path, 0)  # its own earlier output may be replaced
+
+
+def test_another_file_is_not_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "precious.json"
+    path.write_text('{"mine": 1}', encoding="utf-8")
+    with pytest.raises(BadInput, match="which holds something else"):
+        print_layers("digits-cnn", 1, None, "infer", path, 0)
+    assert path.read_text(encoding="utf-8") == '{"mine": 1}'
+
+
+def test_what_is_not_counted_is_said_on_the_error_stream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = (
+        "import torch\nclass Odd(torch.nn.Module):\n    def forward(self, x):\n        return torch.linalg.qr(x)[0]\n"
+    )
+    (tmp_path / "odd_network.py").write_text(program, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    print_layers("odd_network:Odd", 1, "4x4", "infer", tmp_path / "odd.json", 3)
+    said = " ".join(capsys.readouterr().err.split())
+    assert said.startswith("NOT COUNTED: linalg_qr.")
+    assert json.loads((tmp_path / "odd.json").read_text(encoding="utf-8"))["unknown"] == ["linalg_qr"]
+
+
+def test_the_command_takes_its_options() -> None:
+    app = typer.Typer()
+    layers_commands.register_commands(app)
+    done = CliRunner().invoke(
+        app, ["digits-cnn", "--batch", "8", "--input", "1x16x16", "--kind", "train", "--top", "1"]
+    )
+    assert done.exit_code == 0, done.output
+    assert "a training step of 8 x 1x16x16" in done.output

@@ -1,0 +1,114 @@
+"""``fedge memory eval`` prints and writes its errors; ``fit`` writes coefficients; bad input is one line."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from contracts.measured_steps import write_folder, write_network
+from rich.console import Console
+from typer.testing import CliRunner
+
+from experiments.cli.memory_commands import app
+from experiments.cli.memory_eval import as_tables, evaluate_memory, fit_memory
+from fedge.costs.memory.memory_calibration import memory_calibration_from_dict
+from fedge.costs.memory.memory_study import MemoryErrorRow
+from fedge.errors import BadInput
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    folder = tmp_path / "steps"
+    folder.mkdir()
+    return write_folder(folder)
+
+
+def test_the_rows_are_written_as_json(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "errors.json"
+    done = CliRunner().invoke(
+        app, ["eval", "--data", str(data), "--method", "fedge", "--leave-network-out", "--json", str(out)]
+    )
+    assert done.exit_code == 0, done.output
+    rows = json.loads(out.read_text())
+    assert {tuple(row) for row in rows} == {("method", "network", "split", "target", "mape", "n")}
+    assert {(r["network"], r["split"], r["target"]) for r in rows} == {
+        (network, split, target)
+        for network in ("deep", "small", "wide")
+        for split in ("within", "left-out")
+        for target in ("memory", "latency")
+    }
+    for heading in ("Levels not learnt from", "Network left out", "mean", "worst"):
+        assert heading in done.output
+
+
+def test_within_alone_is_the_default(data: Path, tmp_path: Path) -> None:
+    evaluate_memory(data, "fedge", left_out=False, seed=0, json_file=tmp_path / "errors.json")
+    assert {row["split"] for row in json.loads((tmp_path / "errors.json").read_text())} == {"within"}
+
+
+def test_the_table_shows_every_error_with_mean_and_worst() -> None:
+    rows = [
+        MemoryErrorRow(method, network, "within", target, error, 12)  # type: ignore[arg-type]
+        for method, network, target, error in (
+            ("perf4sight", "a", "memory", 8.0), ("fedge", "a", "memory", 1.0),
+            ("perf4sight", "a", "latency", 6.0), ("fedge", "a", "latency", 3.0),
+            ("perf4sight", "b", "memory", 4.0), ("fedge", "b", "memory", 2.0),
+            ("perf4sight", "b", "latency", 5.0), ("fedge", "b", "latency", 7.0),
+        )
+    ]  # fmt: skip
+    out = io.StringIO()
+    for table in as_tables(rows):
+        Console(file=out, width=100).print(table)
+    lines = {line.split()[0]: line.split()[1:] for line in out.getvalue().splitlines() if line.strip()}
+    assert lines["a"] == ["12", "8.0", "1.0", "6.0", "3.0"]
+    assert lines["mean"] == ["6.0", "1.5", "5.5", "5.0"]
+    assert lines["worst"] == ["8.0", "2.0", "6.0", "7.0"]
+
+
+@pytest.mark.parametrize(
+    ("method", "says"),
+    [("magic", "known: perf4sight, fedge"), ("fedge,fedge", "each once"), ("", "each once"), ("fedge,", "each once")],
+)
+def test_a_wrong_method_is_said_in_one_line(data: Path, method: str, says: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        evaluate_memory(data, method, left_out=False, seed=0, json_file=None)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("seed", ["-1", "4294967296"])
+def test_a_seed_that_no_method_takes_is_refused(data: Path, seed: str) -> None:
+    done = CliRunner().invoke(app, ["eval", "--data", str(data), "--seed", seed])
+    assert done.exit_code == 2
+    assert "--seed" in done.output
+
+
+def test_one_network_cannot_be_left_out(tmp_path: Path) -> None:
+    write_network(tmp_path, "only", 32, 3)
+    with pytest.raises(BadInput, match="--leave-network-out: got 1 network; at least two"):
+        evaluate_memory(tmp_path, "fedge", left_out=True, seed=0, json_file=None)
+
+
+def test_a_measured_table_is_not_written_over(data: Path) -> None:
+    with pytest.raises(BadInput, match="holds something else"):
+        evaluate_memory(data, "fedge", left_out=False, seed=0, json_file=data / "deep.csv")
+
+
+def test_rows_of_levels_without_a_geometry_are_told_of(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with (data / "deep.csv").open("a") as file:
+        file.write("deep,33,4,10,1700\n")
+    evaluate_memory(data, "fedge", left_out=False, seed=0, json_file=None)
+    assert "levels without a geometry: deep 1" in capsys.readouterr().err
+
+
+def test_fitted_coefficients_are_a_calibration(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "board.yaml"
+    fit_memory(data, out, "made-up", "a law of our own")
+    found = memory_calibration_from_dict(yaml.safe_load(out.read_text()), "board.yaml")
+    assert (found.board, found.source) == ("made-up", "a law of our own")
+    fit_memory(data, out, "made-up", "again")  # its own earlier output may be replaced
+    with pytest.raises(BadInput, match="holds something else"):
+        fit_memory(data, data / "deep.csv", "made-up", "")

@@ -1,0 +1,169 @@
+"""The example of boards with little memory, run and reported: who lowered what, why, and that the fleet learns."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import plotly.graph_objects as go
+import pytest
+
+pytest.importorskip("torch", reason="boards really train")
+
+from contracts.launching import started
+
+from experiments.cli import main
+from experiments.report.run import memory_section, run_summary
+from experiments.report.run.live_terminal import summary_table
+from experiments.report.run.loaded_runs import LoadedRun, load_run
+from experiments.report.run.run_page import write_report
+from experiments.report.run.table_files import write_report_tables
+from experiments.spec.experiment_loader import load_experiment
+from fedge.telemetry.store_reader import read_rows
+from fedge.telemetry.store_records import MEMORY, ClientRow, EventRow, RoundRow, SampleRow
+
+# One process for all, so that the run that most of them look at is played once.
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("memory run")]
+
+ENOUGH = ("fleet.1.memory_mb=8000", "fleet.2.memory_mb=8000")
+SHORT = ("workload.local_epochs=1",)
+"""Half of the example's work, which is as good to see what boards lower."""
+POINTS = 0.05
+"""How much less accurate the fleet with narrow clients may be."""
+
+
+def played(root: Path, out: Path, *settings: str) -> Path:
+    words = [part for one in settings for part in ("--set", one)]
+    assert called("run", str(root / "experiments/configs/memory.yaml"), "--out", str(out), *words) == 0
+    return out
+
+
+def called(*words: str) -> object:
+    """The command's exit code."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["fedge", *words])
+        with pytest.raises(SystemExit) as ended:
+            main.main()
+    return ended.value.code
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, project_root: Path) -> LoadedRun:
+    return load_run(played(project_root, tmp_path_factory.mktemp("memory") / "run", *SHORT))
+
+
+def scales(rows: list[ClientRow]) -> set[tuple[int | None, float | None]]:
+    return {(row.batch_size, row.width) for row in rows if row.status == "done"}
+
+
+def test_boards_with_little_memory_train_smaller_and_the_others_as_asked(run: LoadedRun) -> None:
+    by_kind = {
+        kind: scales([row for row in run.clients if row.board.startswith(kind)])
+        for kind in ("agx-orin-64gb", "shared", "nano")
+    }
+    assert by_kind["agx-orin-64gb"] == {(8, 1.0)}
+    assert (4, 1.0) in by_kind["shared"]
+    assert any(width is not None and width < 1.0 for _, width in by_kind["nano"])
+    for row in run.clients:
+        if row.status == "done":
+            assert row.memory_mb is not None
+            assert row.memory_limit_mb is not None
+            assert row.memory_mb <= row.memory_limit_mb
+
+
+def test_predictions_come_nearer_to_the_peaks(run: LoadedRun) -> None:
+    last = [row for row in run.clients if row.round == run.rounds[-1].round]
+    for row in last:
+        assert row.predicted_memory_mb == pytest.approx(row.memory_mb, rel=0.05)
+
+
+@pytest.mark.long
+def test_it_learns_nearly_as_well_as_a_fleet_with_memory_enough(
+    run: LoadedRun, tmp_path: Path, project_root: Path
+) -> None:
+    full = load_run(played(project_root, tmp_path / "full", *SHORT, *ENOUGH))
+    assert {row.width for row in full.clients} == {1.0}
+    assert run.summary["final_accuracy"] > full.summary["final_accuracy"] - POINTS
+    assert "lowered" not in full.summary
+    assert memory_section.build_memory_sections(full) == ()
+
+
+def test_the_summary_and_the_yaml_say_what_was_lowered_and_the_yaml_still_runs(run: LoadedRun) -> None:
+    lowered = run.summary["lowered"]
+    assert any("batch 8 -> 4" in told["why"] and "MB allowed" in told["why"] for told in lowered.values())
+    text = (run.folder / "run.yaml").read_text(encoding="utf-8")
+    for board, told in lowered.items():
+        assert f"#   {board}, round {told['round']}: {told['why']}" in text
+    assert load_experiment(run.folder / "run.yaml") == run.experiment
+    run_summary.write_memory_notes(run.folder, run.summary)
+    assert (run.folder / "run.yaml").read_text(encoding="utf-8") == text
+    assert json.dumps(lowered)
+
+
+def test_changes_are_events(run: LoadedRun) -> None:
+    told = [event for event in read_rows(run.folder, EventRow) if event.kind == MEMORY]
+    assert {event.board for event in told} >= {"nano-1", "nano-2"}
+    assert all(event.message for event in told)
+
+
+def test_the_report_has_a_section_whose_chart_plotly_takes(run: LoadedRun, tmp_path: Path) -> None:
+    (section,) = memory_section.build_memory_sections(run)
+    (chart,) = section.charts
+    go.Figure(chart.data, chart.layout)
+    assert len({trace["name"] for trace in chart.data}) == len(run.summary["lowered"])
+    write_report([run.folder], tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "<h2>Memory</h2>" in page
+    assert "batch 8 -&gt; 4" in page
+    assert tmp_path / "tables/memory.csv" in write_report_tables([run.folder], tmp_path / "tables")
+
+
+def test_the_terminal_tells_of_it(run: LoadedRun) -> None:
+    from rich.console import Console
+
+    with Console(width=250, record=True) as console:
+        console.print(summary_table(run.summary))
+    assert "batch 8 -> 4" in console.export_text()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("settings", [("strategy=FedAvgM", "late.action=discount", "late.grace=0")])
+def test_a_killed_run_goes_on_to_the_rows_and_the_model_of_a_whole_one(
+    tmp_path: Path, project_root: Path, settings: tuple[str, ...]
+) -> None:
+    few = ("rounds=5", "workload.local_epochs=0.5", *settings)
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    words = [part for one in few for part in ("--set", one)]
+    process = started("run", project_root / "experiments/configs/memory.yaml", "--out", killed, *words)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("round 2/"):
+            process.kill()
+            break
+    process.communicate(timeout=60)
+    assert 2 <= len(read_rows(killed, RoundRow)) < 5
+
+    assert called("resume", str(killed)) == 0
+    played(project_root, whole, *few)
+
+    for kind in (RoundRow, ClientRow, EventRow, SampleRow):
+        assert read_rows(killed, kind) == read_rows(whole, kind)
+    assert (killed / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    assert any((row.width or 1.0) < 1.0 for row in read_rows(whole, ClientRow))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("strategy.name=FedAsync", "rounds=6"),
+        pytest.param(("late.action=partial", "policy.name=maxn", "late.grace=0"), marks=pytest.mark.long),
+    ],
+)
+def test_narrow_clients_go_with_every_way_of_merging(
+    tmp_path: Path, project_root: Path, settings: tuple[str, ...]
+) -> None:
+    out = played(project_root, tmp_path / "run", "rounds=4", "workload.local_epochs=0.5", *settings)
+    rows = read_rows(out, RoundRow)
+    assert rows[-1].accuracy > 0.5
+    assert any((row.width or 1.0) < 1.0 for row in read_rows(out, ClientRow))

@@ -1,0 +1,215 @@
+"""``fedge place`` and ``fedge place-run``: the plan, its JSON and page, and every mistake as one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from experiments.cli import place_commands, place_run
+from experiments.cli.place_plan import PlacementOptions, advise_placement, print_placement
+from fedge.errors import BadInput
+
+ROWS = """instances,batch_sizes,precisions,images_per_s,watts
+cuda-cores,1,fp32,60,25
+cuda-cores,8,fp32,200,40
+cuda-cores,64,fp32,300,50
+dla-0,8,fp16,100,15
+dla-0,64,fp16,90,15
+cuda-cores+dla-0,8,fp32+fp16,280,43
+"""
+WORKLOAD = "resnet50"
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    path = tmp_path / "rows.csv"
+    path.write_text(ROWS)
+    return path
+
+
+def app() -> typer.Typer:
+    made = typer.Typer()
+    place_commands.register_commands(made)
+    return made
+
+
+def test_the_command_line_plans_and_writes_json_and_a_page(tmp_path: Path) -> None:
+    html, data = tmp_path / "p.html", tmp_path / "p.json"
+    arguments = ["place", WORKLOAD, "--device", "agx-orin", "--rate", "300", "--html", str(html), "--json", str(data)]
+    done = CliRunner().invoke(app(), arguments)
+    assert done.exit_code == 0, done.output
+    assert "least latency, at 300 images/s" in done.output
+    written = json.loads(data.read_text())
+    assert written["label"] == "estimated"
+    assert written["chosen"]["images_per_s"] >= 300
+    assert {one["combination"] for one in written["combinations"]} >= {"cuda-cores", "cuda-cores + tensor-cores"}
+    best = max(
+        (one for one in written["combinations"] if one["combination"] == "cuda-cores"), key=lambda c: c["images_per_s"]
+    )
+    assert best["placement"][0]["batch_size"] == 64
+    assert best["images_per_s"] == pytest.approx(415.2, rel=0.01)
+    assert all(figure["source"] and figure["label"] for figure in written["figures"])
+    page = html.read_text()
+    assert page.startswith("<!doctype html>")
+    assert "http" not in page.split("<script>")[0].replace("http://www.w3.org", "")
+
+
+def test_measurements_calibrate_the_plan_and_its_page(rows: Path, tmp_path: Path) -> None:
+    advice = advise_placement(PlacementOptions(WORKLOAD, "agx-orin", on="cuda-cores,dla-0,dla-1", measurements=rows))
+    assert advice.fitted is not None
+    assert advice.fitted.error < 15
+    print_placement(PlacementOptions(WORKLOAD, "agx-orin", measurements=rows), tmp_path / "p.html", tmp_path / "p.json")
+    assert "Measured and predicted" in (tmp_path / "p.html").read_text()
+    written = json.loads((tmp_path / "p.json").read_text())
+    assert written["fit"]["rows"] == 6
+    labels = {one["combination"]: one["label"] for one in written["combinations"]}
+    assert labels["cuda-cores + dla-0"] == "calibrated"
+    assert labels["tensor-cores"] == "estimated"
+
+
+def test_this_machine_is_a_board_once_something_was_measured(tmp_path: Path) -> None:
+    path = tmp_path / "here.csv"
+    path.write_text(
+        "instances,batch_sizes,precisions,images_per_s\n"
+        "torch-cpu,1,fp32,16\ntorch-cpu,4,fp32,17\nort-cpu,1,fp32,28\nort-cpu,4,fp32,29\n"
+        "torch-cpu+torch-cpu,4,fp32,30\nort-cpu+ort-cpu,1,fp32,50\n"
+    )
+    advice = advise_placement(PlacementOptions("resnet18-imagenet", "here", measurements=path, batches="1,4"))
+    assert advice.label == "calibrated"
+    assert advice.chosen.placement.combination in {"ort-cpu", "torch-cpu + ort-cpu"}
+    assert not advice.knows_watts
+    with pytest.raises(BadInput, match="place-run"):
+        advise_placement(PlacementOptions("resnet18-imagenet", "here"))
+    with pytest.raises(BadInput, match="no watts"):
+        advise_placement(PlacementOptions("resnet18-imagenet", "here", objective="energy", measurements=path))
+
+
+def test_this_machines_watts_are_known_once_they_were_measured(tmp_path: Path) -> None:
+    path = tmp_path / "here.csv"
+    path.write_text(
+        "instances,batch_sizes,precisions,images_per_s,watts\n"
+        "ort-cpu,1,fp32,28,14\nort-cpu,4,fp32,29,14.2\nort-cpu+ort-cpu,1,fp32,50,21\n"
+    )
+    advice = advise_placement(
+        PlacementOptions("resnet18-imagenet", "here", objective="energy", measurements=path, on="ort-cpu")
+    )
+    assert advice.knows_watts
+    assert advice.chosen.power_w == pytest.approx(14, rel=0.15)
+
+
+def test_only_named_accelerators_are_used() -> None:
+    advice = advise_placement(PlacementOptions(WORKLOAD, "agx-orin", on="dla-0,dla-1"))
+    assert advice.chosen.placement.combination == "dla-0 + dla-1"
+
+
+def test_a_network_that_a_dla_cannot_run_whole_says_what_falls_back() -> None:
+    advice = advise_placement(PlacementOptions("mobilenetv3l-gld23k", "agx-orin"))
+    assert any("hard_swish" in note and "fall back" in note for note in advice.notes)
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"rate_hz": 5000.0}, "--rate at most"),
+        ({"rate_hz": 300.0, "max_power_w": 15.0}, "--max-power-w at least"),
+        ({"max_latency_s": 0.001}, "--max-latency-s at least"),
+        ({"on": "tensor-cores,npu"}, "npu"),
+        ({"batches": "0,4"}, "--batches"),
+        ({"batches": "a"}, "--batches"),
+        ({"objective": "speed"}, "throughput, latency, energy"),
+        ({"max_power_w": -3.0}, "--max-power-w"),
+    ],
+)
+def test_what_cannot_be_is_one_line(more: dict[str, object], told: str) -> None:
+    with pytest.raises(BadInput, match=told) as caught:
+        advise_placement(PlacementOptions(WORKLOAD, "agx-orin", **more))  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("option", ["html", "json"])
+def test_a_file_that_cannot_be_written_is_one_line(
+    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("fedge.telemetry.run_folder.write_text", full)
+    files = {"html": None, "json": None, option: tmp_path / "p"}
+    with pytest.raises(BadInput, match=f"--{option}: .*No space left"):
+        print_placement(PlacementOptions(WORKLOAD, "agx-orin", batches="1"), files["html"], files["json"])
+
+
+def test_json_of_something_else_is_not_written_over_and_its_own_is(tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    path.write_text("{}")
+    with pytest.raises(BadInput, match="something else"):
+        print_placement(PlacementOptions(WORKLOAD, "agx-orin", batches="1"), None, path)
+    path.unlink()
+    for _ in range(2):
+        print_placement(PlacementOptions(WORKLOAD, "agx-orin", batches="1"), None, path)
+
+
+def test_seconds_without_an_end_are_refused() -> None:
+    with pytest.raises(BadInput, match="--seconds"):
+        place_run.measure_and_print(place_run.PlacementRunOptions("digits-cnn", seconds=float("nan")), None)
+
+
+def test_a_board_without_dla_says_so() -> None:
+    with pytest.raises(BadInput, match="orin-nano has no DLA"):
+        advise_placement(PlacementOptions(WORKLOAD, "orin-nano", on="dla-0"))
+
+
+def test_a_page_is_not_written_over_something_else(tmp_path: Path, rows: Path) -> None:
+    with pytest.raises(BadInput, match="--html"):
+        print_placement(PlacementOptions(WORKLOAD, "agx-orin"), rows, None)
+    assert rows.read_text() == ROWS
+
+
+def test_without_a_model_what_can_run_here_is_told() -> None:
+    done = CliRunner().invoke(app(), ["place-run"])
+    assert done.exit_code == 0
+    assert "torch-cpu" in done.output
+    assert "dla-0" in done.output
+
+
+@pytest.mark.parametrize("text", ["ort-cpu", "ort-cpu:0:fp32", "ort-cpu:x:fp32", "ort-cpu:1:fp32+", "a::b"])
+def test_instances_that_cannot_be_meant_are_refused(text: str) -> None:
+    with pytest.raises(BadInput, match=r"NAME:BATCH:PRECISION|--instances ort-cpu:.*whole number"):
+        place_run.parse_placement(text)
+
+
+def test_a_dla_that_is_not_here_is_refused_before_anything_runs() -> None:
+    with pytest.raises(BadInput, match="no DLA"):
+        place_run.measure_and_print(place_run.PlacementRunOptions("digits-cnn", ("dla-0:4:fp16",)), None)
+
+
+@pytest.mark.long
+def test_what_was_run_can_be_fed_back(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    out = tmp_path / "rows.csv"
+    place_run.measure_and_print(place_run.PlacementRunOptions("digits-cnn", (), "1,8", 1, 0.3), out)
+    advice = advise_placement(PlacementOptions("digits-cnn", "here", measurements=out, batches="1,4,8"))
+    assert advice.label == "calibrated"
+    assert advice.fitted is not None
+    assert advice.fitted.rows == 4
+
+
+def test_a_plan_beyond_the_modules_watts_says_so_and_one_within_them_does_not() -> None:
+    beyond, within = (
+        advise_placement(PlacementOptions(WORKLOAD, "agx-orin", max_power_w=limit)) for limit in (None, 60.0)
+    )
+    assert any("--max-power-w 60" in note for note in beyond.notes)
+    assert within.chosen.power_w <= 60
+    assert not any("more than the module" in note for note in within.notes)
+
+
+def test_a_plan_with_accelerators_that_were_not_measured_names_them(rows: Path) -> None:
+    advice = advise_placement(
+        PlacementOptions(WORKLOAD, "agx-orin", measurements=rows, on="cuda-cores,tensor-cores", batches="64")
+    )
+    assert advice.label == "estimated"
+    assert any("tensor-cores (mixed)" in note for note in advice.notes)

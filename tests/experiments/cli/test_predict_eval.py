@@ -1,0 +1,329 @@
+"""``fedge predict eval`` checks what was typed, writes rows and a page, and fails at the end when a cell did."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from contracts.boards import MAXN, another_workload, grid
+from rich.console import Console
+
+from experiments.cli.predict_eval import PredictEvalOptions, build_study, evaluate_predictors
+from experiments.report.predictors.evaluation_tables import build_evaluation_tables
+from fedge.devices.tables.mode_table import TABLE_COLUMNS
+from fedge.errors import BadInput, FedgeError, UnknownName
+from fedge.physics.time_power_model import compute_power_w, compute_step_s
+from fedge.studies.prediction_cells import PredictionRow
+
+PLUG_INS = """
+import numpy as np
+from fedge.types import Modes, Predictions
+
+class Draw:
+    def __init__(self, candidates, knowledge):
+        self.candidates, self.rng = candidates, np.random.default_rng(knowledge.seed)
+    def ask(self, count):
+        return Modes(self.candidates.knobs[self.rng.permutation(len(self.candidates))[:count]])
+    def tell(self, measurements):
+        pass
+
+class Broken:
+    def __init__(self, knowledge):
+        pass
+    def fit(self, measurements):
+        raise ValueError("on <purpose>")
+
+class Slow:
+    def __init__(self, knowledge):
+        pass
+    def fit(self, measurements):
+        import time
+        time.sleep(60.0 if len(measurements) > 2 else 0.0)
+        raise ValueError("too late")
+"""
+
+
+def write_table(path: Path, seed: int, every: int = 5, batches: tuple[int, ...] = (16,)) -> Path:
+    truth, knobs = another_workload(np.random.default_rng(seed)), grid()
+    rows = [
+        f"{c:g},{f * 1e3:g},{g * 1e6:.0f},{m * 1e6:.0f},{batch},{t * 1e3},{w}"
+        for batch in batches
+        for (c, f, g, m), t, w in list(
+            zip(knobs.knobs, compute_step_s(truth, MAXN, knobs), compute_power_w(truth, MAXN, knobs), strict=True)
+        )[::every]
+    ]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join([",".join(TABLE_COLUMNS), *rows]), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def plug_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    name = f"eval_plug_ins_{tmp_path.name}"
+    (tmp_path / f"{name}.py").write_text(PLUG_INS, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    return name
+
+
+@pytest.fixture
+def asked(tmp_path: Path, plug_ins: str) -> PredictEvalOptions:
+    """A small study of the predictor that needs least."""
+    target = write_table(tmp_path / "my-board" / "train" / "net.csv", 1)
+    return PredictEvalOptions(
+        (target,), methods="physical", modes="5,8", seeds=2, explorer=f"{plug_ins}:Draw", choice="plain"
+    )
+
+
+def judged(asked: PredictEvalOptions, tmp_path: Path) -> list[dict[str, Any]]:
+    evaluate_predictors(asked, tmp_path / "rows.json", None)
+    rows: list[dict[str, Any]] = json.loads((tmp_path / "rows.json").read_text(encoding="utf-8"))
+    return rows
+
+
+@pytest.mark.slow
+def test_rows_a_page_and_tables_come_out(
+    asked: PredictEvalOptions, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evaluate_predictors(asked, tmp_path / "rows.json", tmp_path / "page.html")
+
+    rows = json.loads((tmp_path / "rows.json").read_text(encoding="utf-8"))
+    assert [(row["modes"], row["seed"]) for row in rows] == [(5, 0), (5, 1), (8, 0), (8, 1)]
+    assert all(row["error"] is None and row["time_mape"] < 100 for row in rows)
+    assert {row["target"] for row in rows} == {str(asked.targets[0])}
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    for words in ("my-board/net: errors", "measured", "predicted", "modes profiled", "Fronts of time and power"):
+        assert words in page
+    assert "http://" not in page.split("<script>")[0]
+    shown = capsys.readouterr().out
+    assert "my-board/net" in shown
+    assert "physical" in shown
+    assert not list(tmp_path.glob(".*.part"))
+
+
+@pytest.mark.slow
+def test_a_failing_method_leaves_rows_and_fails_at_the_end(
+    asked: PredictEvalOptions, plug_ins: str, tmp_path: Path
+) -> None:
+    both = replace(asked, methods=f"{plug_ins}:Broken,physical", modes="5")
+
+    with pytest.raises(FedgeError, match=r"2 of 4 cells failed; .*on <purpose>"):
+        evaluate_predictors(both, tmp_path / "rows.json", tmp_path / "page.html")
+
+    rows = json.loads((tmp_path / "rows.json").read_text(encoding="utf-8"))
+    assert [row["error"] for row in rows] == ["ValueError: on <purpose>"] * 2 + [None] * 2
+    assert [row["time_mape"] is None for row in rows] == [True, True, False, False]
+    assert "on <purpose>" not in (tmp_path / "page.html").read_text(encoding="utf-8"), "it is escaped"
+
+
+@pytest.mark.slow
+def test_a_page_of_nothing_but_failures_says_why(asked: PredictEvalOptions, plug_ins: str, tmp_path: Path) -> None:
+    with pytest.raises(FedgeError):
+        evaluate_predictors(replace(asked, methods=f"{plug_ins}:Broken", modes="5"), None, tmp_path / "page.html")
+
+    assert "on &lt;purpose&gt;" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"methods": "physical,fedg"}, "--method: got 'fedg'; known: "),
+        ({"methods": "physical,,physical"}, "--method: got 'physical,,physical'"),
+        ({"methods": "physical,physical"}, "each once"),
+        ({"methods": "no.module:Predictor"}, "importable"),
+        ({"explorer": "lucky"}, "--explorer: got 'lucky'; known: "),
+        ({"choice": "lucky"}, "--choice: got 'lucky'; known: plain, margin, verified"),
+        ({"modes": "10,"}, "--modes: got '10,'"),
+        ({"modes": "0"}, "--modes: got '0'"),
+        ({"modes": "ten"}, "--modes: got 'ten'"),
+        ({"modes": "5,5"}, "each once"),
+        ({"modes": "10,126"}, "--modes: got 126; fewer than the 126 modes"),
+        ({"budgets": "17:50"}, "--budgets: got '17:50'; LOW:HIGH:STEP"),
+        ({"budgets": "50:17:1"}, "--budgets: got '50:17:1'"),
+        ({"budgets": "17:50:0"}, "--budgets: got '17:50:0'"),
+        ({"budgets": "1:nan:1"}, "--budgets: got '1:nan:1'"),
+        ({"budgets": "1:50:0.001"}, "at most 1000 budgets"),
+        ({"batch_size": 64}, "batch size: got 64; known: 16"),
+        ({"targets": (Path("nowhere.csv"),)}, "nowhere.csv: got no such file"),
+        ({"references": (Path("nowhere.csv"),)}, "nowhere.csv: got no such file"),
+    ],
+)
+def test_a_wrong_option_is_one_line_that_names_it(
+    asked: PredictEvalOptions, change: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(BadInput) as caught:
+        build_study(replace(asked, **change))
+
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_unknown_names_list_the_known_ones(asked: PredictEvalOptions) -> None:
+    with pytest.raises(UnknownName) as caught:
+        build_study(replace(asked, methods="fedg"))
+
+    assert {"fedge", "powertrain", "physical"} <= set(caught.value.known)
+
+
+def test_one_workload_name_cannot_be_that_of_two_targets(asked: PredictEvalOptions, tmp_path: Path) -> None:
+    other = write_table(tmp_path / "my-board" / "train" / "other.csv", 2)
+
+    with pytest.raises(BadInput, match="one target"):
+        build_study(replace(asked, targets=(*asked.targets, other), workload="net"))
+    with pytest.raises(BadInput, match="the same table twice"):
+        build_study(replace(asked, targets=(*asked.targets, *asked.targets)))
+
+
+def test_a_table_of_one_mode_cannot_be_judged(asked: PredictEvalOptions, tmp_path: Path) -> None:
+    single = write_table(tmp_path / "b" / "train" / "one.csv", 1, every=1000)
+
+    with pytest.raises(BadInput, match="one power mode"):
+        build_study(replace(asked, targets=(single,), modes="1"))
+
+
+@pytest.mark.parametrize("option", ["--json", "--html"])
+def test_a_file_that_cannot_be_written_is_said_before_anything_is_computed(
+    asked: PredictEvalOptions, tmp_path: Path, option: str
+) -> None:
+    nowhere = tmp_path / "no folder" / "file"
+    files = {"--json": (nowhere, None), "--html": (None, nowhere)}[option]
+
+    with pytest.raises(BadInput, match=option):
+        evaluate_predictors(asked, *files)
+
+
+def test_budgets_run_from_low_to_high_with_both_ends(asked: PredictEvalOptions) -> None:
+    (target,) = build_study(replace(asked, budgets="17:50:1")).targets
+    assert target.budgets_w == tuple(float(watts) for watts in range(17, 51))
+
+    (target,) = build_study(replace(asked, budgets="10:11:0.25")).targets
+    assert target.budgets_w == (10.0, 10.25, 10.5, 10.75, 11.0)
+
+
+def test_the_targets_own_table_is_dropped_as_a_reference_with_a_word(
+    asked: PredictEvalOptions, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = write_table(tmp_path / "my-board" / "train" / "other.csv", 2)
+
+    first, second = build_study(
+        replace(asked, targets=(*asked.targets, other), references=(*asked.targets, other))
+    ).targets
+
+    assert [reference.workload for reference in first.background.knowledge.references] == ["other"]
+    assert [reference.workload for reference in second.background.knowledge.references] == ["net"]
+    told = capsys.readouterr().err
+    assert told.count("is no reference for") == 2
+    assert "my-board is not in the catalogue" in told
+
+
+def test_names_of_the_target_may_be_given(asked: PredictEvalOptions) -> None:
+    (target,) = build_study(replace(asked, device="agx-orin", workload="resnet18-imagenet")).targets
+
+    assert (target.table.device, target.table.workload) == ("agx-orin", "resnet18-imagenet")
+    assert not [seen for seen in target.background.prior_tables if "resnet18" in seen]
+
+
+def test_a_reference_is_read_at_the_targets_batch_size_or_at_its_only_one(
+    asked: PredictEvalOptions, tmp_path: Path
+) -> None:
+    target = write_table(tmp_path / "b" / "infer" / "several.csv", 3, batches=(4, 32))
+    one = write_table(tmp_path / "b" / "train" / "one.csv", 4)
+    same = write_table(tmp_path / "b" / "infer" / "same.csv", 5, batches=(4, 32))
+    neither = write_table(tmp_path / "b" / "infer" / "neither.csv", 6, batches=(1, 2))
+
+    (found,) = build_study(replace(asked, targets=(target,), references=(one, same), batch_size=32)).targets
+
+    assert found.table.batch_size == 32
+    assert [reference.batch_size for reference in found.background.knowledge.references] == [16, 32]
+    with pytest.raises(BadInput, match="choose one"):
+        build_study(replace(asked, targets=(target,), references=(neither,), batch_size=32))
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_the_tables_show_means_and_worst_seeds_without_cutting_a_figure(tmp_path: Path, width: int) -> None:
+    others = {
+        "excess_w": 10.25,
+        "over_limit": 100.0,
+        "over_limit_1w": 100.0,
+        "verify_modes": 1.5,
+        "fit_s": 10.07,
+        "predict_s": 0.363,
+        "profiling_s": 12345.0,
+    }
+    rows = [
+        PredictionRow("powertrain", "t.csv", 100, seed, **figures, **others, device="b", workload="w")  # type: ignore[arg-type]
+        for seed, figures in enumerate(
+            [
+                dict.fromkeys(("time_mape", "power_mape", "penalty_median", "penalty_mean"), 11.5)
+                | {"coverage90": 80.0},
+                dict.fromkeys(("time_mape", "power_mape", "penalty_median", "penalty_mean"), 12.5)
+                | {"coverage90": 90.0},
+            ]
+        )
+    ]
+    console = Console(record=True, width=width, file=(tmp_path / "log").open("w"))
+    console.print(build_evaluation_tables(rows))
+
+    text = console.export_text()
+    assert text.count("12.0 (12.5)") == 4
+    assert "85 (80)" in text, "the worst coverage is the smallest"
+    assert "100 (100)" in text
+    assert "1.50" in text
+    assert "12,345" in text
+    assert "…" not in text
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_it_at_once_and_leaves_neither_process_nor_file(
+    asked: PredictEvalOptions, plug_ins: str, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "experiments.cli.main", "predict", "eval", "--target", str(asked.targets[0])]
+    options = ["--method", f"{plug_ins}:Slow", "--modes", "5", "--explorer", f"{plug_ins}:Draw"]
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    out = tmp_path / "rows.json"
+    process = subprocess.Popen(
+        [*command, *options, "--json", str(out)],
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 20.0
+    while len(children_of(process.pid)) < 2 and time.monotonic() < deadline:  # multiprocessing's tracker and a worker
+        time.sleep(0.1)
+    time.sleep(1.0)
+    started = time.monotonic()
+
+    os.killpg(process.pid, signal.SIGINT)
+    _, error = process.communicate(timeout=20.0)
+
+    assert process.returncode == 130
+    assert "Traceback" not in error
+    assert time.monotonic() - started < 10.0
+    assert not out.exists()
+    assert not group_members(process.pid)
+
+
+def children_of(pid: int) -> list[str]:
+    return (
+        Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").split() if Path("/proc").exists() else []
+    )
+
+
+def group_members(group: int) -> list[int]:
+    """Processes of a group that are still there, a moment after."""
+    for _ in range(50):
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return []
+        time.sleep(0.1)
+    return [group]

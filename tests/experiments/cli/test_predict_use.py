@@ -1,0 +1,358 @@
+"""``fedge predict show``, ``choose_mode`` and ``print_pareto_front`` say what follows from a model, and refuse what
+cannot be meant."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from contracts.boards import MAXN, another_workload, coefficients, grid
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from experiments.cli import predict_use
+from experiments.cli.predict_use import (
+    UNIT_SLIP_FACTOR,
+    ChoiceAim,
+    choose_for_aim,
+    choose_mode,
+    open_model,
+    print_model,
+    print_pareto_front,
+)
+from fedge.errors import BadInput, FedgeError, UnknownName
+from fedge.knowledge.model_file import BoardModel, HeldOutErrors, ModelInfo, ModelOrigin, save_model
+from fedge.physics.prior_knowledge import PriorKnowledge
+from fedge.physics.time_power_model import compute_power_w, compute_step_s
+from fedge.types import LabelledValue, Measurement, Modes
+
+ROWS = (629, 500, 377, 200, 120, 3)
+
+
+def model(label: str = "measured", rows: tuple[int, ...] = ROWS) -> BoardModel:
+    modes, truth = grid(), another_workload(np.random.default_rng(4))
+    seconds, watts = compute_step_s(truth, MAXN, modes), compute_power_w(truth, MAXN, modes)
+    emulated = label != "measured"
+    origin = ModelOrigin(
+        label, "an emulated b" if emulated else "net.csv", 630, None if emulated else "a" * 64, "random", 9.0, 99.0
+    )
+    about = ModelInfo(
+        method="physical",
+        device="b",
+        workload="net",
+        batch_size=16,
+        origin=origin,
+        candidates="the table's modes",
+        idle=LabelledValue(5.0, "estimated", "a guess"),
+        prior_tables=("other/net2 0123456789ab", "tx2/net3 timed steps"),
+        held_out=HeldOutErrors(624, 0.04, 0.02, 0.9, 0.93),
+    )
+    seen = tuple(Measurement(modes[i], 40, float(seconds[i]), float(watts[i])) for i in rows)
+    return BoardModel(about, seen, modes, PriorKnowledge(MAXN, (coefficients(),), (), 5.0))
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("model") / "m.safetensors"
+    save_model(out, model())
+    return out
+
+
+def chosen(path: Path, capsys: pytest.CaptureFixture[str], **aim: Any) -> dict[str, Any]:
+    wish = {"power_w": None, "deadline_s": None, "time_weight": None, "knee": False, "confidence": 0.84, **aim}
+    choose_mode(path, **wish, as_json=True)
+    told: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return told
+
+
+# show -----------------------------------------------------------------------------------------------------------------
+
+
+def test_show_tells_where_each_thing_comes_from(path, capsys):
+    print_model(path, as_json=False)
+
+    said = " ".join(capsys.readouterr().out.split())
+    assert "6 of 630 modes of net.csv (measured), picked by random" in said
+    assert "from 1 table of other workloads (calibrated) and the timed steps of 1 network: other/net2 0123" in said
+    assert "idle 5.00 W at MAXN (estimated)" in said
+    assert "630: the table's modes" in said
+    assert "time 4.0 %, power 2.0 %, mean over the 624 modes not profiled; 90 % intervals hold 90 % and 93 %" in said
+    assert "the physical model inside, at MAXN" in said
+    assert said.count("2000") >= 1
+
+
+def test_show_lists_every_measurement_of_few_and_the_worst_of_many(tmp_path, capsys):
+    save_model(tmp_path / "m", model(rows=tuple(range(0, 630, 20))))
+
+    print_model(tmp_path / "m", as_json=False)
+    said = capsys.readouterr().out
+    print_model(tmp_path / "m", as_json=True)
+    told = json.loads(capsys.readouterr().out)
+
+    assert "The 20 of 32 that are farthest off" in said
+    assert len(told["measured"]) == 32
+
+
+def test_show_never_calls_an_emulated_board_measured(tmp_path, capsys):
+    save_model(tmp_path / "m", model("calibrated"))
+
+    print_model(tmp_path / "m", as_json=False)
+
+    said = capsys.readouterr().out
+    assert "measured" not in said
+    assert "emulated" in said
+    assert "(estimated)" in said
+
+
+def test_show_as_json_has_labels_spreads_and_parts(path, capsys):
+    print_model(path, as_json=True)
+
+    told = json.loads(capsys.readouterr().out)
+    assert told["label"] == "calibrated"
+    assert told["learnt_from"]["sha256"] == "a" * 64
+    assert told["spread"]["time"]["median"] > 0
+    assert told["meaning"]["power_w"]["together"] > 0
+    assert {"cores", "predicted_step_s", "predicted_power_w_sd_log"} <= told["measured"][0].keys()
+
+
+# choose ---------------------------------------------------------------------------------------------------------------
+
+
+@given(limit_w=st.floats(12.0, 60.0), confidence=st.floats(0.5, 0.99))
+@settings(max_examples=30)
+def test_the_fastest_mode_that_keeps_a_power_limit_is_chosen(path: Path, limit_w: float, confidence: float) -> None:
+    predictions = _read(path).predictions
+    z = math.sqrt(2) * _erfinv(2 * confidence - 1)
+    careful = predictions.power_w * np.exp(z * predictions.power_w_sd_log)
+
+    choice = choose_for_aim(predictions, ChoiceAim("--power-w", limit_w, confidence))
+
+    keeping = [row for row in range(len(careful)) if careful[row] <= limit_w * (1 + 1e-6)]
+    assert choice.feasible == bool(keeping)
+    if keeping:
+        assert predictions.step_s[choice.row] == min(predictions.step_s[row] for row in keeping)
+
+
+_OPENED: dict[Path, Any] = {}
+
+
+def _read(path: Path) -> Any:
+    """Read once: hypothesis asks often."""
+    return _OPENED.setdefault(path, open_model(path))
+
+
+def _erfinv(value: float) -> float:
+    """By bisection, as an oracle of its own."""
+    low, high = -6.0, 6.0
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if math.erf(middle) < value else (low, middle)
+    return low
+
+
+@pytest.mark.parametrize(
+    ("aim", "best"),
+    [
+        ({"deadline_s": 0.2}, lambda p, ok: (p.step_s * p.power_w)[ok]),
+        ({"time_weight": 1.0}, lambda p, ok: p.step_s),
+        ({"time_weight": 0.0}, lambda p, ok: p.step_s * p.power_w),
+    ],
+)
+def test_each_aim_gets_what_it_asks_for(path, capsys, aim, best):
+    told = chosen(path, capsys, confidence=0.5, **aim)
+
+    predictions = _read(path).predictions
+    allowed = predictions.step_s <= aim.get("deadline_s", np.inf)
+    row = told["chosen"]
+    value = row["step_s"]["value"] if aim.get("time_weight") == 1.0 else row["energy_j"]["value"]
+    assert value == pytest.approx(best(predictions, allowed).min())
+    assert told["feasible"]
+
+
+def test_the_knee_lies_on_the_front(path, capsys):
+    told = chosen(path, capsys, knee=True)
+    print_pareto_front(path, "power", None, None, as_json=True)
+    front = json.loads(capsys.readouterr().out)
+
+    assert told["chosen"] in front["front"]
+    assert told["chosen"] == front["knee"]
+    assert told["value"] is None
+    assert told["confidence"] is None
+
+
+def test_the_mode_is_told_in_the_units_of_the_boards_files(path, capsys):
+    told = chosen(path, capsys, time_weight=1.0)
+
+    mode = told["chosen"]["mode"]
+    assert told["set"] == {
+        "cpu_online": mode["cores"],
+        "cpu_max_freq_khz": round(1e3 * mode["cpu_mhz"]),
+        "gpu_max_freq_hz": round(1e6 * mode["gpu_mhz"]),
+        "emc_max_freq_hz": round(1e6 * mode["mem_mhz"]),
+    }
+
+
+def test_the_choice_is_printed_beside_maxn(path, capsys):
+    choose_mode(path, 20.0, None, None, knee=False, confidence=0.84, as_json=False)
+
+    said = capsys.readouterr().out
+    for word in ("Fastest", "chosen", "MAXN", "difference", "84 %", "calibrated", "GPU MAX_FREQ", "CPU_ONLINE"):
+        assert word in said
+
+
+def test_a_limit_that_no_mode_keeps_fails_and_says_the_least_there_is(path, capsys):
+    least_w = float(_read(path).predictions.power_w.min())
+
+    with pytest.raises(FedgeError, match="no mode keeps 3 W with 84 % confidence; the nearest is 2c/") as error:
+        choose_mode(path, 3.0, None, None, knee=False, confidence=0.84, as_json=False)
+
+    assert not isinstance(error.value, BadInput)
+    assert f"{least_w:.3g} W" in str(error.value)
+    said = capsys.readouterr().out
+    assert "nearest" in said
+    assert "MAX_FREQ" not in said
+
+
+def test_json_tells_an_infeasible_choice_too(path, capsys):
+    with pytest.raises(FedgeError):
+        choose_mode(path, None, 0.01, None, knee=False, confidence=0.84, as_json=True)
+
+    assert json.loads(capsys.readouterr().out)["feasible"] is False
+
+
+@pytest.mark.parametrize(
+    ("aim", "words"),
+    [
+        ({}, "got no aim; exactly one of --power-w, --deadline-s, --time-weight, --knee"),
+        ({"power_w": 20.0, "knee": True}, "got --power-w and --knee; exactly one"),
+        ({"power_w": 0.0}, "--power-w: got 0; watts, above 0"),
+        ({"power_w": -5.0}, "--power-w: got -5"),
+        ({"power_w": math.nan}, "--power-w: got nan"),
+        ({"deadline_s": math.inf}, "--deadline-s: got inf; seconds, above 0"),
+        ({"power_w": 20_000.0}, "--power-w: got 20000 W; .* were these milliwatts"),
+        ({"power_w": 0.02}, "--power-w: got 0.02 W; .* all modes draw at least"),
+        ({"deadline_s": 200.0}, "--deadline-s: got 200 s; .* were these milliseconds"),
+        ({"deadline_s": 1e-6}, "--deadline-s: got 1e-06 s"),
+        ({"time_weight": 1.5}, "--time-weight: got 1.5; a number from 0"),
+        ({"time_weight": math.nan}, "--time-weight: got nan"),
+        ({"power_w": 20.0, "confidence": 84.0}, "--confidence: got 84; a share between 0 and 1, such as 0.84"),
+        ({"power_w": 20.0, "confidence": 0.0}, "--confidence: got 0; "),
+        ({"knee": True, "confidence": math.nan}, "--confidence: got nan"),
+    ],
+)
+def test_an_aim_that_cannot_be_meant_is_refused(path, capsys, aim, words):
+    with pytest.raises(BadInput, match=words):
+        chosen(path, capsys, **aim)
+    assert capsys.readouterr().out == ""
+
+
+@given(st.floats(1e-9, 1e9))
+def test_a_power_limit_is_refused_just_where_it_is_far_off(path: Path, limit_w: float) -> None:
+    predictions = _read(path).predictions
+    far = (
+        limit_w > UNIT_SLIP_FACTOR * np.median(predictions.power_w)
+        or limit_w < predictions.power_w.min() / UNIT_SLIP_FACTOR
+    )
+
+    refused = False
+    try:
+        choose_for_aim(predictions, ChoiceAim("--power-w", limit_w, 0.84))
+    except BadInput:
+        refused = True
+
+    assert refused == far
+
+
+# pareto ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("against", ["power", "energy"])
+def test_the_front_is_written_as_a_table(path, tmp_path, capsys, against):
+    out = tmp_path / "front.csv"
+
+    print_pareto_front(path, against, out, None, as_json=False)
+
+    rows = list(csv.DictReader(out.read_text(encoding="utf-8").splitlines()))
+    said = capsys.readouterr().out
+    assert f"{len(rows)} of 630 modes lie on the front of time and {against}" in said
+    assert f"written: {out}" in said
+    times, costs = (
+        [float(row[f"{name}"]) for row in rows] for name in ("step_s", {"power": "power_w"}.get(against, "energy_j"))
+    )
+    assert times == sorted(times)
+    assert costs == sorted(costs, reverse=True)
+    assert sum(int(row["knee"]) for row in rows) == 1
+    for row in rows:
+        assert float(row["power_w_low90"]) < float(row["power_w"]) < float(row["power_w_high90"])
+
+
+def test_the_terminal_shows_ends_knee_and_maxn_of_a_long_front(path, capsys):
+    print_pareto_front(path, "power", None, None, as_json=False)
+    said = capsys.readouterr().out
+    print_pareto_front(path, "power", None, None, as_json=True)
+    told = json.loads(capsys.readouterr().out)
+
+    def shown(point: dict[str, Any]) -> str:
+        return "/".join(f"{value:g}" for value in point["mode"].values())
+
+    assert len(told["front"]) > 20
+    for point in (told["front"][0], told["front"][-1], told["knee"], told["maxn"]):
+        assert shown(point) in said
+    assert "knee" in said
+    assert "MAXN" in said
+
+
+@pytest.mark.parametrize(
+    ("csv_file", "html", "words"),
+    [
+        (".", None, "--csv: got .*; the path of a file in a folder"),
+        (None, "nosuch/f.html", "--html: got .*nosuch.f.html; the path"),
+        ("f", "f", "--html: got .*; another file than --csv"),
+    ],
+)
+def test_outputs_that_cannot_be_written_are_refused_first(path, tmp_path, monkeypatch, csv_file, html, words):
+    monkeypatch.setattr(predict_use, "open_model", lambda _: pytest.fail("the model was read first"))
+
+    with pytest.raises(BadInput, match=words):
+        print_pareto_front(path, "power", csv_file and tmp_path / csv_file, html and tmp_path / html, as_json=False)
+
+
+def test_the_model_is_not_written_over(path):
+    with pytest.raises(BadInput, match=r"--csv: .*another file than the model"):
+        print_pareto_front(path, "power", path, None, as_json=False)
+
+
+def test_a_front_is_against_power_or_energy(path):
+    with pytest.raises(UnknownName, match="--against: got 'time'; known: power, energy"):
+        print_pareto_front(path, "time", None, None, as_json=False)
+
+
+def test_a_board_of_one_mode_has_a_front_of_one(tmp_path, capsys):
+    one = model(rows=(629,))
+    single = Modes(one.candidates.knobs[629:])
+    save_model(tmp_path / "m", BoardModel(one.about, one.measurements, single, one.knowledge))
+
+    print_pareto_front(tmp_path / "m", "energy", None, tmp_path / "f.html", as_json=True)
+
+    assert len(json.loads(capsys.readouterr().out)["front"]) == 1
+    assert (tmp_path / "f.html").stat().st_size > 0
+
+
+@pytest.mark.slow
+def test_the_command_line_ends_with_code_1_where_no_mode_keeps_the_limit_and_2_for_a_mistake(path):
+    codes = {}
+    for option in (("--power-w", "20"), ("--power-w", "3"), ("--power-w", "-3")):
+        program = [sys.executable, "-m", "experiments.cli.main", "predict", "choose", str(path), *option]
+        done = subprocess.run(program, capture_output=True, text=True, check=False)
+        codes[option[1]] = done.returncode
+        assert "Traceback" not in done.stderr
+        assert done.stderr.count("\n") <= 1
+
+    assert codes == {"20": 0, "3": 1, "-3": 2}

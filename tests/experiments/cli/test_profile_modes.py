@@ -1,0 +1,301 @@
+"""``fedge profile`` writes a table that everything else reads, and may be killed at any point and started again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from contracts.launching import Launcher
+
+from experiments.cli import profile_modes as command
+from experiments.cli.profile_modes import ProfileOptions, profile_board
+from fedge.devices.tables.mode_table import read_mode_table
+from fedge.errors import BadInput, ModeNotSet, UnknownName
+from fedge.profiling import profiling_journal as journals
+from fedge.profiling import profiling_record
+
+WORKLOAD = "resnet18-imagenet"
+MODES = 6
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    path = tmp_path / "orin-nano" / "train" / f"{WORKLOAD}.csv"
+    path.parent.mkdir(parents=True)
+    return path
+
+
+@pytest.fixture
+def fedge(monkeypatch, capsys) -> Launcher:
+    return Launcher(monkeypatch, capsys)
+
+
+def asked(out: Path, **more) -> ProfileOptions:
+    return ProfileOptions(
+        **{"board": "emulated:orin-nano", "workload": WORKLOAD, "out": out, "modes": str(MODES), **more}
+    )
+
+
+def options(out: Path, explorer: str = "random") -> list[str]:
+    given = {
+        "--board": "emulated:orin-nano",
+        "--workload": WORKLOAD,
+        "--modes": MODES,
+        "--explorer": explorer,
+        "--out": out,
+    }
+    return ["profile", *(str(word) for pair in given.items() for word in pair)]
+
+
+# What it leaves -------------------------------------------------------------------------------------------------------
+
+
+def test_a_table_its_record_and_one_line_are_left(fedge, out):
+    done = fedge(*options(out))
+
+    assert done.code == 0, done.err
+    assert done.err == ""
+    assert done.out.startswith(f"written: {out}, {MODES} modes; ")
+    assert done.out.rstrip().endswith("kJ")
+    assert done.out.count("\n") == 1
+    table = read_mode_table(out)
+    assert len(table.modes) == MODES
+    assert (table.device, table.workload, table.batch_size) == ("orin-nano", WORKLOAD, 16)
+    told = json.loads(profiling_record.profiling_record_path(out).read_text(encoding="utf-8"))
+    assert told["label"] == "emulated"
+    assert told["board"] == "orin-nano"
+    assert told["total_power"] == "VDD_IN"
+    assert told["finished"]
+
+
+def test_json_says_the_same_to_a_program(fedge, out):
+    told = json.loads(fedge(*options(out), "--json").out)
+
+    written = json.loads(profiling_record.profiling_record_path(out).read_text(encoding="utf-8"))
+    assert told["file"] == str(out)
+    assert (told["modes"], told["new"], told["failed"]) == (MODES, MODES, 0)
+    assert (told["board_s"], told["board_j"]) == (written["seconds"], written["joules"])
+
+
+def test_predict_fit_learns_from_the_table(fedge, out, tmp_path):
+    fedge(*options(out))
+
+    done = fedge("predict", "fit", out, "--out", tmp_path / "m.safetensors", "--json")
+
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["learnt_from"]["modes"] == MODES
+
+
+def test_a_bare_name_is_emulated_too(out):
+    profile_board(asked(out, board="nano", modes="1"), as_json=True)
+
+    assert json.loads(profiling_record.profiling_record_path(out).read_text(encoding="utf-8"))["board"] == "nano"
+
+
+def test_the_seed_fixes_the_table(out, tmp_path):
+    tables = []
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        path = tmp_path / f"{name}.csv"
+        profile_board(asked(path, seed=seed), as_json=True)
+        tables.append(path.read_bytes())
+
+    assert tables[0] == tables[1] != tables[2]
+
+
+def test_done_once_is_done(fedge, out):
+    fedge(*options(out))
+    before, journal = out.read_bytes(), journals.profiling_journal_path(out).read_bytes()
+
+    again = fedge(*options(out), "--json")
+
+    assert json.loads(again.out)["new"] == 0
+    assert out.read_bytes() == before
+    assert journals.profiling_journal_path(out).read_bytes() == journal
+
+
+# What it refuses ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"modes": "0"}, "--modes: got '0'; a whole number above 0, or all"),
+        ({"modes": "some"}, "--modes: got 'some'"),
+        ({"modes": "99999"}, "--modes: got 99999; from 1 to"),
+        ({"explorer": "nosuch"}, "--explorer: got 'nosuch'; known"),
+        ({"workload": "nosuch"}, "--workload: got 'nosuch'; known"),
+        ({"batch_size": 3}, "--batch-size: got 3; 16"),
+        ({"board": "emulated:nosuch"}, "--board: got 'nosuch'; known"),
+    ],
+)
+def test_wrong_options_are_named_and_nothing_is_written(out, more, words):
+    with pytest.raises(BadInput, match=words):
+        profile_board(asked(out, **more), as_json=False)
+
+    assert list(out.parent.iterdir()) == []
+
+
+def test_here_says_what_to_do(out, monkeypatch, tmp_path):
+    with pytest.raises(BadInput, match=r"--board here: got .*; emulated:NAME"):
+        profile_board(asked(out, board="here"), as_json=False)
+
+
+def test_a_table_without_a_journal_is_never_overwritten(out):
+    out.write_text("measured by hand", encoding="utf-8")
+
+    with pytest.raises(BadInput, match=r"--out: got .* has no journal"):
+        profile_board(asked(out), as_json=False)
+    assert out.read_text(encoding="utf-8") == "measured by hand"
+
+
+def test_another_campaign_at_the_same_place_is_refused_with_the_difference(fedge, out):
+    fedge(*options(out))
+    before = out.read_bytes()
+
+    refused = fedge(*options(out), "--seed", "3")
+
+    assert refused.code == 2
+    assert "journal: seed: got 0; 3 was asked for now" in refused.message
+    assert out.read_bytes() == before
+
+
+def test_a_folder_must_exist(tmp_path):
+    with pytest.raises(BadInput, match="--out"):
+        profile_board(asked(tmp_path / "nosuch" / "t.csv"), as_json=False)
+    with pytest.raises(UnknownName):
+        profile_board(asked(tmp_path / "t.csv", board="emulated:nosuch"), as_json=False)
+
+
+# What it survives -----------------------------------------------------------------------------------------------------
+
+CHILD = """
+import os, signal, sys
+from experiments import cli
+from fedge.profiling import emulated
+from fedge.profiling.profiling_journal import Journal
+
+point, number = sys.argv.pop(1), int(sys.argv.pop(1))
+seen = 0
+
+def end():
+    os.kill(os.getpid(), {"interrupt": signal.SIGINT}.get(point, signal.SIGKILL))
+
+def counted(name):
+    global seen
+    seen += name == point
+    return name == point and seen == number
+
+def append(self, event, original=Journal._append):
+    if counted("before"):
+        end()
+    if counted("torn"):
+        os.write(self._file, b'{"event": "mode", "mo')
+        os.fsync(self._file)
+        end()
+    original(self, event)
+    if counted("after") or counted("interrupt"):
+        end()
+
+def measure(self, *given, original=emulated.BenchBoard.measure):
+    if counted("during"):
+        end()
+    return original(self, *given)
+
+Journal._append = append
+emulated.BenchBoard.measure = measure
+cli.main()
+"""
+
+
+def run_until(out: Path, point: str, number: int) -> subprocess.CompletedProcess[str]:
+    """``fedge profile`` as a process that ends itself at the ``number``-th passing of ``point``."""
+    root = Path(__file__).resolve().parents[3]
+    line = [sys.executable, "-c", CHILD, point, str(number), *options(out)]
+    return subprocess.run(
+        line, cwd=root, env=dict(os.environ), capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+POINTS = [("before", 1), ("torn", 1), ("after", 1), ("after", 2), ("during", 3), ("torn", 3), ("before", 5),
+          ("after", 5), ("during", 50), ("torn", 8), ("after", 8)]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("point", "number"), POINTS)
+def test_killed_at_any_point_and_started_again_it_leaves_the_same_table(fedge, out, tmp_path, point, number):
+    whole = tmp_path / "whole.csv"
+    assert fedge(*options(whole)).code == 0
+
+    killed = run_until(out, point, number)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert not out.exists()
+    again = fedge(*options(out))
+
+    assert again.code == 0, again.err
+    assert out.read_bytes() == whole.read_bytes()
+    assert (
+        profiling_record.profiling_record_path(out).read_bytes()
+        == profiling_record.profiling_record_path(whole).read_bytes()
+    )
+    assert journals.profiling_journal_path(out).read_bytes() == journals.profiling_journal_path(whole).read_bytes(), (
+        "no mode was measured twice"
+    )
+
+
+@pytest.mark.slow
+def test_killed_again_and_again_it_still_gets_there(fedge, out, tmp_path):
+    whole = tmp_path / "whole.csv"
+    fedge(*options(whole))
+
+    kills = 0
+    while run_until(out, "after", 1 if kills == 0 else 2).returncode == -signal.SIGKILL:
+        kills += 1
+        assert kills < 12
+    assert kills >= 4
+    assert out.read_bytes() == whole.read_bytes()
+
+
+@pytest.mark.slow
+def test_interrupted_it_leaves_a_table_of_what_is_done_and_says_how_to_go_on(fedge, out):
+    stopped = run_until(out, "interrupt", 5)
+
+    assert stopped.returncode == 130
+    assert "holds the 2 modes done so far; the same command goes on" in stopped.stderr
+    assert "Traceback" not in stopped.stderr
+    assert len(read_mode_table(out).modes) == 2
+    assert not json.loads(profiling_record.profiling_record_path(out).read_text(encoding="utf-8"))["finished"]
+    again = fedge(*options(out))
+    assert again.err.startswith("fedge: going on after 2 of 6 modes")
+    assert len(read_mode_table(out).modes) == MODES
+
+
+def test_three_failures_in_a_row_end_in_one_line_and_a_table(fedge, out, monkeypatch):
+    original = command.build_emulated_bench
+
+    def failing(*given):
+        bench = original(*given)
+        set_mode, maxn = bench.device.use_mode, bench.knowledge.maxn
+
+        def in_mode(mode):
+            if mode != maxn:
+                raise ModeNotSet(f"{mode} did not stick")
+            return set_mode(mode)
+
+        bench.device.use_mode = in_mode
+        return bench
+
+    monkeypatch.setattr(command, "build_emulated_bench", failing)
+    ended = fedge(*options(out))
+
+    assert ended.code == 1
+    assert "3 modes failed in a row" in ended.err.splitlines()[-1]
+    assert "Traceback" not in ended.err
+    assert len(read_mode_table(out).modes) == 1
+    monkeypatch.setattr(command, "build_emulated_bench", original)
+    assert fedge(*options(out)).code == 0
+    assert len(read_mode_table(out).modes) == MODES

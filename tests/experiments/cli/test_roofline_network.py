@@ -1,0 +1,201 @@
+"""``fedge roofline MODEL`` and ``fedge roofline bench``: what they print and write, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from contracts.roofline_boards import TRUTH, modes
+from typer.testing import CliRunner
+
+from experiments.cli.roofline_bench import run_bench
+from experiments.cli.roofline_commands import app
+from experiments.cli.roofline_constants import build_basis, label_for_network
+from experiments.cli.roofline_network import RooflineOptions, analyse_roofline, describe_constants, print_roofline
+from fedge.analysis.roofline.board_constants import compute_rooflines
+from fedge.analysis.roofline.board_constants_fit import activation_intensity
+from fedge.analysis.roofline.mode_rooflines import batch_energy_j, build_roofline_batch, compute_batch_times
+from fedge.costs.layers.known_networks import find_known_network
+from fedge.devices.catalogue import find
+from fedge.errors import BadInput
+
+pytestmark = pytest.mark.slow
+RESNET = "resnet50-imagenet"
+
+
+def run(*words: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, list(words), catch_exceptions=True, env={"COLUMNS": "200"})
+    return done.exit_code, done.output + ("" if done.exception is None else str(done.exception))
+
+
+def test_a_network_needs_no_table_to_get_its_mode(tmp_path: Path) -> None:
+    code, said = run(RESNET, "--device", "agx-orin", "--json", str(tmp_path / "r.json"))
+    assert code == 0, said
+    assert "Lowered, as it does not set the pace: GPU clock from 1300.5 to" in said
+    assert "Constants are calibrated" in said
+    found: dict[str, Any] = json.loads((tmp_path / "r.json").read_text())
+    assert found["label"] == "calibrated"
+    assert found["slowdown"] <= 1.05
+    assert found["saving"] > 0.05
+    assert found["chosen"]["mode"]["gpu_mhz"] < found["maxn"]["mode"]["gpu_mhz"]
+    assert found["maxn"]["step_s"] == pytest.approx(0.0154, rel=0.15)
+    assert found["time_implies_energy"]["modes"] <= found["time_implies_energy"]["of"]
+    front = [(one["step_s"], one["energy_j"]) for one in found["front"]]
+    assert front == sorted(front, key=lambda pair: (pair[0], -pair[1]))
+
+
+def test_options_may_come_before_the_network_and_bench_is_a_command_of_its_own() -> None:
+    code, said = run("--device", "agx-orin", RESNET, "--batch", "16")
+    assert code == 0, said
+    assert "batches of 16" in said
+    code, said = run("--help")
+    assert code == 0
+    assert "bench" in said
+    code, said = run("bench", "--help")
+    assert code == 0
+    assert "--seconds" in said
+
+
+def test_a_board_without_tables_is_estimated_by_data_sheet_ratios() -> None:
+    found = analyse_roofline(RooflineOptions(RESNET, "orin-nano"))
+    assert found.lines.label == "estimated"
+    assert "data-sheet ratios" in found.basis.constants.source
+    orin = analyse_roofline(RooflineOptions(RESNET, "agx-orin"))
+    at = found.choice.maxn_row
+    assert found.batch_times.total_s[at] > orin.batch_times.total_s[orin.choice.maxn_row]
+
+
+def test_a_network_that_was_not_fitted_is_estimated() -> None:
+    spec = find("agx-orin")
+    constants = build_basis(spec, None).constants
+    assert constants.label == "calibrated"
+    resnet, other = find_known_network(RESNET), find_known_network("vit-b16-cifar10")
+    assert resnet is not None
+    assert other is not None
+    assert label_for_network(constants, activation_intensity(resnet)).label == "calibrated"
+    assert label_for_network(constants, activation_intensity(other)).label == "estimated"
+
+
+def test_a_mode_may_be_a_presets_name() -> None:
+    found = analyse_roofline(RooflineOptions(RESNET, "agx-orin", mode="mode_30w"))
+    assert found.basis.modes[found.shown_row] == find("agx-orin").presets["MODE_30W"]
+
+
+def test_a_network_that_was_not_fitted_is_told_of_on_an_estimated_board_too() -> None:
+    assert "was not among them" not in describe_constants(analyse_roofline(RooflineOptions(RESNET, "orin-nano")))
+    told = describe_constants(analyse_roofline(RooflineOptions("vit-b16-cifar10", "orin-nano")))
+    assert "was not among them" in told
+    assert "how far off it is is not known" in told
+
+
+def write_tables(folder: Path) -> Path:
+    """Tables of a made-up board under the names of known workloads."""
+    into = folder / "agx-orin" / "infer"
+    into.mkdir(parents=True)
+    for name, intensity in (("mobilenetv3l-gld23k", 5.5), (RESNET, 35.0)):
+        network, lines = find_known_network(name), compute_rooflines(TRUTH, modes(), intensity)
+        assert network is not None
+        rows = ["cores,cpu_khz,gpu_hz,mem_hz,batch_size,time_ms,power_w"]
+        for size in (1, 8, 32):
+            batch = build_roofline_batch(network, size)
+            seconds = compute_batch_times(lines, batch).total_s
+            joules = batch_energy_j(lines, batch, seconds)
+            for mode, s, j in zip(modes(), seconds, joules, strict=True):
+                knobs = f"{mode.cores},{1e3 * mode.cpu_mhz:.0f},{1e6 * mode.gpu_mhz:.0f},{1e6 * mode.mem_mhz:.0f}"
+                rows.append(f"{knobs},{size},{1e3 * s:.9g},{j / s:.9g}")
+        (into / f"{name}.csv").write_text("\n".join(rows) + "\n")
+    return into
+
+
+def test_constants_are_fitted_to_the_tables_in_a_folder(tmp_path: Path) -> None:
+    folder = write_tables(tmp_path)
+    found = analyse_roofline(RooflineOptions(RESNET, "agx-orin", batch_size=16, tables=folder))
+    lines, network = compute_rooflines(TRUTH, found.basis.modes, 35.0), find_known_network(RESNET)
+    assert network is not None
+    truth = compute_batch_times(lines, build_roofline_batch(network, 16)).total_s
+    assert float(np.median(np.abs(found.batch_times.total_s / truth - 1))) < 0.02
+    assert len(found.basis.modes) == len(modes())
+    assert f"{RESNET} at batch 1/8/32" in found.basis.constants.source
+    assert analyse_roofline(RooflineOptions(RESNET, "agx-orin", tables=folder.parent)).basis.constants.source
+
+
+def test_the_page_has_both_rooflines_the_plane_and_its_labels(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    print_roofline(RooflineOptions(RESNET, "agx-orin", mode="8/1344/726.75/3199", batch_size=4), page, None)
+    text = page.read_text(encoding="utf-8")
+    for wanted in ("Time roofline", "Energy roofline", "Time and energy of all modes", "calibrated", "asked for"):
+        assert wanted in text
+    data = json.loads(text.partition('id="charts">')[2].partition("</script>")[0])
+    assert [chart["key"] for chart in data] == ["time", "energy", "plane"]
+    frames = data[0]["frames"]
+    assert frames[0]["label"].startswith("8c/1344/726.75/3199 MHz")
+    assert any("MAXN" in frame["label"] for frame in frames)
+    assert len(frames) > 5
+    print_roofline(RooflineOptions(RESNET, "agx-orin"), page, None)  # its own page may be replaced
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (RooflineOptions(RESNET, "agx-orin", batch_size=0), "--batch"),
+        (RooflineOptions(RESNET, "no-board"), "--device"),
+        (RooflineOptions(RESNET, "agx-orin", mode="1/2/3"), "--mode"),
+        (RooflineOptions(RESNET, "agx-orin", mode="fastest"), "got 'fastest'; MAXN, MODE_15W"),
+        (RooflineOptions(RESNET, "agx-orin", mode="12/1/1/1"), "one of the"),
+        (RooflineOptions(RESNET, "agx-orin", max_slowdown=0.9), "--max-slowdown"),
+        (RooflineOptions(RESNET, "agx-orin", tables=Path("no-such-folder")), "--tables"),
+        (RooflineOptions("no-network", "agx-orin"), "no-network"),
+    ],
+)
+def test_what_cannot_be_meant_is_one_line(asked: RooflineOptions, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        analyse_roofline(asked)
+
+
+def test_a_folder_without_tables_of_inference_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="holds no table"):
+        analyse_roofline(RooflineOptions(RESNET, "agx-orin", tables=tmp_path))
+    folder = write_tables(tmp_path)
+    (folder / f"{RESNET}.csv").rename(folder / "unknown.csv")
+    with pytest.raises(BadInput, match="named after a workload"):
+        analyse_roofline(RooflineOptions(RESNET, "agx-orin", tables=folder))
+
+
+def test_a_file_of_somebody_elses_is_not_replaced(tmp_path: Path) -> None:
+    mine = tmp_path / "notes.html"
+    mine.write_text("my notes")
+    with pytest.raises(BadInput, match="--html"):
+        print_roofline(RooflineOptions(RESNET, "agx-orin"), mine, None)
+    assert mine.read_text() == "my notes"
+
+
+def test_an_emulated_boards_bench_is_written_with_its_label(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "bench.json"
+    run_bench("agx-orin", 1.0, "12/2201.6/726.75/3199", 0, out)
+    found = json.loads(out.read_text())
+    assert found["label"] == "calibrated"
+    assert found["mode"] == "12c/2201.6/726.75/3199 MHz"
+    assert found["pi_0_w"] > 5
+    assert "nothing was measured" in capsys.readouterr().out
+
+
+def test_this_processors_bench_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setattr("fedge.analysis.roofline.microbenchmark.ARRAY_MB", {"cpu": 1.0})
+    out = tmp_path / "cpu.json"
+    run_bench("cpu", 0.2, None, 0, out)
+    found = json.loads(out.read_text())
+    assert found["label"] == "measured"
+    assert found["tau_f"] > 0
+    assert (found["eps_f"] is None) == ("not known" in found["note"])
+
+
+@pytest.mark.parametrize(
+    ("device", "seconds", "mode"), [("cpu", 0.0, None), ("cpu", 1.0, "1/2/3/4"), ("nothing", 1.0, None)]
+)
+def test_a_bench_that_cannot_be_meant_is_one_line(device: str, seconds: float, mode: str | None) -> None:
+    with pytest.raises(BadInput):
+        run_bench(device, seconds, mode, 0, None)

@@ -1,0 +1,62 @@
+"""``fedge run`` says after a run what went otherwise than planned, of how many, and what to do about a failure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.cli.run_experiment import _list_notes, _suggest_fix
+
+SUMMARY: dict[str, Any] = {
+    "labels": {"nano": {"count": 2, "truth": {"label": "estimated"}}},
+    "rounds": 3,
+    "clients": 2,
+    "asked": 6,
+    "asynchronous": False,
+    "infeasible": 0,
+    "late": 0,
+    "late_lost": 0,
+    "failed": 0,
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"infeasible": 1}, "note: 1 goal out of reach (of 3 rounds x 2 boards); see the report"),
+        ({"infeasible": 2, "asked": 4}, "note: 2 goals out of reach (of 4 board rounds); "),
+        ({"infeasible": 2, "asked": 9, "asynchronous": True}, "note: 2 plans out of reach (of 9 tasks); "),
+        ({"late": 1}, "note: 1 reply late (of "),
+        ({"late": 3, "late_lost": 1}, "note: 3 replies late, 1 of them lost (joined no round)"),
+        ({"failed": 1, "late": 2}, "note: 2 replies late, 1 board failed (of "),
+    ],
+)
+def test_what_went_wrong_is_told_of_how_many(changes: dict[str, Any], told: str) -> None:
+    origin, note = _list_notes({**SUMMARY, **changes})
+
+    assert origin == "emulated boards: 2 estimated"
+    assert note.startswith(told)
+
+
+def test_a_run_that_its_budget_ended_says_how_to_go_on() -> None:
+    assert (
+        "raise policy.budget_j in its run.yaml" in list(_list_notes({**SUMMARY, "ended": "90 J of 100 J are spent"}))[1]
+    )
+
+
+def test_without_trouble_nothing_is_said() -> None:
+    assert list(_list_notes(SUMMARY)) == ["emulated boards: 2 estimated"]
+
+
+def test_a_run_in_which_nobody_can_be_asked_is_to_be_changed_before_it_goes_on() -> None:
+    stuck = _suggest_fix(
+        "round 2: no board can be asked, now or later; all are away for good, or too empty", Path("runs/a")
+    )
+
+    assert stuck == "change the boards' availability or battery in its run.yaml, then `fedge resume runs/a`"
+    assert _suggest_fix("no round was played: 0 J; raise policy.budget_j in run.yaml", Path("runs/a")) == (
+        "then `fedge resume runs/a` plays it"
+    )
+    assert _suggest_fix("round 2: strategy Mine failed", Path("runs/a")) == "`fedge resume runs/a` tries again"

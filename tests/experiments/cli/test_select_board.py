@@ -1,0 +1,92 @@
+"""``fedge select-board``: a ranking with labels, limits, JSON, and one line for what cannot be meant."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from experiments.cli.main import app
+from fedge.costs.layers.network_cost import NetworkCost
+from fedge.costs.layers.network_record import network_to_dict
+from fedge.errors import BadInput
+
+
+def _run(*args: str) -> str:
+    done = CliRunner().invoke(app, ["select-board", *args], env={"COLUMNS": "160"}, catch_exceptions=True)
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done.output
+
+
+def test_known_workloads_are_ranked_on_every_board() -> None:
+    told = _run("--workload", "resnet18-imagenet")
+    assert "Best: agx-orin-64gb" in told
+    assert "^" in told  # calibrated
+    assert "~" in told  # estimated
+
+
+def test_any_network_is_ranked_by_its_layers(tmp_path: Path) -> None:
+    out = tmp_path / "ranking.json"
+    _run("--workload", "mobilenet_v2", "--batch", "8", "--by", "energy", "--board", "nano", "--board", "tx2",
+         "--json", str(out))  # fmt: skip
+    data = json.loads(out.read_text(encoding="utf-8"))
+    assert [offer["board"] for offer in data["offers"]] == sorted(
+        ("nano", "tx2"), key=lambda b: next(o["energy_j"] for o in data["offers"] if o["board"] == b)
+    )
+    assert {offer["label"] for offer in data["offers"]} == {"estimated"}
+    assert (data["batch_size"], data["workload"]) == (8, "mobilenet_v2")
+
+
+def test_limits_that_no_board_holds_are_said_in_every_row() -> None:
+    told = _run("--workload", "resnet18-imagenet", "--max-epoch-s", "1", "--board", "nano")
+    assert "No board holds every limit" in told
+    assert "above 1 s" in told
+
+
+@pytest.mark.parametrize(
+    ("args", "where"),
+    [
+        (("--workload", "resnet51"), "--workload"),
+        (("--workload", "resnet18-imagenet", "--by", "luck"), "--by"),
+        (("--workload", "resnet18-imagenet", "--board", "toaster"), "--board"),
+        (("--workload", "resnet18-imagenet", "--max-power-w", "-3"), "--max-power-w"),
+        (("--workload", "resnet18-imagenet", "--max-power-w", "nan"), "--max-power-w"),
+        (("--workload", "resnet18-imagenet", "--max-power-w", "inf"), "--max-power-w"),
+        (("--workload", "resnet50", "--input", "axb"), "--input"),
+    ],
+)
+def test_what_cannot_be_meant_is_one_line(args: tuple[str, ...], where: str) -> None:
+    with pytest.raises(BadInput) as error:
+        _run(*args)
+    assert error.value.where == where
+
+
+def test_a_file_that_holds_something_else_is_not_replaced(tmp_path: Path) -> None:
+    precious = tmp_path / "precious.csv"
+    precious.write_text("a,b\n", encoding="utf-8")
+    with pytest.raises(BadInput, match="holds something else"):
+        _run("--workload", "resnet18-imagenet", "--json", str(precious))
+    assert precious.read_text(encoding="utf-8") == "a,b\n"
+
+
+def test_a_measured_workload_with_other_images_is_another_one(tmp_path: Path) -> None:
+    out = tmp_path / "ranking.json"
+    epochs = []
+    for more in ((), ("--input", "3x64x64")):
+        _run("--workload", "resnet18-imagenet", "--board", "agx-orin", "--json", str(out), *more)
+        data = json.loads(out.read_text(encoding="utf-8"))
+        epochs.append((data["workload"], data["offers"][0]["label"], data["offers"][0]["epoch_s"]))
+    assert epochs[0][:2] == ("resnet18-imagenet", "calibrated")
+    assert epochs[1][:2] == ("resnet18-imagenet 3x64x64", "estimated")
+    assert epochs[1][2] < epochs[0][2]
+
+
+def test_a_network_that_computes_nothing_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "nothing.json"
+    nothing = NetworkCost("nothing", (3,), (), "by hand")
+    path.write_text(json.dumps(network_to_dict(nothing)), encoding="utf-8")
+    with pytest.raises(BadInput, match="computes nothing"):
+        _run("--workload", str(path))

@@ -1,0 +1,119 @@
+"""A standing service in the YAML: three lines, and one clear message for what no board can hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="checks load the data")
+
+from experiments.spec import experiment_checks
+from experiments.spec.experiment_loader import load_experiment
+from experiments.spec.serving_checks import check_serving
+from fedge.errors import BadInput
+from fedge.experiment import Experiment
+
+HEAD = "fleet:\n  - device: {device}\n    serving: {{{serving}}}\n{more}"
+
+
+def written(tmp_path: Path, serving: str, device: str = "agx-orin-64gb", more: str = "") -> Experiment:
+    path = tmp_path / "run.yaml"
+    path.write_text(HEAD.format(device=device, serving=serving, more=more), encoding="utf-8")
+    return load_experiment(path)
+
+
+def refusal(tmp_path: Path, serving: str, device: str = "agx-orin-64gb", more: str = "") -> str:
+    with pytest.raises(BadInput) as caught:
+        check_serving(written(tmp_path, serving, device, more))
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_three_lines_are_enough(tmp_path: Path) -> None:
+    experiment = written(tmp_path, "cost: resnet50-imagenet, rate_hz: 60, latency_s: 0.8")
+
+    experiment_checks.check_experiment(experiment)
+
+    spec = experiment.fleet[0].serving
+    assert spec is not None
+    assert (spec.arrivals, spec.batch_sizes, spec.model) == ("poisson", (1, 4, 16, 32, 64), None)
+
+
+def test_the_example_is_right(project_root: Path) -> None:
+    experiment = load_experiment(project_root / "experiments/configs/serving.yaml")
+
+    experiment_checks.check_experiment(experiment)
+
+    assert [entry.serving is not None for entry in experiment.fleet] == [True, False, True]
+
+
+def test_an_unknown_cost_is_told_with_those_that_there_are(tmp_path: Path) -> None:
+    message = refusal(tmp_path, "cost: resnet, rate_hz: 60, latency_s: 0.8")
+
+    assert message.startswith("fleet[0].serving.cost: got 'resnet'; known: ")
+    assert "resnet50-imagenet" in message
+
+
+def test_an_unknown_model_is_told_with_those_that_there_are(tmp_path: Path) -> None:
+    message = refusal(tmp_path, "cost: resnet50-imagenet, rate_hz: 60, latency_s: 0.8, model: digits")
+
+    assert message.startswith("fleet[0].serving.model: got 'digits'; known: ")
+    assert "digits-cnn" in message
+
+
+def test_a_latency_that_no_mode_holds_is_told_with_the_least_that_one_does(tmp_path: Path) -> None:
+    message = refusal(tmp_path, "cost: resnet50-imagenet, rate_hz: 60, latency_s: 0.03")
+
+    assert message.startswith("fleet[0].serving.latency_s: got 0.03 s; at least ")
+    assert "training minibatch" in message
+    least = message.split("at least ")[1].split(" s")[0]
+    check_serving(written(tmp_path, f"cost: resnet50-imagenet, rate_hz: 60, latency_s: {least}"))
+
+
+def test_a_rate_that_no_board_keeps_up_with_is_told_with_the_most_that_one_does(tmp_path: Path) -> None:
+    message = refusal(tmp_path, "cost: resnet50-imagenet, rate_hz: 900, latency_s: 60", "nano")
+
+    assert message.startswith("fleet[0].serving.rate_hz: got 900; at most ")
+    most = message.split("at most ")[1].split(":")[0]
+    check_serving(written(tmp_path, f"cost: resnet50-imagenet, rate_hz: {0.99 * float(most)}, latency_s: 60", "nano"))
+
+
+def test_a_budget_beyond_what_latencies_are_counted_to_is_told(tmp_path: Path) -> None:
+    message = refusal(tmp_path, "cost: resnet50-imagenet, rate_hz: 60, latency_s: 1.0e+9")
+
+    assert message == "fleet[0].serving.latency_s: got 1e+09 s; at most 1000 s"
+
+
+def test_a_batch_size_without_a_cost_is_told(tmp_path: Path) -> None:
+    message = refusal(tmp_path, "cost: resnet50-imagenet, rate_hz: 60, latency_s: 30, batch_sizes: [1, 1000]")
+
+    assert message.startswith("fleet[0].serving.batch_sizes: got 1000; ")
+
+
+def test_a_pinned_mode_has_to_hold_the_service(tmp_path: Path) -> None:
+    serving, preset = "cost: resnet50-imagenet, rate_hz: 60, latency_s: 0.22", "policy: preset:{}\n"
+
+    message = refusal(tmp_path, serving, more=preset.format("MODE_15W"))
+
+    assert message.startswith(
+        "policy.name: got preset:MODE_15W; a preset in which agx-orin-64gb holds resnet50-imagenet"
+    )
+    check_serving(written(tmp_path, serving, more=preset.format("MAXN")))
+
+
+@pytest.mark.parametrize(
+    ("serving", "told"),
+    [
+        ("cost: resnet50-imagenet, rate_hz: 60", "fleet[0].serving.latency_s: got nothing"),
+        ("cost: resnet50-imagenet, rate_hz: 0, latency_s: 1", "fleet[0].serving.rate_hz: got 0; a number above 0"),
+        ("cost: resnet50-imagenet, rate_hz: 6, latency_s: 1, batch_sizes: []", "serving.batch_sizes: got []"),
+        ("cost: resnet50-imagenet, rate_hz: 6, latency_s: 1, arrivals: often", "serving.arrivals: got 'often'"),
+        ("cost: resnet50-imagenet, rate_hz: 6, latency: 1, latency_s: 1", "serving.latency: got an unknown key"),
+    ],
+)
+def test_a_wrong_key_or_value_is_told_by_its_name(tmp_path: Path, serving: str, told: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        written(tmp_path, serving)
+    assert told in str(caught.value)

@@ -1,0 +1,150 @@
+"""``fedge study fleet`` plays every policy with every seed, writes plain rows, and says in one line what is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from contracts.launching import Launcher
+
+from experiments.cli import study_fleet
+from experiments.cli.study_fleet import FleetStudyOptions, build_fleet_jobs, build_policy
+from experiments.cli.study_jobs import run_jobs
+from fedge.decisions.policies import POLICIES
+from fedge.errors import BadInput, FedgeError
+from fedge.experiment import PolicySpec
+
+FLEET = """\
+name: small
+fleet:
+  - {device: nano}
+  - {device: agx-orin-64gb, cost: vit-b16-cifar10, count: 2}
+workload: {task: cifar10-resnet18}
+exploration: {modes: 3}
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "fleet.yaml"
+    path.write_text(FLEET, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def fedge(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Launcher:
+    return Launcher(monkeypatch, capsys)
+
+
+def test_every_policy_is_played_with_every_seed_and_the_same_shares(config: Path) -> None:
+    jobs = build_fleet_jobs(FleetStudyOptions(config, "balanced, maxn", rounds=3, seeds=2, steps=5))
+
+    assert [str(job) for job in jobs] == ["balanced, seed 1", "balanced, seed 2", "maxn, seed 1", "maxn, seed 2"]
+    assert {job.experiment.rounds for job in jobs} == {3}
+    assert {job.experiment.workload.task for job in jobs} == {"fedge.studies.fleet.null_task:NullTask"}, (
+        "no data is needed"
+    )
+
+
+def test_a_policy_gets_the_files_numbers_that_it_takes() -> None:
+    own = PolicySpec(name="balanced", time_weight=0.3, max_slowdown=1.2)
+
+    assert build_policy("balanced", own) == own
+    assert build_policy("maxn", own) == PolicySpec(name="maxn")
+    assert build_policy("preset:MAXN", own) == PolicySpec(name="preset:MAXN")
+    assert build_policy("mine:policy", own).time_weight == 0.3
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"policies": "balanced,,maxn"}, "--policy: got 'balanced,,maxn'"),
+        ({"policies": "maxn,maxn"}, "each once"),
+        ({"policies": "fastest-within-power"}, "power_w: got nothing; fastest-within-power needs it"),
+        ({"overrides": ("fleet.0.cost=digits",)}, "fleet[0].cost: got 'digits'; known: "),
+        ({"overrides": ("fleet.0.bogus=1",)}, "fleet[0].bogus: got an unknown key"),
+        ({"overrides": ("strategy.name=FedBuff",)}, "strategy.name: got 'FedBuff'; a strategy of rounds"),
+    ],
+)
+def test_wrong_input_is_one_line_that_names_it(config: Path, asked: dict[str, object], words: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        build_fleet_jobs(FleetStudyOptions(config, **asked))  # type: ignore[arg-type]
+
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_unknown_policies_and_files_end_with_one_line(fedge: Launcher, config: Path, tmp_path: Path) -> None:
+    unknown = fedge("study", "fleet", config, "--policy", "lucky")
+    gone = fedge("study", "fleet", tmp_path / "gone.yaml")
+    nowhere = fedge("study", "fleet", config, "--json", tmp_path / "no folder" / "rows.json")
+
+    assert {unknown.code, gone.code, nowhere.code} == {2}
+    assert "--policy: got 'lucky'; known: " in unknown.message
+    assert "No such file" in gone.message
+    assert "--json: got" in nowhere.message
+
+
+def test_the_help_names_all_policies(fedge: Launcher) -> None:
+    told = "".join(fedge("study", "fleet", "--help").out.split())  # names may be broken at the line's end
+
+    assert "\\" not in told
+    assert [name for name in POLICIES if name not in told] == []
+
+
+@pytest.mark.slow
+def test_watts_that_no_board_can_keep_are_told_and_give_no_gap(fedge: Launcher, config: Path, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.json"
+    limit = ("--policy", "fastest", "--set", "policy.fleet_power_w=5")
+
+    outcome = fedge("study", "fleet", config, *limit, "--rounds", 2, "--steps", 20, "--json", rows)
+
+    (row,) = json.loads(rows.read_text(encoding="utf-8"))
+    assert (row["limits_out_of_reach"], row["objective_gap_pct"], row["saving_share_pct"]) == (2, None, None)
+    assert "fastest: in 2 of 2 rounds even the oracle cannot keep the limits" in " ".join(outcome.out.split())
+
+
+@pytest.mark.long
+def test_a_small_fleet_comes_near_the_oracle_and_its_rows_repeat(fedge: Launcher, config: Path, tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("one.json", "two.json")]
+    command = ("study", "fleet", config, "--policy", "balanced,maxn", "--rounds", 11, "--steps", 40)
+    for file in files:
+        outcome = fedge(*map(str, command), "--json", file, "--html", tmp_path / "page.html")
+        assert outcome.code == 0, outcome.err
+
+    balanced, maxn = json.loads(files[0].read_text(encoding="utf-8"))
+    assert (balanced["policy"], maxn["policy"], maxn["rounds"]) == ("balanced", "maxn", 11)
+    assert balanced["energy_j_settled"] < maxn["energy_j_settled"]
+    assert 0.0 <= balanced["objective_gap_pct_settled"] < 15.0
+    assert maxn["objective_gap_pct"] is None
+    assert maxn["energy_j"] == pytest.approx(maxn["maxn_energy_j"])
+    assert maxn["round_s"] == pytest.approx(maxn["maxn_round_s"])
+    assert balanced["maxn_energy_j"] == pytest.approx(maxn["maxn_energy_j"]), "the same boards and shares"
+    assert files[0].read_text(encoding="utf-8") == files[1].read_text(encoding="utf-8")
+    assert (tmp_path / "page.html").read_text(encoding="utf-8").startswith("<!doctype html")
+
+
+def _square(value: int) -> int:
+    if value < 0:
+        raise BadInput("value", str(value), "a positive one")
+    return value * value
+
+
+def test_jobs_are_answered_in_their_order_on_any_number_of_processes() -> None:
+    told: list[str] = []
+
+    assert run_jobs(_square, [3, 1, 2], told.append, workers=2) == [9, 1, 4]
+    assert sorted(told) == ["1", "2", "3"]
+    assert run_jobs(_square, [3, 1, 2], told.append, workers=1) == [9, 1, 4]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_jobs_mistake_is_told_as_it_is(workers: int) -> None:
+    with pytest.raises(FedgeError, match="value: got -1; a positive one"):
+        run_jobs(_square, [3, -1], lambda _: None, workers=workers)
+
+
+def test_a_page_that_cannot_be_written_is_said_before_playing(config: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="--html"):
+        study_fleet.run_fleet_study(FleetStudyOptions(config), tmp_path / "same", tmp_path / "same")

@@ -1,0 +1,202 @@
+"""``fedge topology`` finds, prints and writes variants that fit, and says what stands in the way."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from experiments.cli import topology_variants
+from experiments.cli.topology_commands import app
+from experiments.cli.topology_variants import TopologyOptions, find_variants, print_variant, search_variants
+from fedge.analysis.topology import variant_files
+from fedge.analysis.topology.variant_training import TrainingCheck
+from fedge.costs.layers.network_cost import NetworkCost
+from fedge.costs.layers.network_source import load_network_cost
+from fedge.costs.memory.step_need import StepNeed
+from fedge.errors import BadInput, RunFailed
+from fedge.types import DeviceSpec
+
+pytest.importorskip("torch_pruning", reason="torch-pruning is not installed")
+MODEL = "squeezenet1_1"
+WHOLE = load_network_cost(MODEL, (3, 64, 64))
+ASKED = TopologyOptions(MODEL, "tx2", batch_size=16, max_memory_mb=150.0, input_shape="3x64x64")
+
+
+def _need(network: NetworkCost, device: DeviceSpec, batch_size: int) -> StepNeed:
+    """Memory and time that grow with activations and work; of the whole network at batch 16 250 MB and 2 s."""
+    size, work = network.activations / WHOLE.activations, network.flop / WHOLE.flop
+    return StepNeed(50.0 + 12.5 * batch_size * size, 0.125 * batch_size * work, 0.1, 0.1, "estimated", "a fake")
+
+
+@pytest.fixture(autouse=True)
+def _fake_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topology_variants, "predict_step_need", _need)
+
+
+def _answer(asked: TopologyOptions = ASKED) -> topology_variants.TopologyResult:
+    return search_variants(asked, topology_variants._load_prunable(asked)[1])
+
+
+def test_the_variants_fit_with_the_margin_and_the_next_width_does_not() -> None:
+    answer = _answer()
+    assert not answer.whole_network.fits
+    best = answer.variants[0]
+    assert 140.0 < answer.limits.memory_with_margin_mb(best.need) <= 150.0
+    assert best.need.memory_mb < 140.0
+    assert len(answer.variants) == 4
+    assert {one.batch_size for one in answer.variants} == {16}
+
+
+def test_less_confidence_allows_a_larger_network() -> None:
+    sure, even = (_answer(replace(ASKED, confidence=one)).variants[0].variant for one in (0.99, 0.5))
+    assert sure.parameter_share < even.parameter_share
+
+
+def test_smaller_batches_allow_larger_networks() -> None:
+    over = _answer().largest_by_batch
+    sizes = [one.batch_size for one in over]
+    shares = [one.variant.channel_share for one in over]
+    assert sizes == sorted(sizes)
+    assert shares == sorted(shares, reverse=True)
+    assert shares[0] == 1.0
+
+
+def test_without_a_limit_memory_is_a_share_of_the_boards() -> None:
+    answer = _answer(replace(ASKED, max_memory_mb=None))
+    assert answer.limits.memory_mb == pytest.approx(5600.0)
+    assert answer.memory_limit_source == "70 % of the board's 8 GB"
+    assert answer.variants[0].variant.plan == {}
+
+
+def test_variants_that_are_the_same_network_are_listed_once() -> None:
+    answer = _answer(replace(ASKED, model="digits-cnn", input_shape=None, max_memory_mb=5000.0, variants=50))
+    plans = [one.variant.plan for one in answer.variants]
+    assert 1 < len(plans) < 50
+    assert all(a != b for i, a in enumerate(plans) for b in plans[:i])
+
+
+def test_everything_is_written_and_comes_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, json_file, html = tmp_path / "out", tmp_path / "t.json", tmp_path / "t.html"
+    find_variants(replace(ASKED, max_step_s=1.5, variants=2), out, json_file, html, check_training=False)
+    told = capsys.readouterr().out
+    assert "does not fit" in told
+    assert "MAXN" in told
+    assert "estimated (a fake)" in told
+    data = json.loads(json_file.read_text(encoding="utf-8"))
+    assert [Path(folder).parent for folder in data["folders"]] == [out, out]
+    for row, folder in zip(data["variants"], data["folders"], strict=True):
+        variant = variant_files.read_variant(Path(folder))
+        assert variant.cost.parameters == row["parameters"]
+        assert (
+            sum(one.numel() for one in variant_files.load_variant_module(Path(folder)).parameters())
+            == row["parameters"]
+        )
+    page = html.read_text(encoding="utf-8")
+    assert page.startswith("<!doctype html>")
+    assert all(f'id="chart-{key}"' in page for key in ("memory", "time", "batches", "sample", "layers"))
+    find_variants(
+        replace(ASKED, variants=1), None, json_file, html, check_training=False
+    )  # over its own earlier output
+
+
+def test_a_variant_is_shown_layer_by_layer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    find_variants(replace(ASKED, variants=1), tmp_path / "out", None, None, check_training=False)
+    (folder,) = (tmp_path / "out").iterdir()
+    capsys.readouterr()
+    print_variant(folder, every=True, as_json=False)
+    told = capsys.readouterr().out
+    variant = variant_files.read_variant(folder)
+    assert all(layer in told for layer in variant.plan)
+    print_variant(folder / "variant.json", every=False, as_json=True)
+    assert json.loads(capsys.readouterr().out)["model"] == MODEL
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"max_memory_mb": 52.0}, "--max-memory-mb: got 52 MB; with"),
+        ({"max_step_s": 1e-4}, "--max-step-s: got 0.0001 s; with"),
+        ({"max_memory_mb": 0.0}, "above 0"),
+        ({"max_step_s": -1.0}, "above 0"),
+        ({"model": "no-such-net"}, "MODEL"),
+        ({"device": "no-such-board"}, "--device"),
+        ({"method": "magic"}, "l1, l2, random"),
+        ({"batch_size": 0}, "--batch"),
+        ({"round_to": 0}, "--round-to"),
+        ({"variants": 0}, "--variants"),
+        ({"variants": 1000}, "50 at most"),
+        ({"confidence": 1.0}, "--confidence"),
+        ({"seed": -1, "method": "random"}, "--seed"),
+        ({"input_shape": "3y8"}, "--input"),
+        ({"input_shape": "5x64x64"}, "--input"),
+    ],
+)
+def test_what_cannot_be_meant_or_met_is_one_line(change: dict[str, Any], told: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        find_variants(replace(ASKED, **change), None, None, None, check_training=False)
+    assert told in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_where_nothing_fits_a_batch_size_that_would_is_named() -> None:
+    with pytest.raises(BadInput, match=r"or --batch 8$"):
+        _answer(replace(ASKED, batch_size=128, max_memory_mb=75.0))
+
+
+def test_folders_and_files_of_others_are_not_written_over(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_text("measured", encoding="utf-8")
+    for out, json_file, html in ((tmp_path, None, None), (None, other, None), (None, None, other)):
+        with pytest.raises(BadInput, match="holds something"):
+            find_variants(ASKED, out, json_file, html, check_training=False)
+    assert other.read_text(encoding="utf-8") == "measured"
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(variant_files, "save_variant", full)
+    with pytest.raises(BadInput, match=r"--out: .*No space left"):
+        find_variants(ASKED, tmp_path / "out", None, None, check_training=False)
+
+
+def test_a_training_whose_loss_does_not_fall_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        topology_variants, "run_in_processes", lambda play, jobs, workers: [TrainingCheck((1.0, 2.0), 4, None)]
+    )
+    with pytest.raises(RunFailed, match="did not fall"):
+        find_variants(ASKED, None, None, None, check_training=True)
+
+
+@pytest.mark.long
+def test_the_largest_variant_is_really_trained(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    find_variants(ASKED, None, tmp_path / "t.json", None, check_training=True)
+    assert "measured on this machine" in capsys.readouterr().out
+    check = json.loads((tmp_path / "t.json").read_text(encoding="utf-8"))["training_check"]
+    assert check["falls"]
+    assert check["losses"][-1] < check["losses"][0]
+
+
+def test_find_is_what_a_bare_model_means() -> None:
+    runner = CliRunner()
+    bare = runner.invoke(app, [MODEL, "--device", "no-such-board"])
+    named = runner.invoke(app, ["find", MODEL, "--device", "no-such-board"])
+    assert str(bare.exception) == str(named.exception)
+    assert "no-such-board" in str(bare.exception)
+    assert "show" in runner.invoke(app, ["--help"]).output
+
+
+def test_the_command_line_loads_no_torch_for_its_help() -> None:
+    program = (
+        "import sys, experiments.cli.topology_commands; print('torch' in sys.modules, 'torch_pruning' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]

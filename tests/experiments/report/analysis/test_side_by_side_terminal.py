@@ -1,0 +1,75 @@
+"""What is shown of a turn: its figures in a line, and its latencies as bars with the budget marked."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from experiments.report.analysis import side_by_side_terminal
+from fedge.serving.side_by_side import ALONE, MANAGED, SideBySideOutcome
+from fedge.worker.inference_interleaver import ServiceStatistics
+from fedge.worker.latency_histogram import LatencyHistogram
+
+
+def outcome(latencies_s=(0.02, 0.02, 0.2), budget_s=0.1, dropped=0) -> SideBySideOutcome:
+    histogram = LatencyHistogram(budget_s)
+    for one in latencies_s:
+        histogram.add(one)
+    told = ServiceStatistics(
+        len(latencies_s) + dropped, len(latencies_s), histogram.late, dropped, 2, 0.1, 0, histogram
+    )
+    return SideBySideOutcome(MANAGED, 2.0, 30, told)
+
+
+def shown(console_of_file: bool, one: SideBySideOutcome, passed_s: float) -> str:
+    out, now = io.StringIO(), [0.0]
+    console = Console(file=out, force_terminal=not console_of_file, width=120)
+    with side_by_side_terminal.SideBySideProgress("a + b", 10.0, console, now_s=lambda: now[0]) as seen:
+        now[0] = passed_s
+        seen(one)
+    return out.getvalue()
+
+
+def test_a_line_has_latencies_violations_and_training():
+    text = side_by_side_terminal.format_outcome(outcome(dropped=1))
+
+    assert "p50/p95/p99 20.4/200/200 ms" in text
+    assert "violations 50.00 %  dropped 1" in text
+    assert "training 15.0 minibatches/s" in text
+
+
+def test_training_alone_has_no_latencies():
+    assert (
+        side_by_side_terminal.format_outcome(SideBySideOutcome(ALONE, 2.0, 30, None)) == "training 15.0 minibatches/s"
+    )
+
+
+def test_the_bars_have_the_budget_between_what_was_in_time_and_what_was_late():
+    text = side_by_side_terminal.format_histogram(outcome().service.histogram)
+
+    before, after = text.split("|", 1)
+    assert "█" in before
+    assert any(bar in after for bar in side_by_side_terminal.BAR_GLYPHS[1:])
+
+
+def test_a_single_late_answer_among_thousands_is_seen():
+    histogram = LatencyHistogram(0.1)
+    for latency_s in [0.02] * 5000 + [0.5]:
+        histogram.add(latency_s)
+
+    assert any(
+        bar in side_by_side_terminal.format_histogram(histogram).split("|", 1)[1]
+        for bar in side_by_side_terminal.BAR_GLYPHS[1:]
+    )
+
+
+def test_a_file_gets_a_plain_line_every_some_seconds():
+    assert shown(console_of_file=True, one=outcome(), passed_s=1.0) == ""
+    text = shown(console_of_file=True, one=outcome(), passed_s=6.0)
+    assert text.startswith("managed  2/10 s  requests 3")
+    assert text.count("\n") == 1
+
+
+def test_a_terminal_gets_the_bars():
+    assert "(| budget)" in shown(console_of_file=False, one=outcome(), passed_s=0.1)

@@ -1,0 +1,223 @@
+"""The pages and tables of both studies show every run, draw valid charts, escape names, and fit a terminal."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+import pytest
+from rich.console import Console
+
+from experiments.report.predictors.choice_summary import ChoiceColumn, PolicyRun
+from experiments.report.predictors.choice_terminal import fleet_table, mode_choice_table
+from experiments.report.predictors.fleet_study_page import write_fleet_page
+from experiments.report.predictors.mode_choice_page import write_mode_choice_page
+from fedge.experiment import Experiment, FleetEntry
+from fedge.modes import stack_modes
+from fedge.studies.fleet import FleetCost, FleetRun, RoundComparison
+from fedge.studies.mode_choice_study import POLICIES
+from fedge.types import PowerMode, ProfileTable
+
+TABLE = ProfileTable(
+    "board<1>",
+    "net",
+    32,
+    stack_modes([PowerMode(4, 1000.0, 900.0, 800.0)]),
+    np.ones(1),
+    np.ones(1),
+    "0" * 64,
+    "b/net.csv",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One round of a board, as the study tells it."""
+
+    round: int
+    deadline_s: float
+    time_s: float
+    energy_j: float
+    oracle_j: float
+    maxn_j: float
+    explored: int
+    missed: bool
+    modes: str
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """One run of a board, as the study tells it."""
+
+    rounds: tuple[Round, ...]
+    regret_pct: float
+    regret_after10_pct: float
+    energy_saved_pct: float
+    deadlines_missed: int
+    modes_explored: int
+
+
+def choice_of(policy: str, ratio: float, seed: int) -> PolicyRun:
+    rounds = tuple(
+        Round(i, 30.0 + i % 7, 30.0, 105.0, 100.0, 140.0, min(i, 9), False, "<4 cores>") for i in range(1, 13)
+    )
+    return PolicyRun(policy, ratio, seed, Played(rounds, 5.0 + seed, 1.0, 25.0 - seed, 0, 9))  # type: ignore[arg-type]
+
+
+CHOICES = [choice_of(policy, ratio, seed) for policy in ("fedge", "maxn") for ratio in (1.5, 4.0) for seed in (1, 2)]
+
+
+def run_of(policy: str, seed: int, rounds: int = 12) -> FleetRun:
+    def spent(value_j: float) -> FleetCost:
+        return FleetCost(30.0, {"nano-1": value_j, "nano-2": 2 * value_j}, {"nano-1": 30.0, "nano-2": 29.0})
+
+    judged = tuple(
+        RoundComparison(
+            number, 30.0, 31.0, 310.0, spent(105.0), spent(100.0), spent(95.0), spent(99.0), spent(140.0), spent(130.0),
+            spent(120.0), spent(110.0), 0, 1, 315.0, 300.0, 290.0,
+        )
+        for number in range(1, rounds + 1)
+    )  # fmt: skip
+    return FleetRun(policy, seed, judged, tuple(float(number) for number in range(1, rounds + 1)))
+
+
+RUNS = [run_of(policy, seed) for policy in ("least-energy-within-deadline", "<b>mine</b>") for seed in (1, 2)]
+FLEET = Experiment(name="demo", fleet=(FleetEntry(device="nano", count=2),))
+
+
+def charts_of(page: str) -> dict[str, dict[str, Any]]:
+    found = re.search(r'<script type="application/json" id="charts">(.*?)</script>', page, re.DOTALL)
+    assert found is not None
+    return {chart["key"]: chart for chart in json.loads(found.group(1))}
+
+
+def test_the_page_of_one_board_has_energy_regret_and_modes_per_ratio(tmp_path: Path) -> None:
+    write_mode_choice_page(TABLE, 200, CHOICES, tmp_path / "page.html")
+
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    charts = charts_of(page)
+    assert list(charts) == [f"r{place}-{what}" for place in (0, 1) for what in ("energy", "regret", "explored")]
+    for chart in charts.values():
+        go.Figure(data=chart["data"], layout=chart["layout"])
+    assert [trace["name"] for trace in charts["r0-energy"]["data"]] == ["MAXN", "oracle", "fedge", "maxn"]
+    assert charts["r0-regret"]["data"][0]["y"] == [pytest.approx(5.0)] * 12
+    assert "board&lt;1&gt;" in page
+    assert "board<1>" not in page
+    assert "http://" not in re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
+
+
+def test_the_page_of_a_fleet_has_the_plane_the_rounds_and_every_board(tmp_path: Path) -> None:
+    write_fleet_page(FLEET, RUNS, tmp_path / "page.html")
+
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    charts = charts_of(page)
+    assert list(charts) == ["plane", "gaps", "explored", "boards-0", "boards-1"]
+    for chart in charts.values():
+        go.Figure(data=chart["data"], layout=chart["layout"])
+    assert len(charts["plane"]["data"]) == 2 + 6, "what is the same for every policy is drawn once"
+    assert charts["gaps"]["layout"]["xaxis"]["dtick"] == 1
+    assert '<span class="badge estimated">estimated</span> for 2 of the 2 boards' in page
+    assert charts["boards-0"]["data"][0]["x"] == ["nano-1", "nano-2"]
+    assert charts["gaps"]["data"][0]["y"] == [pytest.approx(5.0)] * 12
+    assert "<b>mine</b>" not in page.split("<script", 1)[0]
+
+
+def test_a_run_of_learning_only_is_shown_as_far_as_it_goes(tmp_path: Path) -> None:
+    write_fleet_page(FLEET, [run_of("balanced", 1, 2)], tmp_path / "page.html")
+
+    assert "Rounds 1 to 2, seed 1" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def shown(table: object, tmp_path: Path) -> str:
+    console = Console(record=True, width=80, file=(tmp_path / "log").open("w"))
+    console.print(table)
+    return console.export_text()
+
+
+def test_the_terminals_tables_fit_eighty_columns_uncut(tmp_path: Path) -> None:
+    fleet = shown(fleet_table(RUNS), tmp_path)
+    board = shown(mode_choice_table(TABLE, 200, CHOICES), tmp_path)
+
+    assert "…" not in fleet + board
+    assert "5.00 (5.00)" in fleet
+    assert "0.32" in fleet
+    assert "102.4" not in fleet
+    assert "6.50 (7.00)" in board
+    assert "23.5 (23.0)" in board, "the worst saving is the least"
+
+
+@pytest.mark.parametrize("lucky", [True, False])
+def test_the_table_of_one_board_shows_every_column_in_eighty_columns_whatever_the_figures(
+    tmp_path: Path, lucky: bool
+) -> None:
+    worst = (0.0, 0.0, 25.0, 0, 3) if lucky else (134.56, 245.67, -12.3, 100, 15)
+    choices = [
+        PolicyRun(policy, ratio, seed, Played((), *worst))  # type: ignore[arg-type]
+        for policy in POLICIES
+        for ratio in (1.25, 4.0)
+        for seed in (1, 2)
+    ]
+
+    text = shown(mode_choice_table(TABLE, 200, choices), tmp_path)
+
+    assert "…" not in text
+    assert text.count("3.0 (3)" if lucky else "15.0 (15)") == len(POLICIES) * 2
+    assert text.count("25.0 (25.0)" if lucky else "-12.3 (-12.3)") == len(POLICIES) * 2
+    heads = "".join(text.partition("─")[0].split())
+    assert heads.endswith("regretfromroundsavedofdeadlinesmodespolicyratio%10on%MAXN's%missedtried")
+    for policy in POLICIES:
+        assert f"\n{policy} " in text, "names and rows stay on one line"
+
+
+def test_limits_out_of_reach_are_told_and_have_no_gap(tmp_path: Path) -> None:
+    run = run_of("fastest", 1)
+    beyond = dataclasses.replace(run, rounds=tuple(dataclasses.replace(one, limits_kept=False) for one in run.rounds))
+
+    write_fleet_page(FLEET, [beyond], tmp_path / "page.html")
+
+    told = "fastest: in 12 of 12 rounds even the oracle cannot keep the limits"
+    assert told in (tmp_path / "page.html").read_text(encoding="utf-8")
+    text = " ".join(shown(fleet_table([beyond]), tmp_path).split())
+    assert told in text
+    assert "–" in text
+    assert "5.00" not in text
+    assert "even the oracle" not in shown(fleet_table(RUNS), tmp_path)
+
+
+def test_missed_deadlines_are_told_of_how_many(tmp_path: Path) -> None:
+    text = shown(fleet_table([run_of("balanced", 1)]), tmp_path)
+
+    assert "0 of 24" in text
+
+
+def test_a_run_of_fewer_than_ten_rounds_has_no_regret_from_round_ten_on() -> None:
+    choice = choice_of("fedge", 2.0, 1)
+    short = dataclasses.replace(choice, result=dataclasses.replace(choice.result, rounds=choice.result.rounds[:3]))  # type: ignore[type-var]
+
+    assert short.row["regret_after10_pct"] is None
+    assert choice.row["regret_after10_pct"] == 1.0
+
+
+def test_a_row_of_one_board_has_the_published_keys() -> None:
+    row = CHOICES[0].row
+
+    assert list(row) == [
+        "policy", "ratio", "seed", "regret_pct", "regret_after10_pct", "energy_saved_pct", "deadlines_missed",
+        "modes_explored",
+    ]  # fmt: skip
+
+
+def test_a_figure_that_no_seed_has_is_a_dash() -> None:
+    assert ChoiceColumn("x", "x").format_cell([{"x": None}]) == "–"
+    assert ChoiceColumn("x", "x").format_cell([{"x": 1.0}, {"x": None}]) == "1.00"
+
+
+def test_counts_show_the_worst_as_the_whole_number_that_it_is_and_large_figures_fewer_digits() -> None:
+    assert ChoiceColumn("x", "x", 1, is_whole_number=True).format_cell([{"x": 1}, {"x": 2}]) == "1.5 (2)"
+    assert ChoiceColumn("x", "x").format_cell([{"x": 99.994}, {"x": 123.456}]) == "111.7 (123.5)"

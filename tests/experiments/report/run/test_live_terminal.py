@@ -1,0 +1,187 @@
+"""The live view shows the last round in a terminal, prints a line per round in a pipe, and reads only what is new."""
+
+from __future__ import annotations
+
+import dataclasses
+from io import StringIO
+
+from rich.console import Console
+
+from experiments.report.run import live_terminal
+from experiments.report.run.live_terminal import LiveView, render_fleet, summary_table
+from experiments.spec.experiment_loader import load_experiment
+from fedge.telemetry.store import RunTables
+from fedge.telemetry.store_reader import read_rows
+from fedge.telemetry.store_records import ClientRow, RoundRow
+
+
+def shown(renderable, width: int = 130) -> str:
+    console = Console(file=StringIO(), width=width)
+    console.print(renderable)
+    return console.file.getvalue()
+
+
+def view_of(folder) -> str:
+    rounds = read_rows(folder, RoundRow)
+    clients = [row for row in read_rows(folder, ClientRow) if row.round == rounds[-1].round]
+    return shown(render_fleet(load_experiment(folder / "run.yaml"), rounds, clients, 75.0))
+
+
+def test_the_view_shows_the_fleet_and_every_board(make_run):
+    text = view_of(make_run())
+    for part in (
+        "demo",
+        "balanced",
+        "1:15",
+        "round 3/3",
+        "accuracy 83.3 %",
+        "20.0 s (deadline 22.0 s)",
+        "energy 300 J",
+    ):
+        assert part in text
+    line = next(line for line in text.splitlines() if line.startswith("nano-2"))
+    assert line.split() == ["nano-2", "nano", "2/710/461/1600", "9.00", "s", "10.0", "W", "10.0", "%", "10.0", "%"]
+
+
+def test_a_large_fleet_is_shown_by_kind(make_run):
+    text = view_of(make_run(fleet=[{"device": "nano", "count": 30}, {"device": "tx2", "count": 5}], rounds=1))
+    assert "nano-1 " not in text.replace("straggler", "")
+    assert [line.split()[:2] for line in text.splitlines()[-2:]] == [["nano", "30"], ["tx2", "5"]]
+
+
+def test_a_failed_board_is_a_line_with_its_reason(make_run, fail):
+    text = view_of(make_run(rounds=2, change=fail))
+    assert "failed: no answer" in text
+    assert "2 failed" in " ".join(text.split())
+
+
+def test_in_a_pipe_each_round_is_one_line(make_run):
+    folder = make_run(rounds=1)
+    console = Console(file=StringIO(), width=80)
+    with LiveView(folder, load_experiment(folder / "run.yaml"), console) as live_view:
+        live_view.refresh()
+        RunTables(folder).append(read_rows(make_run("later"), RoundRow)[1:])
+        live_view.refresh()
+        live_view.refresh()
+    lines = console.file.getvalue().splitlines()
+    # The first round was there before: a resumed run does not tell it again.
+    assert [line.split("  ")[0] for line in lines] == ["round 2/1", "round 3/1"]
+    assert "took 20.0 s of 22.0 s" in lines[0]
+    assert "(sum 200 J)" in lines[0]
+
+
+def test_the_tables_are_read_only_when_they_changed(make_run, monkeypatch):
+    folder = make_run()
+    reads = []
+    monkeypatch.setattr(
+        live_terminal, "read_rows", lambda *given, **named: reads.append(given) or read_rows(*given, **named)
+    )
+    with LiveView(folder, load_experiment(folder / "run.yaml"), Console(file=StringIO())) as live_view:
+        for _ in range(5):
+            live_view.refresh()
+        assert len(reads) == 2
+        RunTables(folder).append([dataclasses.replace(read_rows(folder, RoundRow)[-1], round=4)])
+        live_view.refresh()
+        assert len(reads) == 4
+
+
+def test_in_a_terminal_the_view_is_drawn_and_the_cursor_given_back(make_run, tmp_path):
+    folder = make_run()
+    console = Console(file=StringIO(), force_terminal=True, width=130)
+    experiment = load_experiment(folder / "run.yaml")
+    with LiveView(folder, experiment, console) as live_view:
+        live_view.refresh()
+    assert "nano-2" in console.file.getvalue()
+    assert console.file.getvalue().count("\x1b[?25l") == console.file.getvalue().count("\x1b[?25h") == 1
+    empty = Console(file=StringIO(), force_terminal=True, width=130)
+    with LiveView(tmp_path / "none-yet", experiment, empty):
+        pass
+    assert "the first round is being played" in empty.file.getvalue()
+
+
+def test_the_summary_names_the_headline_figures():
+    summary = {
+        "name": "demo",
+        "policy": "balanced",
+        "rounds": 3,
+        "final_accuracy": 0.964,
+        "energy_j": 19951.9,
+        "saving_vs_maxn": 0.2,
+        "oracle_saving_vs_maxn": 0.25,
+        "saving_vs_maxn_parked": 0.06,
+        "oracle_saving_vs_maxn_parked": 0.08,
+        "compared_rounds": 3,
+        "mean_round_s": 20.0,
+        "round_vs_maxn": 1.25,
+        "makespan_s": 258.5,
+        "wall_s": 7.3,
+        "late": 0,
+        "failed": 2,
+        "report": "/x/report.html",
+    }
+    lines = [" ".join(line.split()) for line in shown(summary_table(summary)).splitlines()]
+    assert lines == [
+        "demo: balanced, 3 rounds",
+        "accuracy 96.4 %",
+        "energy 20.0 kJ",
+        "saving vs MAXN 20.0 %, 80 % of the oracle's saving",
+        "saving vs MAXN, waiting low 6.0 %, 75 % of the oracle's saving",
+        "mean round 20.0 s, 1.25 × MAXN's",
+        "makespan 4 min 18 s on the fleet's clock",
+        "played in 7.30 s",
+        "late, failed, cancelled 0, 2, 0",
+        "report /x/report.html",
+    ]
+
+
+def test_the_summary_tells_of_a_budget_of_staleness_and_of_resting_boards():
+    summary = {
+        "cancelled": 3,
+        "energy_j": 78_000.0,
+        "mean_staleness": 1.5,
+        "resting_energy_j": 2500.0,
+        "budget_j": 8e4,
+        "budget_spent": 0.975,
+    }
+    summary["ended"] = "78000 J of 80000 J are spent; round 9 would take 9000 J"
+    text = " ".join(shown(summary_table(summary)).split())
+    for part in (
+        "late, failed, cancelled 0, 0, 3",
+        "mean staleness 1.50 models",
+        "energy 78.0 kJ, and 2.50 kJ of boards at rest",
+        "energy budget 97.5 % of 80.0 kJ spent; boards at rest, not counted, drew 2.50 kJ",
+        "ended 78000 J of 80000 J are spent; round 9",
+    ):
+        assert part in text
+
+
+def test_cancelled_boards_are_marked_and_counted(make_run):
+    def cancel(row):
+        return dataclasses.replace(row, status="cancelled") if row.board == "nano-2" else row
+
+    text = view_of(make_run(change=cancel))
+    assert "3 of 9 boards 1 cancelled" in " ".join(text.split())
+    assert next(line for line in text.splitlines() if line.startswith("nano-2")).split()[1] == "cancelled"
+    many = view_of(make_run("many", fleet=[{"device": "nano", "count": 30}], rounds=1, change=cancel))
+    assert "30 (1 cancelled)" in many
+
+
+def test_a_real_board_that_was_cut_off_without_a_report_is_a_line_with_its_reason(make_run):
+    def cut(row):
+        nothing = {"cores": None, "power_w": None, "work_s": 0.0, "error": "no reply within 43 s"}
+        return dataclasses.replace(row, status="late", **nothing) if row.board == "nano-2" else row
+
+    assert "late: no reply within 43 s" in view_of(make_run(change=cut))
+    many = view_of(make_run("many", fleet=[{"device": "nano", "count": 30}], rounds=1, change=cut))
+    assert "23.0 s" in many
+
+
+def test_the_summary_says_when_savings_are_over_fewer_rounds():
+    summary = {"rounds": 3, "compared_rounds": 2, "saving_vs_maxn": 0.2, "oracle_saving_vs_maxn": 0.0}
+    assert "20.0 %, – of the oracle's saving, over 2 of 3 rounds" in shown(summary_table(summary))
+
+
+def test_the_summary_of_a_run_without_truth_has_dashes():
+    text = shown(summary_table({"mean_round_s": 20.0, "saving_vs_maxn": None}))
+    assert "–" in text
+    assert "MAXN's" not in text

@@ -1,0 +1,78 @@
+"""The summary's savings: over the rounds in which every board's truth is known, against both baselines."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from experiments.report.run.run_summary import find_budget_end, summarise_run
+from experiments.spec.experiment_loader import load_experiment
+from fedge.telemetry.store_reader import read_rows
+from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow
+
+
+def summary_of(folder):
+    experiment = load_experiment(folder / "run.yaml")
+    return summarise_run(
+        experiment, read_rows(folder, RoundRow), read_rows(folder, ClientRow), 1.0, read_rows(folder, EventRow)
+    )
+
+
+def test_savings_are_against_maxn_and_against_maxn_with_low_waiting(make_run):
+    found = summary_of(make_run())
+    assert found["compared_rounds"] == 3
+    assert found["saving_vs_maxn"] == pytest.approx(1 - 100 / 150)
+    assert found["saving_vs_maxn_parked"] == pytest.approx(1 - 100 / 120)
+    assert found["oracle_saving_vs_maxn"] == pytest.approx(1 - 90 / 150)
+    assert found["oracle_saving_vs_maxn_parked"] == pytest.approx(1 - 90 / 120)
+
+
+def test_a_round_with_a_failed_board_is_left_out_of_the_savings(make_run, fail):
+    found = summary_of(make_run(change=fail))
+    assert (found["compared_rounds"], found["maxn_energy_j"]) == (2, None)
+    assert found["saving_vs_maxn"] == pytest.approx(1 - 100 / 150)
+
+
+def test_without_truth_there_are_no_savings(make_run):
+    found = summary_of(make_run(truth=False))
+    assert found["compared_rounds"] == 0
+    assert found["saving_vs_maxn"] is found["oracle_saving_vs_maxn_parked"] is None
+
+
+def test_a_round_is_compared_with_maxn_only_where_all_did_their_whole_work(make_run, fail):
+    assert summary_of(make_run())["round_vs_maxn"] == pytest.approx(20 / 16)
+    found = summary_of(make_run("failing", change=fail))
+    assert (found["maxn_mean_round_s"], found["round_vs_maxn"]) == (16.0, pytest.approx(20 / 16))
+    assert summary_of(make_run("real", truth=False))["round_vs_maxn"] is None
+
+
+def test_a_round_that_ended_before_a_late_board_is_not_compared_with_maxn_which_would_wait_for_it(make_run):
+    def late(row):
+        return dataclasses.replace(row, status="late") if row.round == 1 and row.board == "nano-1" else row
+
+    assert summary_of(make_run(change=late))["compared_rounds"] == 2
+
+
+def test_staleness_is_the_mean_of_the_results_that_tell_theirs(make_run):
+    def stale(row):
+        return dataclasses.replace(row, staleness={"nano-1": 4, "nano-2": 1}.get(row.board))
+
+    assert summary_of(make_run(change=stale))["mean_staleness"] == pytest.approx(2.5)
+    assert summary_of(make_run("untold"))["mean_staleness"] is None
+
+
+def test_a_run_that_its_budget_ended_says_so_and_one_that_went_on_does_not(make_run):
+    def spent(number):
+        return EventRow(60.0, number, None, "budget", "290 J of 300 J are spent; round 4 would take 90 J")
+
+    rounds = read_rows(make_run(), RoundRow)
+    assert find_budget_end(rounds, [spent(4)]) == "290 J of 300 J are spent; round 4 would take 90 J"
+    assert find_budget_end(rounds, [spent(3)]) is None
+    assert summary_of(make_run("ended", events=[spent(4)]))["ended"].startswith("290 J of 300 J")
+
+
+def test_a_run_without_rounds_has_a_summary_without_figures(make_run):
+    found = summary_of(make_run(rounds=0))
+    assert (found["rounds"], found["makespan_s"], found["energy_j"]) == (0, 0.0, 0)
+    assert found["saving_vs_maxn"] is found["maxn_mean_round_s"] is found["final_accuracy"] is None

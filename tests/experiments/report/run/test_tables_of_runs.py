@@ -1,0 +1,60 @@
+"""Every table as a file, and the quantiles of prediction errors."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from experiments.cli.report_run import write_run_report
+from experiments.report.run import error_quantiles
+from experiments.report.run.loaded_runs import load_run
+from experiments.report.run.table_files import write_report_tables
+from fedge.errors import BadInput
+from fedge.telemetry.store_records import EventRow
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30), st.floats(0, 1))
+def test_a_quantile_is_that_of_numpy(values, p):
+    assert error_quantiles.interpolate_quantile(values, p) == pytest.approx(np.quantile(values, p), rel=1e-9, abs=1e-6)
+
+
+def test_the_quantiles_are_of_every_board_and_round(make_run):
+    def worse(row):
+        return dataclasses.replace(row, predicted_step_s=1.5 * row.step_s) if row.round == 3 else row
+
+    found = error_quantiles.error_quantile_table(load_run(make_run(change=worse)))
+    nano = [cell.plain_text for cell in found.rows[0]]
+    assert nano == ["nano", "time", "6", "10.0 %", "10.0 %", "50.0 %", "50.0 %", "50.0 %"]
+    assert [cell.plain_text for cell in found.rows[2]][:4] == ["nano", "power", "6", "−10.0 %"]
+
+
+def test_one_runs_tables_are_files_with_every_row(make_run, tmp_path):
+    fleet = [{"device": "nano", "count": 120}]
+    events = [EventRow(at_s=1.0, round=1, board="nano-1", kind="late", message=f"a_{i} & 5 %") for i in range(210)]
+    write_report_tables([make_run(fleet=fleet, events=events)], tmp_path / "out")
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    keys = ("boards", "events", "errors-by-measurements", "last-round", "prediction-quantiles")
+    assert names <= {f"{key}.{end}" for key in keys for end in ("csv", "tex")}
+    with (tmp_path / "out" / "last-round.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 120
+    assert (rows[3]["board"], rows[3]["energy (J)"]) == ("nano-4", "129")
+    assert (tmp_path / "out" / "events.tex").read_text(encoding="utf-8").count(r"a\_") == 210
+
+
+def test_several_runs_tables_are_files_with_their_groups(seeded, tmp_path, capsys):
+    write_run_report([seeded(1), seeded(2), seeded(1, "maxn"), seeded(2, "maxn")], tmp_path / "c.html", tmp_path / "t")
+    assert (tmp_path / "t" / "over-seeds.csv").read_text(encoding="utf-8").splitlines()[1].startswith("balanced,2,")
+    assert (tmp_path / "t" / "paired-differences.tex").is_file()
+    assert f"{tmp_path / 't'}: 12 files" in capsys.readouterr().out
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(make_run, tmp_path):
+    (tmp_path / "taken").write_text("", encoding="utf-8")
+    with pytest.raises(BadInput, match="a folder that can be written"):
+        write_run_report([make_run()], tmp_path / "r.html", tmp_path / "taken")

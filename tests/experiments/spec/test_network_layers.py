@@ -1,0 +1,131 @@
+"""An experiment's own network is counted once, when the file is read, and stands in the run's YAML."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from experiments.spec.experiment_loader import load_experiment
+from fedge.client.memory_scaling import find_network
+from fedge.devices.board_kinds import build_kind
+from fedge.errors import BadInput
+from fedge.experiment import list_boards
+
+SMALL = {"fleet": ["nano"], "rounds": 1, "backend": "local", "workload": {"network": "resnet18", "batch_size": 4}}
+
+
+def _written(folder: Path, **workload: object) -> Path:
+    path = folder / "exp.yaml"
+    content = SMALL | {"workload": {**SMALL["workload"], **workload}}  # type: ignore[dict-item]
+    path.write_text(yaml.safe_dump(content), encoding="utf-8")
+    return path
+
+
+def test_a_bare_name_becomes_a_counted_network_that_names_the_cost(tmp_path: Path) -> None:
+    experiment = load_experiment(_written(tmp_path))
+    network = experiment.workload.network
+    assert network is not None
+    assert (network.model, network.input, experiment.workload.cost) == ("resnet18", (3, 224, 224), "resnet18")
+    found = find_network(experiment, "resnet18")
+    assert found is not None
+    assert len(found.convolutions) == 20
+
+
+def test_a_board_s_truth_and_first_prior_come_from_the_layers_and_say_so(tmp_path: Path) -> None:
+    experiment = load_experiment(_written(tmp_path))
+    kind = build_kind(list_boards(experiment)[0], experiment.workload)
+    assert kind.truth_label == "estimated"
+    assert "layers of resnet18 on nano" in kind.truth_source
+    assert "layers of resnet18 on nano" in kind.priors[0].source
+
+
+def test_what_was_counted_is_not_counted_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = load_experiment(_written(tmp_path))
+    saved = tmp_path / "run.yaml"
+    saved.write_text(yaml.safe_dump(first.model_dump(mode="json"), sort_keys=False), encoding="utf-8")
+    monkeypatch.setattr("experiments.spec.network_layers.load_network_cost", lambda *_: pytest.fail("counted again"))
+    assert load_experiment(saved) == first
+
+
+def test_another_batch_size_of_a_measured_workload_is_an_estimate(tmp_path: Path) -> None:
+    path = tmp_path / "exp.yaml"
+    for batch_size, label in ((16, "calibrated"), (4, "estimated")):
+        content = SMALL | {"fleet": ["agx-orin"], "workload": {"batch_size": batch_size}}
+        path.write_text(yaml.safe_dump(content), encoding="utf-8")
+        experiment = load_experiment(path)
+        assert build_kind(list_boards(experiment)[0], experiment.workload).truth_label == label
+
+
+def test_a_file_of_layers_is_found_beside_the_experiment(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"workload\.network\.model"):
+        load_experiment(_written(tmp_path, network="nothing.json"))
+
+
+def _saved(folder: Path) -> Path:
+    """The YAML of a run that was launched with ResNet-18."""
+    saved = folder / "run.yaml"
+    first = load_experiment(_written(folder))
+    saved.write_text(yaml.safe_dump(first.model_dump(mode="json"), sort_keys=False), encoding="utf-8")
+    return saved
+
+
+@pytest.mark.parametrize("override", ["workload.network.model=resnet34", "workload.network=resnet34"])
+def test_another_network_in_a_run_s_yaml_is_counted_anew_and_gives_the_name(tmp_path: Path, override: str) -> None:
+    experiment = load_experiment(_saved(tmp_path), [override])
+    found = find_network(experiment, "resnet34")
+    assert experiment.workload.cost == "resnet34"
+    assert found is not None
+    assert len(found.convolutions) == 36
+
+
+def test_another_input_in_a_run_s_yaml_is_counted_anew(tmp_path: Path) -> None:
+    large, small = (load_experiment(_saved(tmp_path), more) for more in ([], ["workload.network.input=[3, 64, 64]"]))
+    costs = [find_network(experiment, "resnet18") for experiment in (large, small)]
+    assert costs[0] is not None
+    assert costs[1] is not None
+    assert costs[1].flop < costs[0].flop / 5
+
+
+def test_an_override_goes_into_a_network_that_is_a_bare_name(tmp_path: Path) -> None:
+    network = load_experiment(_written(tmp_path), ["workload.network.loading=inline"]).workload.network
+    assert network is not None
+    assert (network.model, network.loading) == ("resnet18", "inline")
+
+
+USERS = """
+import sys
+from torch import nn
+
+class Nothing(nn.Module):
+    def forward(self, x):
+        return x
+
+class Leaves(nn.Module):
+    def forward(self, x):
+        sys.exit(0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("workload", "message"),
+    [
+        ({"network": "resnet18-imagenet"}, r"network\.model: got 'resnet18-imagenet'; workload\.cost"),
+        ({"cost": "resnet18-imagenet"}, r"workload\.cost: got 'resnet18-imagenet'; no cost beside a network"),
+        ({"network": "users_nets:Nothing"}, r"network\.input: got nothing; .* as \[3, 224, 224\]$"),
+        ({"network": {"model": "users_nets:Nothing", "input": [8]}}, "which computes nothing"),
+        ({"network": {"model": "users_nets:Leaves", "input": [8]}}, r"SystemExit: 0; .*\(workload\.network\.input\)"),
+        ({"network": {"model": "resnet18", "speed": 1}}, r"network\.speed: got an unknown key; known here: model"),
+        ({"network": {"input": [3, 8, 8]}}, r"network\.model: got nothing; this key is needed"),
+        ({"network": []}, r"network: got \[\]; a name, or a mapping with some of model"),
+    ],
+)
+def test_a_network_that_cannot_be_meant_is_one_line_that_names_the_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workload: dict[str, object], message: str
+) -> None:
+    (tmp_path / "users_nets.py").write_text(USERS, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadInput, match=message) as caught:
+        load_experiment(_written(tmp_path, **workload))
+    assert "\n" not in str(caught.value)

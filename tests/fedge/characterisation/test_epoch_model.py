@@ -1,0 +1,118 @@
+"""Epochs with their stalls: modes and loaders that were left out of a sweep, against the paper's simple predictor."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+from contracts.epoch_looks import MODES, NAME, PLANS, SPEC, STEPS, TOP, look, relative, sweep, unmetered, without
+
+from fedge.characterisation.epoch_model import EpochModel, EpochPredictions, EpochSetting
+from fedge.characterisation.linear_epoch_model import LinearEpochModel, MeasuredEpoch
+from fedge.characterisation.point_observations import PointObservation
+from fedge.errors import BadInput, UnknownName
+from fedge.modes import stack_modes
+from fedge.types import PowerMode
+
+FAR = PowerMode(6, SPEC.cpu_mhz[5], SPEC.gpu_mhz[0], 665.6)
+
+
+def _fitted(looks: list[PointObservation]) -> EpochModel:
+    return EpochModel(SPEC, NAME, PLANS).fit(looks)
+
+
+@cache
+def _model() -> EpochModel:
+    return _fitted(sweep())
+
+
+def _setting(of: PointObservation) -> EpochSetting:
+    point = of.point
+    return EpochSetting(point.batch_size, of.steps, point.workers, point.prefetch, point.storage, of.cached)
+
+
+def _said(model: EpochModel, of: PointObservation) -> EpochPredictions:
+    return model.predict(_setting(of), stack_modes([of.mode]))
+
+
+def test_modes_left_out_of_the_sweep_are_closer_than_by_the_simple_predictor() -> None:
+    gone = [look(MODES[i], 4) for i in (1, 3, 4, 7)]
+    ours, simple = [], []
+    for one in gone:
+        rest = without(sweep(), one)
+        ours.append(relative(_said(_fitted(rest), one).e2e_s[0], one.e2e_s))
+        seen = [MeasuredEpoch(NAME, other.mode, other.e2e_s) for other in rest if other.point.workers == 4]
+        said = LinearEpochModel(TOP).fit(seen).predict(NAME, stack_modes([one.mode]))
+        simple.append(relative(said.epoch_s[0], one.e2e_s))
+
+    assert np.mean(ours) < 0.06
+    assert np.mean(ours) < 0.4 * np.mean(simple)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        look(workers=3),
+        look(workers=6),
+        look(MODES[3], 0),
+        look(MODES[1], 1),
+        look(MODES[7], 2, name="sd", cached=0.0),
+        look(MODES[1], 4, name="hdd", cached=0.0),
+        look(TOP, 1, name="ssd", cached=0.5),
+    ],
+    ids=lambda one: f"{one.mode}, {one.point.workers} workers, {one.point.storage}, {one.cached:g} cached",
+)
+def test_loaders_and_storages_that_were_never_tried_are_foreseen(asked: PointObservation) -> None:
+    said = _said(_model(), asked)
+
+    assert said.e2e_s[0] == pytest.approx(asked.e2e_s, rel=0.08)
+    assert abs(said.stall_s[0] - asked.stall_s) < 0.08 * asked.e2e_s
+    assert said.energy_j is not None
+    assert asked.energy_j is not None
+    assert said.energy_j[0] == pytest.approx(asked.energy_j, rel=0.15)
+
+
+def test_what_was_seen_is_predicted_as_it_was_seen() -> None:
+    for one in sweep():
+        assert _said(_model(), one).e2e_s[0] == pytest.approx(one.e2e_s, rel=0.04)
+
+
+def test_spreads_grow_away_from_what_was_seen_and_are_labelled() -> None:
+    near, far = _said(_model(), look()), _model().predict(EpochSetting(16, STEPS), stack_modes([FAR]))
+
+    assert near.label == "calibrated"
+    assert far.e2e_sd_log[0] > near.e2e_sd_log[0] > 0
+
+
+def test_other_batch_sizes_are_interpolated_between_those_that_were_seen() -> None:
+    looks = [*sweep(), look(batch_size=4), look(batch_size=64)]
+    model = _fitted(looks)
+
+    between = look(batch_size=32)
+    beyond = model.predict(EpochSetting(128, STEPS), stack_modes([TOP]))
+
+    assert _said(model, between).e2e_s[0] == pytest.approx(between.e2e_s, rel=0.1)
+    assert beyond.e2e_sd_log[0] > _said(model, between).e2e_sd_log[0]
+    assert beyond.e2e_s[0] > _said(model, look(batch_size=64)).e2e_s[0]
+
+
+def test_without_a_meter_there_are_seconds_and_no_joules() -> None:
+    said = _said(_fitted(unmetered(sweep())), look(workers=3))
+
+    assert said.e2e_s[0] == pytest.approx(look(workers=3).e2e_s, rel=0.08)
+    assert said.energy_j is None
+    assert said.energy_sd_log is None
+
+
+def test_one_point_is_enough_to_begin_with() -> None:
+    said = _said(_fitted([look(workers=0)]), look(workers=2))
+
+    assert said.e2e_s[0] == pytest.approx(look(workers=2).e2e_s, rel=0.3)
+
+
+def test_nothing_seen_and_an_unknown_storage_are_the_users_mistakes() -> None:
+    with pytest.raises(BadInput, match="no finished point"):
+        _fitted([])
+    with pytest.raises(UnknownName, match="floppy"):
+        _model().predict(EpochSetting(16, STEPS, 1, storage="floppy", cached=0.0), stack_modes([TOP]))

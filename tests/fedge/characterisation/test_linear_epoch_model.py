@@ -1,0 +1,146 @@
+"""The paper's two lines of an epoch: what four modes leave open, one line of energy for all networks, scaling."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedge.characterisation.linear_epoch_model import (
+    LinearEpochModel,
+    MeasuredEpoch,
+    ScaledNetwork,
+    scale_by_epochs,
+    scale_by_layers,
+)
+from fedge.costs.layered_work import find_known_layers
+from fedge.devices.catalogue import find
+from fedge.errors import BadInput, UnknownName
+from fedge.modes import stack_modes
+from fedge.predictors.measurement_columns import PREDICTION_FLOOR
+from fedge.types import Floats, Modes, PowerMode, Workload
+
+MAXN = PowerMode(8, 2265.6, 1377.0, 2133.0)
+PAPER = {
+    "e": PowerMode(8, 2100, 900, 1600),
+    "f": PowerMode(2, 2100, 900, 1600),
+    "i": PowerMode(8, 2265.6, 1377, 1333),
+    "j": PowerMode(8, 2265.6, 1377, 1600),
+}
+OTHERS = stack_modes(
+    [PowerMode(4, 1200, 670, 1333), PowerMode(8, 2100, 900, 2133), PowerMode(8, 2265.6, 900, 2133), MAXN]
+)
+"""Modes whose CPU and GPU clocks do not go together as they do in the paper's four."""
+
+
+def _shares(modes: Modes) -> Floats:
+    shares: Floats = modes.knobs / np.array([MAXN.cores, MAXN.cpu_mhz, MAXN.gpu_mhz, MAXN.mem_mhz])
+    return shares
+
+
+def _seconds(modes: Modes) -> Floats:
+    seconds: Floats = 100.0 - _shares(modes) @ np.array([10.0, 12.0, 25.0, 8.0])
+    return seconds
+
+
+def _seen(network: str, modes: Modes, seconds: Floats, joules: Floats | None = None) -> list[MeasuredEpoch]:
+    return [
+        MeasuredEpoch(network, mode, float(seconds[i]), None if joules is None else float(joules[i]))
+        for i, mode in enumerate(modes)
+    ]
+
+
+def test_epochs_that_are_a_line_in_the_knobs_are_predicted_exactly() -> None:
+    modes = stack_modes([*PAPER.values(), *OTHERS])
+
+    said = LinearEpochModel(MAXN).fit(_seen("resnet", modes, _seconds(modes))).predict("resnet", OTHERS)
+
+    np.testing.assert_allclose(said.epoch_s, _seconds(OTHERS), rtol=1e-9)
+    assert said.energy_j is None
+
+
+def test_the_papers_four_modes_are_met_exactly_and_leave_the_least_slopes() -> None:
+    modes = stack_modes(PAPER.values())
+    fitted = LinearEpochModel(MAXN).fit(_seen("resnet", modes, _seconds(modes)))
+    line = fitted.time_["resnet"]
+    # Along this direction CPU and GPU clocks make up for each other in all four modes.
+    step = (_shares(modes)[2] - _shares(modes)[0])[1:3]
+    free = np.array([0.0, step[1], -step[0], 0.0])
+
+    np.testing.assert_allclose(fitted.predict("resnet", modes).epoch_s, _seconds(modes), rtol=1e-9)
+    assert abs(line.slopes @ free) < 1e-6
+
+
+@given(st.lists(st.floats(20.0, 90.0), min_size=4, max_size=4))
+@settings(max_examples=30)
+def test_no_line_through_the_four_modes_has_smaller_slopes(seconds: list[float]) -> None:
+    modes = stack_modes(PAPER.values())
+    line = LinearEpochModel(MAXN).fit(_seen("resnet", modes, np.array(seconds))).time_["resnet"]
+    with_one = np.column_stack([_shares(modes) - _shares(modes).mean(axis=0), np.ones(4)])
+    least = np.linalg.pinv(with_one) @ np.array(seconds)
+
+    assert np.linalg.norm(line.slopes) <= np.linalg.norm(least[:4]) + 1e-6
+
+
+def test_energy_is_one_line_for_all_networks_in_the_knobs_and_the_seconds() -> None:
+    modes = stack_modes([*PAPER.values(), *OTHERS])
+    seconds = {"lenet": 0.3 * _seconds(modes), "resnet": _seconds(modes) ** 1.1}
+    slopes = np.array([3.0, 5.0, 9.0, 2.0])
+    seen = [one for name, s in seconds.items() for one in _seen(name, modes, s, 12.0 * s + _shares(modes) @ slopes)]
+
+    said = LinearEpochModel(MAXN).fit(seen).predict("lenet", OTHERS)
+
+    assert said.energy_j is not None
+    np.testing.assert_allclose(said.energy_j, 12.0 * said.epoch_s + _shares(OTHERS) @ slopes, rtol=1e-6)
+
+
+def test_nothing_is_predicted_below_half_of_the_least_that_was_seen() -> None:
+    two = stack_modes([PowerMode(8, 2265.6, 114.75, 1333), PowerMode(8, 2265.6, 420.75, 1333)])
+    seconds, joules = np.array([100.0, 40.0]), np.array([900.0, 400.0])
+
+    said = LinearEpochModel(MAXN).fit(_seen("resnet", two, seconds, joules)).predict("resnet", stack_modes([MAXN]))
+
+    assert said.energy_j is not None
+    assert said.epoch_s[0] == PREDICTION_FLOOR * 40.0
+    assert said.energy_j[0] >= PREDICTION_FLOOR * 400.0
+
+
+def test_a_new_network_is_scaled_by_one_epoch_of_it() -> None:
+    modes = stack_modes(PAPER.values())
+    fitted = LinearEpochModel(MAXN).fit(_seen("resnet", modes, _seconds(modes)))
+
+    scaled = scale_by_epochs(fitted, "resnet", [MeasuredEpoch("new", PAPER["e"], 3.0 * float(_seconds(modes)[0]))])
+    fitted.add_scaled(scaled)
+
+    assert scaled.by == "epochs"
+    assert scaled.ratio == pytest.approx(3.0)
+    np.testing.assert_allclose(
+        fitted.predict("new", OTHERS).epoch_s, 3.0 * fitted.predict("resnet", OTHERS).epoch_s, rtol=1e-9
+    )
+
+
+def test_a_new_network_is_scaled_by_the_layers_of_both() -> None:
+    device, names = find("agx-xavier"), ("mobilenetv3l-gld23k", "resnet18-imagenet")
+    works = {name: (Workload(name, 16, layers=find_known_layers(name)), 100) for name in names}
+    twice = {**works, names[0]: (works[names[0]][0], 200)}
+
+    once = scale_by_layers(device, works, *names)
+
+    assert once.by == "layers"
+    assert once.ratio > 0
+    assert scale_by_layers(device, twice, *names).ratio == pytest.approx(2.0 * once.ratio)
+
+
+def test_what_was_never_seen_is_named_with_what_was() -> None:
+    modes = stack_modes(PAPER.values())
+    fitted = LinearEpochModel(MAXN).fit(_seen("resnet", modes, _seconds(modes)))
+
+    with pytest.raises(BadInput, match="no epoch"):
+        LinearEpochModel(MAXN).fit([])
+    with pytest.raises(UnknownName, match="resnet"):
+        fitted.predict("lenet", modes)
+    with pytest.raises(UnknownName, match="resnet"):
+        fitted.add_scaled(ScaledNetwork("new", "lenet", 2.0, "layers"))
+    with pytest.raises(BadInput, match="no epoch of it"):
+        scale_by_epochs(fitted, "resnet", [])

@@ -1,0 +1,133 @@
+"""A Jetson as the ground: modes and pinned clocks through the real daemon, on a recorded board's files."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from contracts.running_powerd import Running, board_root, state_of
+
+from fedge.characterisation import image_storage
+from fedge.characterisation.local_rig import LocalRig, build_local_rig
+from fedge.characterisation.machine_control import JetsonMachine
+from fedge.characterisation.point_measurement import SensorTrace
+from fedge.characterisation.sweep_plan import CharacterisationPlan, MeasurementSchedule, SweepPoint
+from fedge.devices.local_board import BoardLocation
+from fedge.types import PowerMode
+
+POINT = SweepPoint("here", "w", dvfs=True)
+DROPPED = "proc/sys/vm/drop_caches"
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    root: Path
+    place: BoardLocation
+
+
+def running(folder: Path, extras: list[str]) -> Iterator[Board]:
+    root = board_root("agx-orin-jp6", folder, extras=extras)
+    with Running(root, quick=1) as daemon:
+        daemon.wait_until_up().close()
+        yield Board(root, BoardLocation(power_socket=daemon.socket, root=str(root), sample_hz=20))
+
+
+@pytest.fixture(scope="module")
+def board(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Board]:
+    """One whose daemon may pin clocks and drop the page cache."""
+    yield from running(tmp_path_factory.mktemp("board"), ["drop-caches", "lock-min"])
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Board]:
+    yield from running(tmp_path_factory.mktemp("plain"), [])
+
+
+def low(ground: JetsonMachine) -> PowerMode:
+    spec = ground.spec
+    return PowerMode(spec.cores[0], spec.cpu_mhz[2], spec.gpu_mhz[1], spec.mem_mhz[0])
+
+
+def limits(board: Board, which: str) -> set[str]:
+    return {
+        path.read_text().strip()
+        for path in board.root.glob(f"sys/devices/system/cpu/cpufreq/policy*/scaling_{which}_freq")
+    }
+
+
+def test_a_point_has_its_mode_and_the_board_is_as_found_afterwards(board: Board) -> None:
+    ground = JetsonMachine(board.place)
+    mode, before = low(ground), state_of(board.root)
+    with ground.hold(replace(POINT, mode=mode)) as held:
+        begun_s = time.monotonic()
+        assert limits(board, "max") == {str(round(mode.cpu_mhz * 1000))}
+        while time.monotonic() < begun_s + 0.3:
+            pass
+        metered = held.summarise_sensors(begun_s, begun_s + 0.25)
+        nothing = np.full(3, np.nan)
+        strip = SensorTrace(np.array([0.05, 0.1, 0.2]), *(nothing,) * 6)
+        completed = held.complete_trace(strip, begun_s)
+        assert held.notes == ()
+    assert metered.energy_j is not None
+    assert metered.energy_j > 0
+    assert (completed.power_w > 0).all()
+    assert (completed.temperature_c > 0).all()
+    assert state_of(board.root) == before
+
+
+def test_clocks_are_pinned_where_a_point_wants_no_scaling(board: Board) -> None:
+    ground = JetsonMachine(board.place)
+    mode = low(ground)
+    with ground.hold(replace(POINT, mode=mode, dvfs=False)):
+        assert limits(board, "min") == limits(board, "max") == {str(round(mode.cpu_mhz * 1000))}
+    assert len(limits(board, "min") | limits(board, "max")) == 2
+
+
+def test_an_error_gives_the_board_back(board: Board) -> None:
+    ground, before = JetsonMachine(board.place), state_of(board.root)
+    with pytest.raises(KeyboardInterrupt), ground.hold(replace(POINT, mode=low(ground))):
+        raise KeyboardInterrupt
+    assert state_of(board.root) == before
+
+
+def test_a_board_that_left_its_mode_is_noted(board: Board) -> None:
+    ground = JetsonMachine(board.place)
+    with ground.hold(replace(POINT, mode=low(ground))) as held:
+        for path in board.root.glob("sys/devices/system/cpu/cpufreq/policy*/scaling_max_freq"):
+            path.write_text("1190400\n")
+        assert "the board left its mode" in held.notes[0]
+
+
+def test_modes_that_the_board_does_not_have_are_refused(board: Board) -> None:
+    ground = JetsonMachine(board.place)
+    assert ground.refusal_reason(replace(POINT, mode=ground.maxn)) is None
+    reason = ground.refusal_reason(replace(POINT, mode=replace(low(ground), gpu_mhz=123.0)))
+    assert reason is not None
+    assert "this board has no gpu_hz 123000000" in reason
+
+
+def test_clocks_that_may_not_be_pinned_are_refused_with_how_to_allow_it(plain: Board) -> None:
+    reason = JetsonMachine(plain.place).refusal_reason(replace(POINT, dvfs=False))
+    assert reason is not None
+    assert '"lock-min" among "extras"' in reason
+
+
+def test_the_daemon_drops_the_page_cache_where_it_may(board: Board, plain: Board) -> None:
+    nowhere = board.root / "gone/drop_caches"
+    assert image_storage.drop_page_cache(board.place.power_socket, nowhere) is None
+    assert (board.root / DROPPED).read_text().strip("\n") != "0"
+    reason = image_storage.drop_page_cache(plain.place.power_socket, nowhere)
+    assert reason is not None
+    assert "drop-caches is off on this board" in reason
+
+
+def test_a_machine_with_a_power_daemon_is_a_jetsons_rig(board: Board, tmp_path: Path) -> None:
+    rig = build_local_rig(
+        CharacterisationPlan("p", ("here",), {}, {}, MeasurementSchedule(), ()), tmp_path, board.place
+    )
+    assert isinstance(rig, LocalRig)
+    assert rig.maxn == PowerMode(12, 2201.6, 1300.5, 3199.0)

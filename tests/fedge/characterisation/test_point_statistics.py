@@ -1,0 +1,110 @@
+"""What a finished point says: epochs that count, intervals, labels, power, what nobody metered."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from contracts.characterised_points import COURSE, Noise, Truth, finished, stats
+
+from fedge.characterisation.point_statistics import compute_point_stats
+from fedge.characterisation.sweep_plan import MeasurementSchedule, SweepPoint
+
+POINT = SweepPoint("here", "net")
+
+
+def test_first_epochs_are_left_out_unless_none_would_be_left() -> None:
+    seen = finished(POINT, Truth(first_stall_s=0.02), epochs=3)
+    assert compute_point_stats(seen, MeasurementSchedule(discard=1)).epochs == (1, 2)
+    assert compute_point_stats(seen, MeasurementSchedule(discard=0)).epochs == (0, 1, 2)
+    assert compute_point_stats(seen, MeasurementSchedule(discard=3)).epochs == (0, 1, 2)
+
+
+def test_means_are_those_of_the_epochs_and_the_first_epoch_is_told_apart() -> None:
+    seen = finished(POINT, Truth(first_stall_s=0.02), epochs=3)
+    found = compute_point_stats(seen, COURSE)
+    late = seen.epochs[1:]
+    for name in (
+        "e2e_s",
+        "stall_s",
+        "compute_s",
+        "copy_s",
+        "overhead_s",
+        "fetch_s",
+        "preprocess_s",
+        "energy_j",
+        "power_w",
+    ):
+        assert getattr(found, name).value == pytest.approx(np.mean([getattr(one, name) for one in late])), name
+    assert found.first_stall_s.value == pytest.approx(seen.epochs[0].stall_s)
+    assert found.first_e2e_s.value == pytest.approx(seen.epochs[0].e2e_s)
+    assert (found.minibatches, found.steps, found.samples) == (200, 100.0, 1600.0)
+    assert found.untimed_s == pytest.approx(0.0, abs=1e-9)
+
+
+@pytest.mark.parametrize("noise", [Noise(), Noise(phi=0.5), Noise(start=3)])
+def test_intervals_hold_the_truth_nearly_as_often_as_they_say(noise: Noise) -> None:
+    truth = Truth()
+    extra = noise.start * (noise.start_factor - 1.0)  # the start belongs to the epoch
+    held = [
+        one.e2e_s.low <= truth.step_s * (100 + extra) <= one.e2e_s.high
+        for one in (stats(POINT, truth, noise, seed=seed, epochs=2) for seed in range(150))
+    ]
+    assert np.mean(held) >= 0.9
+
+
+def test_the_start_of_an_epoch_is_counted_and_stays_in_its_sums() -> None:
+    plain, started = stats(POINT, Truth(), Noise()), stats(POINT, Truth(), Noise(start=4, start_factor=5.0))
+    assert (plain.warm_up, started.warm_up) == (0, 4)
+    assert started.e2e_s.value > 1.1 * plain.e2e_s.value
+    assert started.step_s.value == pytest.approx(plain.step_s.value, rel=0.01)
+
+
+def test_outliers_are_counted_and_stay_in_the_sums() -> None:
+    seen = finished(POINT, Truth())
+    minibatches = seen.read_minibatches()
+    minibatches.step_s[150] += 5.0
+    changed = compute_point_stats(seen, COURSE)
+    assert changed.outliers == 1
+    assert changed.settled
+    assert changed.e2e_s.value == pytest.approx(np.mean([one.e2e_s for one in seen.epochs[1:]]))
+
+
+def test_epochs_that_differ_widen_the_interval() -> None:
+    same, apart = stats(POINT, Truth(), Noise()), stats(POINT, Truth(), Noise(epoch=0.05))
+    assert apart.e2e_s.standard_error > 3 * same.e2e_s.standard_error
+
+
+def test_without_a_meter_there_is_no_power_and_the_rest_is_there() -> None:
+    found = stats(POINT, Truth(), metered=False)
+    assert (found.energy_j, found.power_w, found.power_label) == (None, None, None)
+    assert found.by_epoch["energy_j"] == ()
+    assert found.e2e_s.is_bounded
+
+
+def test_labels_and_keys_are_carried() -> None:
+    found = stats(POINT, Truth(), label="estimated")
+    assert (found.label, found.power_label, found.key) == ("estimated", "estimated", POINT.key)
+
+
+def test_joules_scatter_as_watts_and_seconds_do() -> None:
+    found = stats(POINT, Truth(), Noise(step=0.001, power=0.05))
+    assert found.energy_j is not None
+    assert found.power_w is not None
+    assert found.energy_j.standard_error / found.energy_j.value == pytest.approx(
+        found.power_w.standard_error / found.power_w.value, rel=0.3
+    )
+
+
+def test_a_point_whose_times_drift_is_not_settled() -> None:
+    seen = finished(POINT, Truth())
+    seen.read_minibatches().step_s[100:] *= np.linspace(1.0, 1.5, 200)
+    found = compute_point_stats(seen, COURSE)
+    assert not found.settled
+    assert "more time" in found.unsettled_reason
+
+
+def test_a_point_without_epochs_is_refused() -> None:
+    with pytest.raises(ValueError, match="no epochs"):
+        compute_point_stats(replace(finished(POINT, Truth()), epochs=()), COURSE)

@@ -1,0 +1,292 @@
+"""A sweep's journal: what was written is read back, what fits goes on, what does not is refused by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+
+import numpy as np
+import pytest
+from characterised.fake import FakeRig, fake_plan, fake_seen
+
+from fedge.characterisation.point_measurement import EpochSummary, PointMeasurement
+from fedge.characterisation.sweep_plan import Images, MeasurementSchedule, StoragePlan, WorkloadPlan
+from fedge.characterisation.sweep_run import SweepRun
+from fedge.characterisation.sweep_store import JOURNAL_FILE, open_journal, read_result, to_finished_point
+from fedge.errors import BadInput
+
+SOFTWARE = {"fake-1": {"fake": "1"}}
+
+
+def sweep(out, plan, rig=None):
+    rig = rig or FakeRig()
+    with open_journal(out) as journal:
+        journal.begin(plan, dict.fromkeys(plan.boards, rig.software))
+        campaign = SweepRun(plan, dict.fromkeys(plan.boards, rig), journal)
+        while campaign.next_point() is not None:
+            campaign.run_next()
+    return rig
+
+
+def lines(out):
+    return [json.loads(line) for line in (out / JOURNAL_FILE).read_text().splitlines()]
+
+
+def test_what_was_seen_is_read_back_exactly_with_its_arrays_and_labels(tmp_path):
+    plan = fake_plan()
+    sweep(tmp_path / "out", plan)
+
+    result = read_result(tmp_path / "out")
+
+    assert result.plan == plan
+    assert [one.point for one in result.points] == list(plan.points)
+    for one in result.points:
+        seen = to_finished_point(fake_seen(one.point))
+        for name in ("epochs", "label", "power_label", "source", "seconds", "notes", "parameters"):
+            assert getattr(one, name) == getattr(seen, name)
+        for there, wanted in (
+            (one.read_minibatches(), seen.read_minibatches()),
+            (one.read_sensor_trace(), seen.read_sensor_trace()),
+        ):
+            for name in wanted.__slots__:
+                np.testing.assert_array_equal(getattr(there, name), getattr(wanted, name))
+                assert getattr(there, name).dtype == getattr(wanted, name).dtype
+
+
+def test_numpys_numbers_are_written_as_numbers(tmp_path):
+    plan = fake_plan()
+    seen = fake_seen(plan.points[0])
+    epoch = dataclasses.replace(seen.epochs[0], steps=np.int64(3), e2e_s=np.float64(1.5), throttled=np.bool_(True))
+    with open_journal(tmp_path / "out") as journal:
+        journal.begin(plan, SOFTWARE)
+        journal.finish(dataclasses.replace(seen, epochs=(epoch,), seconds=np.float64(2.5)))
+
+    (back,) = read_result(tmp_path / "out").points
+
+    assert back.epochs == (dataclasses.replace(seen.epochs[0], steps=3, e2e_s=1.5, throttled=True),)
+    assert type(back.epochs[0].steps) is int
+
+
+def test_the_same_plan_measures_nothing_twice_and_writes_no_line(tmp_path):
+    sweep(tmp_path / "out", fake_plan())
+    before = (tmp_path / "out" / JOURNAL_FILE).read_bytes()
+
+    again = sweep(tmp_path / "out", fake_plan())
+
+    assert again.measured == []
+    assert (tmp_path / "out" / JOURNAL_FILE).read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "more", [{"workers": (0, 1, 2, 4)}, {"repeats": 3}, {"batches": (4, 8, 16), "repeats": 5}], ids=str
+)
+def test_a_plan_that_only_gains_points_goes_on_with_what_was_done(tmp_path, more):
+    small, large = fake_plan(), fake_plan(**more)
+    sweep(tmp_path / "out", small)
+
+    rig = sweep(tmp_path / "out", large)
+
+    assert set(rig.measured) == set(large.points) - set(small.points)
+    result = read_result(tmp_path / "out")
+    assert result.plan == large
+    assert [one.point for one in result.points] == list(large.points)
+    with pytest.raises(BadInput, match=r"a point that the plan no longer has|repeats"):
+        sweep(tmp_path / "out", small)
+
+
+def test_a_board_more_goes_on_too(tmp_path):
+    small = fake_plan()
+    there = tuple(dataclasses.replace(point, board="fake-2") for point in small.points)
+    sweep(tmp_path / "out", small)
+
+    rig = sweep(tmp_path / "out", dataclasses.replace(small, boards=("fake-1", "fake-2"), points=small.points + there))
+
+    assert set(rig.measured) == set(there)
+    assert [set(line["software"]) for line in lines(tmp_path / "out") if "software" in line] == [
+        {"fake-1"},
+        {"fake-1", "fake-2"},
+    ]
+
+
+NET = WorkloadPlan("net", "lenet5", (1, 28, 28), 10, Images(32, 28, 28, 1, "memory"))
+
+
+@pytest.mark.parametrize(
+    ("change", "where", "words"),
+    [
+        ({"name": "other"}, "name", ["'fake'", "'other'"]),
+        ({"seed": 1}, "seed", ["0", "1"]),
+        ({"course": MeasurementSchedule(epochs=3, repeats=2)}, "course.epochs", ["2", "3"]),
+        ({"course": MeasurementSchedule(epochs=2, repeats=1)}, "course.repeats", ["2", "1"]),
+        ({"workloads": {"net": NET}}, "workloads.net.images.count", ["got 64", "32 was asked"]),
+        ({"workloads": {}}, "workloads.net", ["no longer has"]),
+        (
+            {"storages": {"default": StoragePlan("default", path="/x")}},
+            "storages.default.path",
+            ["got None", "'/x' was asked"],
+        ),
+        ({"points": fake_plan().points[1:]}, "points", ["no longer has", "fake-1"]),
+    ],
+)
+def test_another_plan_is_refused_with_the_difference_and_nothing_is_touched(tmp_path, change, where, words):
+    out = tmp_path / "out"
+    sweep(out, fake_plan())
+    before = (out / JOURNAL_FILE).read_bytes()
+
+    with pytest.raises(BadInput) as refused:
+        sweep(out, fake_plan(**change))
+
+    assert refused.value.where == f"{out / JOURNAL_FILE}: {where}"
+    assert all(word in str(refused.value) for word in words), str(refused.value)
+    assert (out / JOURNAL_FILE).read_bytes() == before
+
+
+def test_other_software_is_refused(tmp_path):
+    sweep(tmp_path / "out", fake_plan())
+
+    with pytest.raises(BadInput, match=r"fake-1: fake: got 1; 2 is here now"):
+        sweep(tmp_path / "out", fake_plan(), FakeRig(software={"fake": "2"}))
+    with pytest.raises(BadInput, match=r"fake-1: torch: got nothing; 3 is here now"):
+        sweep(tmp_path / "out", fake_plan(), FakeRig(software={"fake": "1", "torch": "3"}))
+
+
+def test_only_one_process_writes_and_a_folder_of_something_else_is_left_alone(tmp_path):
+    with open_journal(tmp_path / "out"), pytest.raises(BadInput, match="another `fedge characterise` writes"):
+        open_journal(tmp_path / "out")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.tex").touch()
+    with pytest.raises(BadInput, match="holds something else"):
+        open_journal(tmp_path / "other")
+    with pytest.raises(BadInput, match=r"thesis\.tex, which is a file"):
+        open_journal(tmp_path / "other" / "thesis.tex")
+    with pytest.raises(BadInput, match="without a journal"):
+        read_result(tmp_path / "other")
+
+
+@pytest.mark.parametrize("damage", ["{}", "[1]", "no", '{"event": "done"}', '{"event": "begin", "version": 99}'])
+def test_a_line_that_makes_no_sense_is_named(tmp_path, damage):
+    sweep(tmp_path / "out", fake_plan())
+    path = tmp_path / "out" / JOURNAL_FILE
+    for place in (0, 2):
+        whole = path.read_text().splitlines(keepends=True)
+        whole[place] = damage + "\n"
+        (tmp_path / "out" / JOURNAL_FILE).write_text("".join(whole))
+        with pytest.raises(BadInput, match=f"line {place + 1}: got a line that makes no sense"):
+            read_result(tmp_path / "out")
+        sweep(tmp_path / f"again{place}", fake_plan())
+        path.write_bytes((tmp_path / f"again{place}" / JOURNAL_FILE).read_bytes())
+
+
+@pytest.mark.parametrize("what", ["gone", "cut", "another"])
+def test_a_damaged_array_file_is_named_when_it_is_read(tmp_path, what):
+    sweep(tmp_path / "out", fake_plan())
+    one = read_result(tmp_path / "out").points[0]
+    path = tmp_path / "out" / "minibatches" / f"{one.point.key}.parquet"
+    if what == "gone":
+        path.unlink()
+    elif what == "cut":
+        path.write_bytes(path.read_bytes()[:100])
+    else:
+        path.write_bytes((tmp_path / "out" / "strips" / path.name).read_bytes())
+
+    with pytest.raises(BadInput, match=f"{one.point.key}.parquet: got a file that cannot be read"):
+        one.read_minibatches()
+
+
+def test_what_a_killed_writer_left_unfinished_is_removed(tmp_path):
+    sweep(tmp_path / "out", fake_plan())
+    left = [tmp_path / "out" / name for name in ("plan.yaml.unfinished", "strips/0123.parquet.unfinished")]
+    for path in left:
+        path.touch()
+
+    with open_journal(tmp_path / "out"):
+        assert not any(path.exists() for path in left)
+
+
+class Crash(BaseException):
+    """The process ends here."""
+
+
+def crash_after(monkeypatch, count):
+    """Every call that changes the disk counts; the one after ``count`` does not happen, nor any later one."""
+    calls = 0
+    originals = {
+        name: getattr(os, name) for name in ("write", "fsync", "replace", "rename", "unlink", "ftruncate", "open")
+    }
+    for name, original in originals.items():
+
+        def counted(*given, name=name, original=original):
+            nonlocal calls
+            calls += 1
+            if calls > count:
+                if name == "write" and calls == count + 1:
+                    original(given[0], bytes(given[1])[: len(given[1]) // 2])
+                raise Crash(name)
+            return original(*given)
+
+        monkeypatch.setattr(os, name, counted)
+    return lambda: calls
+
+
+def test_ended_before_any_single_change_of_the_disk_it_goes_on_without_repeating_or_losing(tmp_path, monkeypatch):
+    plan = fake_plan(workers=(0, 1), batches=(8,), repeats=1)
+    sweep(tmp_path / "whole", plan)
+    crashes = 0
+    for count in range(200):
+        out = tmp_path / str(count)
+        first = FakeRig()
+        with monkeypatch.context() as patched:
+            crash_after(patched, count)
+            try:
+                sweep(out, plan, first)
+                break
+            except Crash:
+                crashes += 1
+        done = (
+            {one.point for one in read_result(out).points}
+            if (out / JOURNAL_FILE).exists() and lines_whole(out)
+            else set()
+        )
+        second = sweep(out, plan, FakeRig())
+        assert set(second.measured) == set(plan.points) - done
+        assert [one.point for one in read_result(out).points] == list(plan.points)
+        assert len(read_result(out).points[0].read_minibatches()) == 8
+        assert lines(out) == lines(tmp_path / "whole")
+        assert not list(out.rglob("*.unfinished"))
+    assert crashes > 15
+
+
+def lines_whole(out):
+    return b"\n" in (out / JOURNAL_FILE).read_bytes()
+
+
+def test_seen_and_epoch_have_no_field_that_the_journal_forgets():
+    kept = {"point", "epochs", "label", "power_label", "source", "seconds", "notes", "parameters"}
+    assert {one.name for one in dataclasses.fields(PointMeasurement)} == kept | {"minibatches", "strip"}
+    assert "throttled" in {one.name for one in dataclasses.fields(EpochSummary)}
+
+
+def test_a_point_is_skipped_or_failed_by_what_happened_last(tmp_path):
+    plan = fake_plan()
+    first, second = plan.points[:2]
+    with open_journal(tmp_path / "out") as journal:
+        journal.begin(plan, SOFTWARE)
+        journal.skip(first, "no root")
+        journal.fail(first, "it fell over")
+        journal.fail(second, "it fell over")
+        journal.skip(second, "no disk")
+        for past in (journal.past, read_result(tmp_path / "out")):
+            skipped, failed = past.skipped, past.failed
+            assert list(skipped.values() if isinstance(skipped, dict) else skipped) == [(second, "no disk")]
+            assert list(failed.values() if isinstance(failed, dict) else failed) == [(first, "it fell over")]
+
+
+def test_a_journal_holds_no_arrays_in_memory(tmp_path):
+    plan = fake_plan()
+    sweep(tmp_path / "out", plan)
+    with open_journal(tmp_path / "out") as journal:
+        done = journal.past.done[plan.points[0].key]
+        (tmp_path / "out" / "minibatches" / f"{plan.points[0].key}.parquet").unlink()
+        with pytest.raises(BadInput, match="cannot be read"):
+            done.read_minibatches()

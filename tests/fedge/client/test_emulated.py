@@ -1,0 +1,341 @@
+"""An emulated client answers every message, learns from round to round, and never lets an error out."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedge.client import emulated
+from fedge.devices.emulated_board import MODE_SWITCH_S, WARM_UP_STEPS
+from fedge.errors import BadInput
+from fedge.experiment import Experiment, ExplorationSpec, FleetEntry, PolicySpec, WorkloadSpec, list_boards
+from fedge.types import Measurement, ModeMix, NamedArrays, RoundGoal, RoundReport, TrainResult
+from fedge.wire import ClientState, ReplyMessage, RequestMessage, from_json, to_json
+
+pytest.importorskip("torch", reason="a client trains")
+
+EXPERIMENT = Experiment(
+    fleet=(FleetEntry(device="nano", count=2), FleetEntry(device="orin-nano")), workload=WorkloadSpec(local_epochs=0.5)
+)
+MODEL_BYTES = 100_000
+
+BROKEN_TASK = """
+import numpy as np
+
+class Broken:
+    labels = np.arange(60) % 3
+    def __init__(self, data_dir, download): ...
+    def initial_arrays(self, seed): ...
+    buffers = ()
+
+    def start(self, arrays, share, seed, options):
+        raise RuntimeError("the samples are gone")
+    def evaluate(self, arrays): ...
+"""
+
+
+@pytest.fixture(scope="module")
+def arrays() -> NamedArrays:
+    return emulated.load_experiment_task(EXPERIMENT).initial_arrays(1)
+
+
+def ask_of(kind: str = "train", number: int = 1, policy: str = "balanced", **more: object) -> RequestMessage:
+    return dataclasses.replace(RequestMessage("train", number, 0.0, policy, model_bytes=MODEL_BYTES), kind=kind, **more)
+
+
+def planned(slowdown: float = 1.05, experiment: Experiment = EXPERIMENT, index: int = 0) -> RoundGoal:
+    """A deadline relative to what the board expects of MAXN."""
+    front = emulated.answer_request(experiment, index, ask_of("front"), None)[0].front
+    assert front is not None
+    return RoundGoal("balanced", 0, slowdown * (front.link_s + front.maxn.work_s))
+
+
+def played(
+    arrays: NamedArrays, ask: RequestMessage, index: int = 0, experiment: Experiment = EXPERIMENT
+) -> tuple[RoundReport, ClientState, TrainResult]:
+    answer, trained = emulated.answer_request(experiment, index, ask, arrays)
+    assert answer.error is None
+    assert answer.report is not None
+    assert answer.state is not None
+    assert trained is not None
+    return answer.report, answer.state, trained
+
+
+def test_hello_is_answered_with_the_name_alone() -> None:
+    assert [emulated.answer_request(EXPERIMENT, i, RequestMessage("hello"), None) for i in range(3)] == [
+        (ReplyMessage(name), None) for name in ("nano-1", "nano-2", "orin-nano-1")
+    ]
+
+
+def test_a_front_is_offered_before_anything_was_measured() -> None:
+    answer, trained = emulated.answer_request(EXPERIMENT, 0, ask_of("front"), None)
+
+    seat, front = emulated.load_client(EXPERIMENT, 0), answer.front
+    assert front is not None
+    assert (answer.board, answer.error, answer.report, answer.state, trained) == ("nano-1", None, None, None, None)
+    link = seat.link.transfer(MODEL_BYTES)
+    assert front.link_s == pytest.approx(link.down_s + link.up_s)
+    assert front.maxn.mode == seat.kind.spec.maxn
+    work_s = [point.work_s for point in front.points]
+    above_j = [point.work_j - front.idle_w * point.work_s for point in front.points]
+    assert work_s == sorted(work_s)
+    assert above_j == sorted(above_j, reverse=True)
+
+
+def test_a_board_at_maxn_waits_there_and_any_other_in_its_lowest_mode() -> None:
+    maxn, balanced = (
+        emulated.answer_request(EXPERIMENT, 0, ask_of("front", policy=name), None)[0].front
+        for name in ("maxn", "balanced")
+    )
+    assert maxn is not None
+    assert balanced is not None
+    truth = emulated.load_client(EXPERIMENT, 0).truth
+
+    assert maxn.idle_w == maxn.maxn_idle_w == balanced.maxn_idle_w
+    assert balanced.idle_w == truth.idle_w.min() < balanced.maxn_idle_w
+
+
+def test_a_round_is_reported_as_it_was_trained(arrays: NamedArrays) -> None:
+    report, state, trained = played(arrays, ask_of(goal=planned(6.0), start_s=7.0))
+
+    seat = emulated.load_client(EXPERIMENT, 0)
+    assert (report.board, report.device, report.round) == ("nano-1", "nano", 1)
+    assert report.samples == len(seat.share)
+    assert report.steps == seat.steps == report.asked_steps
+    assert report.probes
+    assert report.measured.mode == report.decision.mode == report.predicted.mode
+    assert state.measurements == report.parts
+    assert state.rested_at_s == pytest.approx(7.0 + report.busy_s)
+    assert state.temperature_c == report.temperature_c
+    assert (trained.loss, trained.accuracy) == (report.loss, report.accuracy)
+    assert any(not np.array_equal(trained.arrays[name], arrays[name]) for name in arrays)
+
+
+def test_the_same_question_gets_the_same_answer_to_the_last_bit(arrays: NamedArrays) -> None:
+    ask = ask_of(goal=planned())
+    (one, state, trained), (again, state_again, trained_again) = (played(arrays, ask) for _ in range(2))
+
+    assert one == again
+    assert state == state_again
+    for name in arrays:
+        np.testing.assert_array_equal(trained.arrays[name], trained_again.arrays[name])
+
+
+def test_changing_modes_within_a_round_does_not_change_what_is_learnt(arrays: NamedArrays) -> None:
+    still = EXPERIMENT.model_copy(update={"exploration": ExplorationSpec(share=0.0)})
+    (probing, _, trained), (quiet, _, trained_quietly) = (
+        played(arrays, ask_of(goal=planned(6.0)), experiment=experiment) for experiment in (EXPERIMENT, still)
+    )
+
+    assert probing.probes
+    assert not quiet.probes
+    for name in arrays:
+        np.testing.assert_array_equal(trained.arrays[name], trained_quietly.arrays[name])
+
+
+def test_a_part_in_a_second_mode_is_reported_and_remembered_as_one_of_the_round(
+    tmp_path: Path, arrays: NamedArrays
+) -> None:
+    """The board has two modes, knows both, and gets a deadline between them; the rest changes the mode."""
+    experiment = replayed(tmp_path, slow_w=2.5)
+    seat = emulated.load_client(experiment, 0)
+    rows = zip(seat.truth.modes, seat.truth.step_s, seat.truth.power_w, strict=True)
+    own = tuple(Measurement(mode, 40, float(t), float(w), switch_s=0.05) for mode, t, w in rows)
+    goal = RoundGoal("balanced", 0, 1.5 * (2.0 + seat.steps * float(seat.truth.step_s.min())))
+
+    report, state, _ = played(arrays, ask_of(number=2, state=ClientState(own), goal=goal), experiment=experiment)
+
+    assert report.mixed is not None
+    assert report.decision.mix == ModeMix(report.mixed.mode, report.mixed.steps)
+    assert report.mixed.step_s > 2 * report.measured.step_s
+    assert report.steps == report.asked_steps == seat.steps
+    assert report.mixed.warm_up_s > 0 == report.measured.warm_up_s
+    assert (report.mixed.switch_s, report.measured.switch_s) == (None, MODE_SWITCH_S)
+    assert state.measurements == (*own, report.mixed, report.measured)
+
+
+def test_a_board_that_must_stop_sends_what_it_has_done_in_time(arrays: NamedArrays) -> None:
+    whole, _, trained = played(arrays, ask_of(policy="maxn"))
+    stop_s = 0.6 * whole.busy_s
+
+    report, state, shorter = played(arrays, ask_of(policy="maxn", goal=RoundGoal("maxn", 0, stop_s=stop_s)))
+
+    assert 1 <= report.steps < report.asked_steps == whole.steps
+    assert report.busy_s <= stop_s < report.busy_s + 1.5 * report.measured.step_s
+    assert state.measurements == report.parts
+    assert any(not np.array_equal(shorter.arrays[name], trained.arrays[name]) for name in arrays)
+
+
+def test_boards_of_a_kind_do_not_measure_the_same(arrays: NamedArrays) -> None:
+    one, two = (played(arrays, ask_of(policy="maxn"), index)[0] for index in (0, 1))
+    assert one.measured.mode == two.measured.mode
+    assert one.measured.step_s != two.measured.step_s
+    assert one.measured.power_w != two.measured.power_w
+
+
+def test_a_second_round_starts_from_what_the_first_one_left(arrays: NamedArrays) -> None:
+    first, state, _ = played(arrays, ask_of(goal=planned()))
+    travelled = from_json(ClientState, to_json(state))
+    assert travelled == state
+
+    second, later, _ = played(arrays, ask_of(number=2, start_s=state.rested_at_s, state=travelled, goal=planned()))
+
+    assert later.measurements == (*state.measurements, *second.parts)
+    assert not {p.mode for p in second.probes} & {m.mode for m in state.measurements}
+    assert first.prior_time_ape is not None
+    assert first.prior_time_ape >= 0.03
+    assert second.prior_time_ape is second.prior_power_ape is None
+    assert second.measured != first.measured
+
+
+def test_the_time_of_a_measured_mode_is_predicted_within_a_few_percent(arrays: NamedArrays) -> None:
+    _, state, _ = played(arrays, ask_of(policy="maxn"))
+    second, _, _ = played(arrays, ask_of(number=2, policy="maxn", state=state, start_s=state.rested_at_s))
+
+    truth = emulated.load_client(EXPERIMENT, 0).truth
+    assert second.predicted.step_s == pytest.approx(truth.step_s[truth.find_row(second.measured.mode)], rel=0.05)
+
+
+def test_a_hot_board_that_starts_again_at_once_stays_hotter_than_one_that_rested(arrays: NamedArrays) -> None:
+    hot = ClientState(temperature_c=80.0, rested_at_s=100.0)
+    ended_c = [
+        played(arrays, ask_of(number=2, policy="maxn", state=hot, start_s=100.0 + rest_s))[1].temperature_c or 0.0
+        for rest_s in (0.0, 60.0, 3600.0)
+    ]
+    assert 80.0 > ended_c[0] > ended_c[1] > ended_c[2] > 25.0
+
+
+def test_a_board_that_waits_in_its_lowest_mode_cools_further_than_one_that_waits_at_maxn() -> None:
+    seat, hot = emulated.load_client(EXPERIMENT, 0), ClientState(temperature_c=60.0)
+    maxn_c, lowest_c = (
+        emulated._build_board(EXPERIMENT, seat, ask_of(policy=policy, state=hot, start_s=3600.0)).temperature_c
+        for policy in ("maxn", "balanced")
+    )
+    assert 25.0 < lowest_c < maxn_c < 60.0
+
+
+def test_the_true_front_is_the_whole_truth_with_warm_up(arrays: NamedArrays) -> None:
+    report, _, _ = played(arrays, ask_of(policy="maxn"))
+    seat, front = emulated.load_client(EXPERIMENT, 0), report.true_front
+
+    assert front is not None
+    assert all(point.time_sd_log == 0.0 for point in front.points)
+    for point in (*front.points, front.maxn):
+        row = seat.truth.find_row(point.mode)
+        assert point.work_s == pytest.approx((seat.steps + WARM_UP_STEPS) * seat.truth.step_s[row])
+        assert point.work_j == pytest.approx(point.work_s * seat.truth.power_w[row])
+
+
+def replayed(folder: Path, slow_w: float = 4.75) -> Experiment:
+    """One board with two modes of a table; ``slow_w`` is the power of the slow one."""
+    path = folder / "made-up.csv"
+    path.write_text(
+        "cores,cpu_khz,gpu_hz,mem_hz,batch_size,time_ms,power_w\n"
+        "4,1479000,921600000,1600000000,16,812.5,9.25\n"
+        f"2,1132800,460800000,800000000,16,2125,{slow_w}\n"
+    )
+    return EXPERIMENT.model_copy(update={"fleet": (FleetEntry(device="nano", truth=f"table:{path}"),)})
+
+
+def test_a_replayed_table_is_what_the_board_measures(tmp_path: Path, arrays: NamedArrays) -> None:
+    experiment = replayed(tmp_path).model_copy(update={"policy": PolicySpec(name="maxn")})
+
+    report, _, _ = played(arrays, ask_of(policy="maxn"), experiment=experiment)
+
+    assert report.measured.step_s == pytest.approx(0.8125, rel=0.05)
+    assert report.measured.power_w == pytest.approx(9.25, rel=0.05)
+    assert len(emulated.load_client(experiment, 0).truth.modes) == 2
+
+
+def test_a_task_that_raises_is_an_answer_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arrays: NamedArrays
+) -> None:
+    (tmp_path / "broken_task_module.py").write_text(BROKEN_TASK)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "broken_task_module", raising=False)
+    work = EXPERIMENT.workload.model_copy(update={"task": "broken_task_module:Broken"})
+
+    answer, trained = emulated.answer_request(EXPERIMENT.model_copy(update={"workload": work}), 1, ask_of(), arrays)
+
+    assert answer == ReplyMessage("nano-2", error="RuntimeError: the samples are gone")
+    assert trained is None
+
+
+def test_arrays_of_another_model_are_an_answer_with_the_reason() -> None:
+    answer, trained = emulated.answer_request(EXPERIMENT, 0, ask_of(), {"w": np.zeros(3)})
+    assert trained is None
+    assert answer.error is not None
+    assert answer.error.startswith("model arrays: got arrays called w; ")
+    assert "\n" not in answer.error
+
+
+def test_a_policy_without_its_number_is_an_answer_that_names_the_field(arrays: NamedArrays) -> None:
+    answer, _ = emulated.answer_request(EXPERIMENT, 0, ask_of(policy="fastest-within-power"), arrays)
+    assert answer.error is not None
+    assert answer.error.startswith("policy.power_w: got nothing")
+
+
+def test_an_unknown_device_is_bad_input_here_and_an_error_on_the_wire() -> None:
+    experiment = EXPERIMENT.model_copy(update={"fleet": (FleetEntry(device="pineapple"),)})
+
+    with pytest.raises(BadInput, match=r"fleet\.device: got 'pineapple'"):
+        emulated.load_client(experiment, 0)
+
+    answer, _ = emulated.answer_request(experiment, 0, ask_of("front"), None)
+    assert answer.board == "pineapple-1"
+    assert answer.error is not None
+    assert answer.error.startswith("fleet.device: got 'pineapple'")
+
+
+def test_every_sample_has_one_seat() -> None:
+    shares = [
+        seat.share for seat in (emulated.load_client(EXPERIMENT, board.index) for board in list_boards(EXPERIMENT))
+    ]
+    assert sorted(np.concatenate(shares)) == list(range(len(emulated.load_experiment_task(EXPERIMENT).labels)))
+
+
+def told_by(index: int, count: int, factor: float = 1.0) -> tuple[Measurement, ...]:
+    """What another board of the fleet measured in ``count`` modes, its times wrong by ``factor``."""
+    seat = emulated.load_client(EXPERIMENT, index)
+    rows = np.random.default_rng(3).permutation(len(seat.truth.modes))[:count]
+    return tuple(
+        Measurement(
+            seat.truth.modes[int(row)],
+            40,
+            factor * float(seat.truth.step_s[row]),
+            float(seat.truth.power_w[row]),
+            board=seat.board.name,
+        )
+        for row in rows
+    )
+
+
+def test_what_another_board_measured_lowers_the_error_and_stays_out_of_the_state(arrays: NamedArrays) -> None:
+    """Where a board tries nothing itself: its own trials teach it as much."""
+    still = EXPERIMENT.model_copy(update={"exploration": ExplorationSpec(share=0.0)})
+    alone, _, _ = played(arrays, ask_of(goal=planned()), experiment=still)
+    report, state, _ = played(arrays, ask_of(goal=planned(), shared=told_by(1, 20)), experiment=still)
+
+    assert (alone.shared_samples, report.shared_samples) == (0, 20)
+    assert alone.own_samples == report.own_samples == 0
+    assert report.time_ape is not None
+    assert alone.time_ape is not None
+    assert report.time_ape < 0.3 * alone.time_ape
+    assert state.measurements == report.parts
+    assert all(measurement.board is None for measurement in state.measurements)
+
+
+def test_a_board_that_measures_wrongly_is_not_believed_against_own_measurements(arrays: NamedArrays) -> None:
+    own = tuple(dataclasses.replace(measurement, board=None) for measurement in told_by(0, 6))
+    ask = ask_of(number=2, goal=planned(), state=ClientState(own))
+
+    right, _, _ = played(arrays, dataclasses.replace(ask, shared=told_by(1, 20)))
+    wrong, _, _ = played(arrays, dataclasses.replace(ask, shared=told_by(1, 20, factor=4.0)))
+
+    assert (right.shared_samples, wrong.shared_samples) == (20, 0)
+    assert wrong.time_ape is not None
+    assert wrong.time_ape < 0.3

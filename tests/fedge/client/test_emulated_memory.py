@@ -1,0 +1,249 @@
+"""An emulated board with little memory: lowered, failed, learnt; and one with enough, of which nothing changes."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cache
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="boards really train")
+
+from fedge.client import emulated, emulated_memory
+from fedge.client.emulated_memory import true_peak_mb
+from fedge.client.memory_scaling import ScalingContext
+from fedge.client.step_accounting import warm_up_steps
+from fedge.devices import catalogue
+from fedge.errors import BadInput
+from fedge.experiment import Experiment, list_boards
+from fedge.types import TrainingScale, TrainResult
+from fedge.wire import ClientState, ReplyMessage, RequestMessage, from_json, to_json
+
+SEEDS = range(1, 40)
+
+
+def experiment(memory_mb: float | None = None, seed: int = 1, policy: str = "balanced", **memory: object) -> Experiment:
+    """One Nano on ResNet-50."""
+    workload = {
+        "task": "digits-cnn", "cost": "resnet50-tinyimagenet224", "batch_size": 8, "local_epochs": 0.1,
+        "memory": memory,
+    }  # fmt: skip
+    fleet = [{"device": "nano", **({"memory_mb": memory_mb} if memory_mb else {})}]
+    return Experiment.model_validate({"fleet": fleet, "workload": workload, "seed": seed, "policy": {"name": policy}})
+
+
+def means(what: Experiment) -> ScalingContext:
+    found = emulated_memory.build_board_scaling(
+        what, list_boards(what)[0], catalogue.find("nano"), lambda: emulated.load_experiment_task(what)
+    )
+    assert found is not None
+    return found
+
+
+def needed_mb(scale: TrainingScale) -> float:
+    return means(experiment()).estimate_need(scale).memory_mb
+
+
+def with_factor(least: float, most: float) -> int:
+    """A seed with which the Nano's true peak is so many times the prediction."""
+    asked = TrainingScale(8)
+    for seed in SEEDS:
+        if least <= true_peak_mb(means(experiment()), asked, "nano-1", seed) / needed_mb(asked) <= most:
+            return seed
+    pytest.fail("no such seed")
+
+
+@cache
+def arrays() -> dict[str, np.ndarray]:
+    return dict(emulated.load_experiment_task(experiment()).initial_arrays(1))
+
+
+def rounds_of(what: Experiment, count: int = 2) -> list[tuple[ReplyMessage, TrainResult | None]]:
+    state, found = ClientState(), []
+    for number in range(1, count + 1):
+        ask = RequestMessage("train", number, 100.0 * number, what.policy.name, state, model_bytes=24_000)
+        answer, trained = emulated.answer_request(what, 0, ask, arrays())
+        assert from_json(ReplyMessage, to_json(answer)) == answer
+        found.append((answer, trained))
+        state = answer.state or state
+    return found
+
+
+def test_a_smaller_batch_takes_as_many_samples_in_more_and_shorter_steps() -> None:
+    seed = with_factor(0.9, 1.0)
+    plain = rounds_of(experiment(seed=seed, policy="maxn"), 1)[0][0].report
+    lowered = rounds_of(experiment(1.07 * needed_mb(TrainingScale(4)), seed, "maxn"), 1)[0][0].report
+
+    assert plain is not None
+    assert lowered is not None
+    assert lowered.memory is not None
+    assert lowered.memory.used == TrainingScale(4)
+    assert lowered.memory.why.startswith("batch 8 -> 4: ")
+    assert lowered.steps == 2 * plain.steps
+    ratio = lowered.measured.step_s / plain.measured.step_s
+    assert ratio == pytest.approx(means(experiment()).step_time_ratio(TrainingScale(4)), rel=0.15)
+    assert 0.4 < ratio < 1.0
+    assert lowered.measured.power_w == pytest.approx(plain.measured.power_w, rel=0.1)
+    assert lowered.true_front is not None
+    assert lowered.true_front.maxn.work_s == pytest.approx(lowered.work_s, rel=0.2)
+
+
+def test_a_narrow_network_sends_the_leading_blocks() -> None:
+    limit_mb = 1.07 * needed_mb(TrainingScale(8, 0.5))
+    answer, trained = rounds_of(experiment(limit_mb, with_factor(0.8, 1.0), min_batch=8), 1)[0]
+
+    assert answer.report is not None
+    assert answer.report.memory is not None
+    assert answer.report.memory.used == TrainingScale(8, 0.5)
+    assert trained is not None
+    narrow = emulated.load_experiment_task(experiment()).narrow_shapes(0.5)  # type: ignore[attr-defined]
+    assert {name: value.shape for name, value in trained.arrays.items()} == narrow
+
+
+def test_a_wrong_prediction_costs_a_try_in_round_one_and_none_in_round_two() -> None:
+    what = experiment(1.06 * needed_mb(TrainingScale(8)), with_factor(1.1, 1.4))
+
+    (first, _), (second, _) = rounds_of(what)
+
+    assert first.report is not None
+    assert first.report.memory is not None
+    assert first.report.memory.failures >= 1
+    assert first.report.memory.used.batch_size < 8
+    assert "ran out of memory" in first.report.memory.why
+    lost_s = first.report.memory.lost_s
+    assert lost_s > 0
+    assert first.report.parts[0].lost_s == lost_s
+    assert first.report.work_s > lost_s
+    assert second.report is not None
+    assert second.report.memory is not None
+    assert second.report.memory.failures == 0
+    assert second.report.memory.used <= first.report.memory.used
+    assert second.state is not None
+    assert [seen.peak_mb is None for seen in second.state.memory] == [True] * first.report.memory.failures + [False] * 2
+
+
+def test_what_was_thought_too_large_and_is_not_is_tried_later() -> None:
+    what = experiment(0.95 * needed_mb(TrainingScale(8)), with_factor(0.5, 0.8))
+    (first, _), (second, _) = rounds_of(what)
+    assert first.report is not None
+    assert second.report is not None
+    assert first.report.memory is not None
+    assert second.report.memory is not None
+    assert first.report.memory.used.batch_size < 8
+    assert second.report.memory.used == TrainingScale(8)
+    assert second.report.memory.changed
+
+
+def test_the_front_for_the_next_round_is_of_what_that_one_will_be_tried_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    what = experiment(0.95 * needed_mb(TrainingScale(8)), with_factor(0.5, 0.8))
+    (first, _), (second, _) = rounds_of(what)
+    assert second.report is not None
+    assert second.report.memory is not None
+    assert second.report.memory.changed
+    assert first.state is not None
+    ask = RequestMessage("front", 1, 100.0, what.policy.name, first.state, model_bytes=24_000)
+    assert emulated.answer_request(what, 0, ask, None)[0].front == first.front
+
+    monkeypatch.setattr("fedge.client.memory_scaling.will_change_scale", lambda *_: False)
+    ((stale, _),) = rounds_of(what, 1)
+    assert stale.front is not None
+    assert first.front is not None
+    assert first.report is not None
+    assert first.report.memory is not None
+    used, steps = first.report.memory.used, emulated.load_client(what, 0).steps
+    warm = warm_up_steps(first.state.measurements)
+    slower = (8 // used.batch_size * steps + warm) / (steps + warm) * means(what).step_time_ratio(used)
+    assert stale.front.maxn.work_s / first.front.maxn.work_s == pytest.approx(slower, rel=0.005)
+    assert stale.front != first.front
+
+
+def test_without_the_guard_the_board_fails_and_says_so() -> None:
+    what = experiment(0.5 * needed_mb(TrainingScale(8)), with_factor(0.8, 1.2), guard=False)
+    for answer, trained in rounds_of(what):
+        assert trained is None
+        assert answer.report is None
+        assert answer.error is not None
+        assert answer.error.startswith("out of memory at batch 8 (")
+        assert "guard is off" in answer.error
+
+
+def test_where_nothing_fits_the_board_fails_and_keeps_what_it_learnt() -> None:
+    what = experiment(0.3 * needed_mb(TrainingScale(1, 0.25)), min_batch=4)
+    (first, _), (second, _) = rounds_of(what)
+    assert first.error is not None
+    assert "nothing smaller" in first.error
+    assert first.state is not None
+    assert first.state.memory
+    assert first.state.rested_at_s > 100.0
+    assert second.state is not None
+    assert len(second.state.memory) > len(first.state.memory)
+
+
+def test_the_front_before_the_first_round_is_of_what_will_be_trained() -> None:
+    seed = with_factor(0.9, 1.0)
+    limit_mb = 1.07 * needed_mb(TrainingScale(4))
+    fronts = {}
+    for name, what in {"plain": experiment(seed=seed), "lowered": experiment(limit_mb, seed)}.items():
+        answer, _ = emulated.answer_request(
+            what, 0, RequestMessage("front", policy="balanced", model_bytes=24_000), None
+        )
+        assert answer.front is not None
+        fronts[name] = answer.front.maxn.work_s
+    assert fronts["lowered"] / fronts["plain"] == pytest.approx(
+        2 * means(experiment()).step_time_ratio(TrainingScale(4)), rel=0.02
+    )
+
+
+def test_predictions_stay_good_when_the_scale_changes_between_two_rounds() -> None:
+    what = experiment(0.95 * needed_mb(TrainingScale(8)), with_factor(0.5, 0.8), policy="maxn")
+    *_, (third, _) = rounds_of(what, 3)
+    assert third.report is not None
+    assert third.report.memory is not None
+    assert third.report.memory.used == TrainingScale(8)
+    assert third.report.predicted.step_s == pytest.approx(third.report.measured.step_s, rel=0.1)
+    assert third.state is not None
+    assert {m.scale is None for m in third.state.measurements} == {True, False}
+
+
+def test_a_run_that_fits_is_the_same_as_if_nobody_knew_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    what = experiment(seed=with_factor(0.5, 1.0))
+    with_memory = rounds_of(what)
+    monkeypatch.setattr("fedge.client.memory_scaling.find_network", lambda *_: None)
+    emulated._cached_client.cache_clear()
+    try:
+        without = rounds_of(what)
+    finally:
+        emulated._cached_client.cache_clear()
+    for (one, trained), (other, other_trained) in zip(with_memory, without, strict=True):
+        assert one.report is not None
+        assert other.report is not None
+        assert other.report.memory is None
+        assert dataclasses.replace(one.report, memory=None) == other.report
+        assert one.front == other.front
+        assert one.trace == other.trace
+        assert trained is not None
+        assert other_trained is not None
+        for name, value in trained.arrays.items():
+            np.testing.assert_array_equal(value, other_trained.arrays[name])
+
+
+def test_a_task_that_cannot_be_narrow_says_why() -> None:
+    class Own:
+        labels = np.zeros(3)
+
+    assert "narrow_shapes" in emulated_memory.explain_narrowing_failure(Own())  # type: ignore[arg-type]
+    assert emulated_memory.explain_narrowing_failure(emulated.load_experiment_task(experiment())) == ""
+
+
+def test_every_width_has_to_be_possible_not_the_smallest_alone() -> None:
+    class Picky:
+        labels = np.zeros(3)
+
+        def narrow_shapes(self, width: float) -> dict[str, tuple[int, ...]]:
+            if width == 0.75:
+                raise BadInput("network", "three quarters", "a half or a quarter")
+            return {}
+
+    assert "three quarters" in emulated_memory.explain_narrowing_failure(Picky())  # type: ignore[arg-type]
+    assert emulated_memory.explain_narrowing_failure(Picky(), (1.0, 0.5)) == ""  # type: ignore[arg-type]

@@ -1,0 +1,297 @@
+"""An emulated board that serves: training gets what is left, latencies hold, and the same seed gives the same again."""
+
+from __future__ import annotations
+
+import itertools
+from functools import cache
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="boards really train")
+
+from fedge.client import emulated, emulated_service
+from fedge.client.inference_service import plan_round_service
+from fedge.devices.emulated_board import WARM_UP_STEPS, SharedWork
+from fedge.experiment import Experiment
+from fedge.serving.standing_service import latency_percentile_s, merge_service_use
+from fedge.types import Measurement, Modes, PowerMode, Predictions, RoundGoal
+from fedge.wire import ClientState, ReplyMessage, RequestMessage, from_json, to_json
+
+SERVICE = {"cost": "resnet50-imagenet", "rate_hz": 60, "latency_s": 0.8}
+ARRAYS_BYTES = 24_000
+
+
+def experiment(service: dict | None = None, **entry: object) -> Experiment:
+    """One AGX Orin, serving or not."""
+    fleet = [{"device": "agx-orin-64gb", "name": "camera", **entry, **({"serving": service} if service else {})}]
+    workload = {"task": "digits-cnn", "cost": "resnet18-imagenet", "local_epochs": 0.5}
+    return Experiment.model_validate({"fleet": fleet, "workload": workload, "seed": 5})
+
+
+SERVES, PLAIN = experiment(SERVICE), experiment()
+HEAVY = experiment({"cost": "resnet50-imagenet", "rate_hz": 120, "latency_s": 0.5})
+TIGHT = experiment({"cost": "resnet50-imagenet", "rate_hz": 20, "latency_s": 0.35})
+
+
+@cache
+def arrays() -> dict[str, np.ndarray]:
+    return dict(emulated.load_experiment_task(PLAIN).initial_arrays(1))
+
+
+def asked(what: Experiment, state: ClientState | None = None, policy: str = "balanced") -> ReplyMessage:
+    ask = RequestMessage("train", 1, 0.0, policy, state or ClientState(), model_bytes=ARRAYS_BYTES)
+    answer, _ = emulated.answer_request(what, 0, ask, arrays())
+    assert answer.error is None, answer.error
+    return answer
+
+
+def rounds_of(
+    what: Experiment, count: int, goal: RoundGoal | None = None, policy: str = "balanced"
+) -> list[ReplyMessage]:
+    state, answers = ClientState(), []
+    for number in range(1, count + 1):
+        ask = RequestMessage("train", number, 100.0 * number, policy, state, goal, ARRAYS_BYTES)
+        answer, _ = emulated.answer_request(what, 0, ask, arrays())
+        assert answer.error is None, answer.error
+        answers.append(answer)
+        state = answer.state or state
+    return answers
+
+
+@cache
+def five_rounds() -> list[ReplyMessage]:
+    """Of the board that serves, with a deadline."""
+    return rounds_of(SERVES, 5, RoundGoal("balanced", 10, deadline_s=12.0))
+
+
+class Knowing:
+    """A predictor that knows the truth of training alone."""
+
+    def __init__(self, seat: emulated.EmulatedClient) -> None:
+        self.truth = seat.truth
+
+    def fit(self, measurements):
+        return self
+
+    def predict(self, modes: Modes) -> Predictions:
+        none = np.zeros(len(modes))
+        return Predictions(modes, self.truth.step_s, self.truth.power_w, none, none)
+
+
+def attendance(
+    what: Experiment = SERVES, seed: int = 3
+) -> tuple[emulated.EmulatedClient, emulated_service.ServiceSimulation]:
+    """A board's service in a round in which training is known."""
+    seat = emulated.load_client(what, 0)
+    assert seat.serving is not None
+    believed = emulated_service.expected_inference_costs(seat.serving, seat.truth.modes, seat.candidate_mask)
+    duty = plan_round_service(believed, seat.serving.demand, Knowing(seat), (), [seat.kind.spec.maxn])
+    return seat, emulated_service.ServiceSimulation(seat.serving, duty, seat.surface, seed)
+
+
+def stretch(seat: emulated.EmulatedClient, mode: PowerMode, steps: int, **more: object) -> SharedWork:
+    step_s = float(seat.surface.step_s[seat.surface.find_row(mode)])
+    fields = {"warm_up_s": 0.0, "hot_after_s": float("inf"), "limit_s": None, **more}
+    return SharedWork(mode, steps, step_s, **fields)  # type: ignore[arg-type]
+
+
+def held_mode(board: emulated_service.ServiceSimulation, place: float) -> PowerMode:
+    """One of the modes that hold the service, from slow (0) to fast (1) at serving."""
+    order = np.argsort(-board.round_service.while_training.share)
+    return board.round_service.while_training.modes[int(order[round(place * (len(order) - 1))])]
+
+
+def test_training_is_slower_beside_a_service_and_costs_more_while_waiting() -> None:
+    alone, beside = asked(PLAIN, policy="maxn"), asked(SERVES, policy="maxn")
+
+    assert alone.report is not None
+    assert beside.report is not None
+    use = beside.report.measured.service
+    assert alone.report.measured.service is None
+    assert use is not None
+    left = 1.0 - use.share
+    assert beside.report.measured.step_s == pytest.approx(alone.report.measured.step_s / left, rel=0.02)
+    assert beside.report.idle_w > alone.report.idle_w
+    assert beside.report.true_front is not None
+    assert alone.report.true_front is not None
+    assert beside.report.true_front.maxn.work_s > alone.report.true_front.maxn.work_s
+
+
+@pytest.mark.slow
+def test_the_modes_that_are_chosen_hold_the_latency_budget() -> None:
+    parts = [part for answer in five_rounds() for part in answer.report.parts]  # type: ignore[union-attr]
+
+    assert len({part.mode for part in parts}) > 1
+    for part in parts:
+        assert part.service is not None
+        worst_s = latency_percentile_s(part.service, 99.0)
+        assert worst_s is None or worst_s <= SERVICE["latency_s"]
+    assert sum(part.service.requests for part in parts if part.service) > 300
+
+
+def test_every_mode_that_truly_holds_the_service_holds_it_when_it_is_played() -> None:
+    seat, board = attendance()
+    for place in (0.02, 0.3, 0.6, 1.0):
+        mode = held_mode(board, place)
+        board = attendance(seed=int(100 * place))[1]
+        use = board.run_work(stretch(seat, mode, 120)).use
+        assert use.requests > 100
+        assert latency_percentile_s(use, 99.0) <= SERVICE["latency_s"], mode
+        row = next(i for i, one in enumerate(board.round_service.while_training.modes) if one == mode)
+        assert use.share == pytest.approx(board.round_service.while_training.share[row], rel=0.1)
+
+
+@pytest.mark.parametrize("what", [HEAVY, TIGHT], ids=["many-requests", "little-time"])
+def test_a_mode_holds_the_service_in_a_round_whose_first_minibatch_takes_longer(what: Experiment) -> None:
+    """Rounds of a probe and then the rest in another mode; one board may be unlucky."""
+    late = requests = held = count = 0
+    budget_s = what.fleet[0].serving.latency_s  # type: ignore[union-attr]
+    for seed in range(12):
+        seat, board = attendance(what, seed)
+        probe, work = held_mode(board, seed / 12), held_mode(board, (5 * seed % 12) / 12)
+        step_s = float(seat.surface.step_s[seat.surface.find_row(probe)])
+        first = board.run_work(stretch(seat, probe, 1, warm_up_s=WARM_UP_STEPS * step_s)).use
+        use = merge_service_use(first, board.run_work(stretch(seat, work, 13)).use)
+        assert use is not None
+        count, held = count + 1, held + (latency_percentile_s(use, 99.0) <= budget_s)  # type: ignore[operator]
+        late, requests = late + use.late, requests + use.requests
+
+    assert requests > 300
+    assert late <= 0.01 * requests
+    assert held >= count - 1
+
+
+@pytest.mark.slow
+def test_a_front_beside_a_service_is_one_that_the_board_keeps() -> None:
+    """What it reports after some rounds, played again in its modes: the seconds are those that it told."""
+    answer = five_rounds()[-1]
+    seat, _ = attendance()
+    assert answer.front is not None
+    told = {point.mode: point.work_s / seat.steps for point in answer.front.points}
+    seen = {part.mode for part in answer.state.measurements}  # type: ignore[union-attr]
+    assert seen & set(told)
+
+    for mode in seen & set(told):
+        _, board = attendance(seed=17)
+        played = board.run_work(stretch(seat, mode, 150))
+        assert played.seconds / played.steps == pytest.approx(told[mode], rel=0.2)
+
+
+@pytest.mark.slow
+def test_a_service_changes_what_is_chosen_for_a_deadline_and_the_deadline_is_kept() -> None:
+    """Five measured modes of which only the fastest keeps the deadline beside the service."""
+    heavy = experiment({"cost": "resnet50-imagenet", "rate_hz": 150, "latency_s": 1.2})
+    policy, goal = (
+        "least-energy-within-deadline",
+        RoundGoal("least-energy-within-deadline", 10, limits={"deadline_s": 8.0}),
+    )
+    alone, beside = (rounds_of(what, 4, goal, policy)[-1].report for what in (PLAIN, heavy))
+
+    assert alone is not None
+    assert beside is not None
+    slow = beside.measured.step_s * (1.0 - beside.measured.service.share)  # type: ignore[union-attr]
+    assert alone.measured.mode != beside.measured.mode
+    assert slow < 0.9 * alone.measured.step_s, "it works in a mode that is faster in itself"
+    assert beside.busy_s <= 8.0 * 1.05
+
+
+def test_the_same_question_gives_the_same_answer() -> None:
+    first, second = (
+        emulated.answer_request(SERVES, 0, RequestMessage("train", 2, policy="balanced"), arrays())[0] for _ in range(2)
+    )
+
+    assert first.report is not None
+    assert first.report.measured.service is not None
+    assert to_json(first) == to_json(second)
+
+
+def test_an_answer_with_a_service_travels_and_one_without_is_read_as_before() -> None:
+    answer = asked(SERVES)
+    again = from_json(ReplyMessage, to_json(answer))
+    assert again == answer
+
+    old = to_json(asked(PLAIN)).replace(',"service":null', "")
+    assert "service" not in old
+    assert from_json(ReplyMessage, old) == asked(PLAIN)
+
+
+def test_requests_that_wait_when_the_mode_changes_wait_on() -> None:
+    seat, board = attendance()
+    first, second = held_mode(board, 0.5), held_mode(board, 1.0)
+
+    uses = [board.run_work(stretch(seat, mode, 60)).use for mode in (first, second, first)]
+
+    coming = emulated_service.RequestStream(emulated_service.Arrivals("poisson", 60, board.seed)).iter_from(0.0)
+    times = list(itertools.takewhile(lambda at_s: at_s <= board.now_s, coming))
+    arrived = sum(at_s > emulated_service.LEAD_BUDGETS * SERVICE["latency_s"] for at_s in times)
+    waiting = 32
+    assert arrived - waiting <= sum(use.requests for use in uses) <= arrived + waiting
+    assert all(use.dropped == 0 for use in uses)
+
+
+def test_a_stretch_ends_in_time() -> None:
+    seat, board = attendance()
+    mode = held_mode(board, 1.0)
+
+    played = board.run_work(stretch(seat, mode, 10_000, limit_s=3.0))
+
+    assert 1 < played.steps < 100
+    assert played.seconds <= 3.0 + 0.2
+    _, board = attendance()
+    assert board.run_work(stretch(seat, mode, 10, limit_s=0.0)).steps == 1
+
+
+def test_of_very_many_requests_the_first_are_played_and_the_rest_is_like_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    seat, board = attendance()
+    mode = held_mode(board, 1.0)
+    whole = board.run_work(stretch(seat, mode, 400))
+    monkeypatch.setattr(emulated_service, "MAX_SIMULATED_REQUESTS", 400)
+    _, board = attendance()
+
+    part = board.run_work(stretch(seat, mode, 400))
+
+    assert whole.use.played == 1.0
+    assert part.steps == whole.steps == 400
+    assert part.use.played == pytest.approx(400 / whole.use.requests, rel=0.2)
+    assert part.use.requests == pytest.approx(whole.use.requests, rel=0.1)
+    assert part.seconds == pytest.approx(whole.seconds, rel=0.05)
+    lead_s = emulated_service.LEAD_BUDGETS * SERVICE["latency_s"]  # type: ignore[operator]
+    assert lead_s <= board.now_s - part.seconds <= lead_s + 0.5, (
+        "the clock goes on by the part that was not played, too"
+    )
+    assert sum(count for _, count in part.use.latencies) < 500
+
+
+def test_a_hot_board_serves_and_trains_more_slowly() -> None:
+    seat, board = attendance()
+    mode = held_mode(board, 1.0)
+    cool = board.run_work(stretch(seat, mode, 100))
+    _, board = attendance()
+
+    hot = board.run_work(stretch(seat, mode, 100, hot_after_s=0.0))
+
+    assert hot.train_s == pytest.approx(1.25 * cool.train_s)
+    assert hot.use.share > cool.use.share
+
+
+def test_a_throttled_round_beside_a_service_is_marked_and_its_seconds_add_up() -> None:
+    state = ClientState(temperature_c=96.9)
+    answer = asked(experiment(SERVICE, ambient_c=84.0), state, policy="maxn")
+
+    assert answer.report is not None
+    part = answer.report.measured
+    assert part.throttled
+    assert part.service is not None
+    assert part.service.seconds == pytest.approx(part.work_s)
+
+
+def test_a_board_whose_service_no_mode_holds_still_answers() -> None:
+    """The launcher refuses such an experiment; a board that is a little slower than its kind goes on at MAXN."""
+    answer = asked(experiment({"cost": "resnet50-imagenet", "rate_hz": 60, "latency_s": 0.02}))
+
+    assert answer.report is not None
+    part: Measurement = answer.report.measured
+    assert part.mode == emulated.load_client(PLAIN, 0).kind.spec.maxn
+    assert part.service is not None
+    assert part.service.late > 0

@@ -1,0 +1,116 @@
+"""What is measured is learnt at once, other boards' measurements stay theirs, and the next offer knows it all."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from contracts.rounds import (
+    ALL,
+    IDLE_W,
+    LOW,
+    MAXN,
+    MID,
+    MODES,
+    TRUTH,
+    Bench,
+    ExactDevice,
+    explorations,
+    goal_of,
+    histories,
+    parts_of,
+    seen,
+    slowdowns,
+    steps,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedge.client.evidence import KNOWN_MODE_SD_LOG, PEER_DISAGREEMENT_LOG, find_known_modes, select_consistent_peers
+from fedge.experiment import ExplorationSpec
+from fedge.types import Measurement, Predictions
+
+
+@given(steps, slowdowns, explorations, histories)
+@settings(max_examples=50)
+def test_what_a_trial_measured_is_learnt_at_once_and_the_whole_round_for_the_next_offer(
+    n: int, slowdown: float | None, exploration: ExplorationSpec, history: list[Measurement]
+) -> None:
+    bench = Bench(exploration=exploration)
+
+    played = bench.play(goal_of(n, slowdown), history)
+
+    probes = played.probes
+    expected = [(*history, *probes[:i]) for i in range(len(probes) + 1)]
+    assert bench.predictor.learnt == [*expected, (*history, *parts_of(played))]
+    assert played.own_samples == len(history) + len(probes)
+
+
+def test_the_next_offer_counts_the_warm_up_and_waits_in_the_waiting_mode() -> None:
+    front = Bench(ExactDevice(warm_up=1.5)).play(goal_of(40, None)).front
+    row = list(MODES).index(front.maxn.mode)
+
+    assert front.maxn.mode == MAXN
+    assert front.maxn.work_s == pytest.approx((40 + 1.5) * TRUTH.step_s[row])
+    assert (front.idle_w, front.maxn_idle_w, front.link_s) == (IDLE_W[LOW], IDLE_W[MAXN], 1.0)
+
+
+def test_the_next_offer_knows_what_a_change_of_mode_took() -> None:
+    played = Bench(ExactDevice(switch_s=0.3)).play(goal_of(60, 1.5), ALL)
+
+    assert played.mixed is not None
+    assert (played.mixed.switch_s, played.measured.switch_s) == (None, 0.3)
+    assert played.front.switch_s == pytest.approx(0.3)
+
+
+def test_what_other_boards_measured_never_counts_as_one_s_own() -> None:
+    told = [dataclasses.replace(seen(mode, 9.0, 7.0), board="nano-2") for mode in MODES]
+    bench, tight = Bench(), goal_of(40, 1.2)
+
+    played = bench.play(tight, [seen(MAXN, 1.5)], told)
+
+    assert played.shared_samples == len(told)
+    assert played.own_samples == 1 + len(played.probes)
+    assert bench.policy.goals[0].steps == 40 + 1.5, "the warm-up is the board's own"
+    assert played.front.switch_s == Bench().play(tight, [seen(MAXN, 1.5)]).front.switch_s
+    tried = {MAXN, *(part.mode for part in parts_of(played))}
+    rows = [i for i, mode in enumerate(MODES) if mode not in tried]
+    assert rows
+    np.testing.assert_array_equal(played.predictions.power_w_sd_log[rows], 0.0)
+    assert (played.predictions.power_w_sd_log[[i for i in range(4) if i not in rows]] > 0).any()
+
+
+off = st.lists(st.sampled_from([-0.3, -0.07, -0.04, 0.0, 0.04, 0.07, 0.3]), min_size=4, max_size=4)
+
+
+@given(off, off, st.lists(st.booleans(), min_size=4, max_size=4))
+def test_other_boards_are_believed_unless_half_of_the_own_measurements_lie_off_with_them(
+    time_off: list[float], power_off: list[float], hot: list[bool]
+) -> None:
+    """Throttled measurements do not judge; ``*_off`` is in log units."""
+    own = [
+        dataclasses.replace(m, step_s=m.step_s * np.exp(t), power_w=m.power_w * np.exp(w), throttled=h)
+        for m, t, w, h in zip(ALL, time_off, power_off, hot, strict=True)
+    ]
+    told = [dataclasses.replace(seen(MID), board="nano-2")]
+    kept = [(abs(t), abs(w)) for t, w, h in zip(time_off, power_off, hot, strict=True) if not h]
+    miss = np.median(kept, axis=0).max() if kept else 0.0
+
+    assert select_consistent_peers(Bench().player, own, told) == (() if miss > PEER_DISAGREEMENT_LOG else tuple(told))
+
+
+def test_nothing_is_there_to_doubt_where_nothing_is_told_or_nothing_was_measured() -> None:
+    bench = Bench()
+    assert select_consistent_peers(bench.player, ALL, []) == ()
+    assert select_consistent_peers(bench.player, [], ALL) == tuple(ALL)
+    assert bench.predictor.learnt == [], "no fit is made for it"
+
+
+def test_a_mode_of_another_board_is_known_when_both_its_figures_are_sure_and_an_own_one_always() -> None:
+    sure, unsure = 0.9 * KNOWN_MODE_SD_LOG, 1.1 * KNOWN_MODE_SD_LOG
+    time_sd, power_sd = np.array([unsure, sure, sure, unsure]), np.array([unsure, sure, unsure, sure])
+    predictions = Predictions(MODES, TRUTH.step_s, TRUTH.power_w, time_sd, power_sd)
+
+    assert find_known_modes(predictions, [seen(MAXN)], ALL) == {MAXN, MID}
+    assert find_known_modes(predictions, [seen(MAXN)], []) == {MAXN}

@@ -1,0 +1,211 @@
+"""A real board that runs out of memory, with the real daemon and worker: smaller tries at once, learnt for later."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="the worker trains with torch")
+
+from contracts.desk import Desk, desk
+
+from fedge.client import real, real_round
+from fedge.client.emulated import load_experiment_task
+from fedge.client.memory_attempts import MemoryAttempts
+from fedge.client.memory_scaling import ScaleAttempt
+from fedge.devices.idle_power import IdlePowerStore
+from fedge.devices.local_board import open_local_board
+from fedge.experiment import Experiment
+from fedge.modes import build_grid
+from fedge.types import MemoryObservation, RoundGoal, TrainingScale, TrainResult
+from fedge.wire import ClientState, ReplyMessage, RequestMessage, from_json, to_json
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("desk")]
+
+MOST = 6
+OWN = '''
+import numpy as np
+import torch
+from torch import nn
+from fedge.worker.sources import Data
+
+
+class Hungry(nn.Module):
+    """Stands in for a GPU with room for {most} samples at full width, and for twice as many at half of it."""
+
+    def forward(self, x):
+        if x.shape[0] * x.shape[1] > {most} * 16:
+            raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return x
+
+
+def model(shape):
+    parts = [nn.Conv2d(1, 16, 3), Hungry(), nn.ReLU(), {norm}, nn.Flatten(), nn.Linear(16 * 36, shape.classes)]
+    return nn.Sequential(*parts)
+
+
+def data(source):
+    rng = np.random.RandomState(3)
+    x, y = rng.randint(0, 256, (64, 1, 8, 8)).astype(np.uint8), np.arange(64) % 4
+    return Data(x, y, x[:8], y[:8], (128.0,), (64.0,), 4)
+'''
+IDLE_W = 3.0
+
+
+def experiment(folder: Path, norm: str = "nn.Identity()", memory_mb: float = 50_000.0, **memory: object) -> Experiment:
+    """One board whose network needs what its text says; predictions are far too low for it."""
+    task = folder / f"own{abs(hash(norm)) % 1000}.py"
+    task.write_text(OWN.format(most=MOST, norm=norm), encoding="utf-8")
+    return Experiment.model_validate(
+        {
+            "fleet": [{"device": "orin-nano", "name": "board", "memory_mb": memory_mb}],
+            "workload": {
+                "task": str(task), "cost": "resnet18-imagenet", "batch_size": 16, "local_epochs": 1, "memory": memory,
+            },
+            "exploration": {"share": 0.0},
+            "seed": 3,
+        }
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def board(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    with desk("orin-nano-jp6", tmp_path_factory.mktemp("desk")) as found:
+        with open_local_board(found.settings.place) as here:
+            meter = f"{found.settings.sensor}: {here.sensor.total_power}"
+            book = IdlePowerStore(found.settings.state_dir / "idle.json", meter)
+            for mode in (here.board.spec.maxn, *build_grid(here.board.spec)):
+                book._watts[str(mode)] = IDLE_W
+            book.record(here.board.spec.maxn, IDLE_W)
+        yield found
+
+
+def round_of(
+    found: Desk, what: Experiment, number: int = 1, state: ClientState | None = None
+) -> tuple[ReplyMessage, TrainResult | None]:
+    arrays = load_experiment_task(what).initial_arrays(3)
+    ask = RequestMessage("train", number, 0.0, "maxn", state or ClientState(), RoundGoal("maxn", 50), 24_000, run="a")
+    samples = found.settings.state_dir / "samples"
+    samples.mkdir(exist_ok=True)
+    settings = found.settings
+    if what.workload.task.endswith(".py"):
+        settings = settings.model_copy(update={"data_folder": str(samples)})
+    answer, trained = real.answer_request(what, settings, ask, arrays)
+    assert from_json(ReplyMessage, to_json(answer)) == answer
+    return answer, trained
+
+
+def test_a_batch_that_does_not_fit_is_halved_until_it_does_and_the_next_round_knows(
+    board: Desk, tmp_path: Path
+) -> None:
+    what = experiment(tmp_path)
+
+    answer, trained = round_of(board, what)
+
+    assert answer.error is None
+    assert answer.report is not None
+    use = answer.report.memory
+    assert use is not None
+    assert use.failures >= 1
+    assert use.used.batch_size <= MOST
+    assert use.used.width == 1.0
+    assert 0 < use.lost_s < answer.report.work_s
+    ends_s = answer.trace.start_s[-1] + answer.trace.span_s[-1]
+    assert ends_s == pytest.approx(answer.report.busy_s, abs=0.1)
+    assert answer.report.steps == 64 // use.used.batch_size
+    assert {part.scale for part in answer.report.parts} == {use.used}
+    assert trained is not None
+    assert {n: v.shape for n, v in trained.arrays.items()} == {
+        n: v.shape for n, v in load_experiment_task(what).initial_arrays(1).items()
+    }
+    again, _ = round_of(board, what, 2, answer.state)
+    assert again.report is not None
+    assert again.report.memory is not None
+    assert again.report.memory.failures < use.failures or again.report.memory.used <= use.used
+
+
+def test_width_first_a_narrow_network_is_trained_as_the_emulated_board_trains_it(board: Desk, tmp_path: Path) -> None:
+    what = experiment(tmp_path, lower="width-first", min_batch=8)
+
+    answer, trained = round_of(board, what)
+
+    assert answer.report is not None
+    assert answer.report.memory is not None
+    used = answer.report.memory.used
+    assert used.width < 1.0
+    assert trained is not None
+    shapes = load_experiment_task(what).narrow_shapes(used.width)  # type: ignore[attr-defined]
+    assert {name: value.shape for name, value in trained.arrays.items()} == shapes
+    assert all(np.isfinite(value).all() for value in trained.arrays.values())
+
+
+def test_a_network_that_cannot_be_narrow_has_its_batch_lowered_alone(board: Desk, tmp_path: Path) -> None:
+    what = experiment(tmp_path, norm="nn.LayerNorm([16, 6, 6])", lower="width-first")
+
+    answer, _ = round_of(board, what)
+
+    assert answer.error is None
+    assert answer.report is not None
+    assert answer.report.memory is not None
+    assert answer.report.memory.used.width == 1.0
+    assert answer.report.memory.used.batch_size <= MOST
+
+
+def test_where_nothing_fits_the_board_fails_says_why_and_remembers(board: Desk, tmp_path: Path) -> None:
+    what = experiment(tmp_path, min_batch=16, widths=[1.0])
+
+    answer, trained = round_of(board, what)
+
+    assert trained is None
+    assert answer.error is not None
+    assert answer.error.startswith("out of memory at batch 16 (")
+    assert "CUDA out of memory" in answer.error
+    assert answer.state is not None
+    assert [seen.peak_mb for seen in answer.state.memory] == [None]
+
+
+def test_a_board_that_is_cut_off_after_a_smaller_try_still_knows_what_did_not_fit() -> None:
+    seen = (MemoryObservation(900.0, 1000.0),)
+    post = SimpleNamespace(steps=4, board=SimpleNamespace(name="board"), here=SimpleNamespace(hottest_c=lambda: 40.0))
+    ask = RequestMessage("train", 1, 0.0, "maxn")
+    tries = MemoryAttempts(post, ask, attempt=ScaleAttempt(None, seen, failures=1, lost_s=2.0))  # type: ignore[arg-type]
+
+    answer = real_round._answer_cancelled(post, ask, (), 1, 3.0, tries.memory_history)  # type: ignore[arg-type]
+
+    assert answer.cut
+    assert answer.state is not None
+    assert answer.state.memory == seen
+    assert tries.lost_s == 2.0
+
+
+def test_a_round_that_fits_tells_the_peak_of_the_worker(board: Desk, tmp_path: Path) -> None:
+    built_in = experiment(tmp_path).model_copy(update={
+        "workload": Experiment.model_validate({"fleet": [{"device": "nano"}]}).workload
+    })  # fmt: skip
+    answer, _ = round_of(board, built_in)
+    assert answer.report is not None
+    use = answer.report.memory
+    assert use is not None
+    assert use.used == TrainingScale(16)
+    assert use.peak_mb is None or 20.0 < use.peak_mb < 20_000.0
+    assert answer.state is not None
+    assert [seen.peak_mb for seen in answer.state.memory] == ([] if use.peak_mb is None else [use.peak_mb])
+
+
+def test_a_board_with_little_memory_lowers_its_batch_before_it_tries(board: Desk, tmp_path: Path) -> None:
+    from fedge.client.memory_scaling import build_scaling_context
+    from fedge.devices import catalogue
+
+    what = experiment(tmp_path)
+    means = build_scaling_context(what, what.fleet[0], catalogue.find("orin-nano"), lambda: True)
+    assert means is not None
+    limit_mb = 1.06 * means.estimate_need(TrainingScale(4)).memory_mb
+    answer, _ = round_of(board, experiment(tmp_path, memory_mb=limit_mb))
+    assert answer.report is not None
+    assert answer.report.memory is not None
+    assert answer.report.memory.failures == 0
+    assert answer.report.memory.why.startswith("batch 16 -> 4: ")

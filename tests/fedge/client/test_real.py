@@ -1,0 +1,402 @@
+"""A real board's client with the real daemon and the real worker: a round, and what becomes of one that fails."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="the worker trains with torch")
+
+from contracts.desk import Desk, desk
+
+from fedge.client import board_session, real
+from fedge.client.worker_training import STRETCH_LIMIT_S
+from fedge.devices.local_board import BoardLocation, LocalBoard, open_local_board
+from fedge.errors import BadInput, SensorLost
+from fedge.experiment import Experiment, list_boards
+from fedge.powerd.powerd_client import PowerdClient as Power
+from fedge.seeds import derive_seed, make_generator
+from fedge.telemetry.trace_operations import check_plausible_trace, clip_trace
+from fedge.types import RoundGoal, TrainOptions
+from fedge.wire import ReplyMessage, RequestMessage
+from fedge.worker.worker_client import WorkerClient as Worker
+from fedge.workloads import load_task
+from fedge.workloads.partitions import split_samples
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("desk")]
+
+EXPERIMENT = Experiment.model_validate(
+    {
+        "fleet": [{"device": "orin-nano", "name": "board", "count": 2}],
+        "workload": {"task": "digits-cnn", "local_epochs": 1},
+        "exploration": {"share": 0.2, "probe_s": 0.1},
+        "seed": 3,
+    }
+)
+TASK = load_task("digits-cnn")
+LONG_STEPS = 5000
+ENDLESS_STEPS = 10**6
+CUT_S = 4.0
+NOTICED_S = 60.0
+"""From the kill to the answer; below 2 s on a quiet machine."""
+
+
+@pytest.fixture(scope="module")
+def board(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    with desk("orin-nano-jp6", tmp_path_factory.mktemp("desk")) as found:
+        _note_idle(found)
+        yield found
+
+
+def _note_idle(found: Desk) -> None:
+    """Power at rest as measured before, so that the tests do not wait for it."""
+    from fedge.devices.idle_power import IdlePowerStore
+    from fedge.modes import build_grid
+
+    with open_local_board(found.settings.place) as here:
+        spec, meter = here.board.spec, f"{found.settings.sensor}: {here.sensor.total_power}"
+        book = IdlePowerStore(found.settings.state_dir / "idle.json", meter)
+        for mode in (spec.maxn, *[m for m in build_grid(spec) if m.cores == 2 and m.gpu_mhz == spec.gpu_mhz[0]]):
+            book._watts[str(mode)] = 3.0
+    book.record(spec.maxn, 3.5)
+
+
+def asked(found: Desk, ask: RequestMessage, arrays=None) -> ReplyMessage:
+    return real.answer_request(EXPERIMENT, found.settings, ask, arrays)[0]
+
+
+def limits(found: Desk) -> dict[str, object]:
+    power = Power(found.settings.power_socket)
+    try:
+        said = power.get()
+    finally:
+        power.close()
+    assert said["lease"] is None
+    return said["limits"]
+
+
+def test_it_says_its_own_name(board: Desk) -> None:
+    assert asked(board, RequestMessage("hello")) == ReplyMessage("board-1")
+
+
+def test_a_front_and_a_round_give_what_an_emulated_board_gives_and_leave_the_board_as_found(board: Desk) -> None:
+    before = limits(board)
+    front = asked(board, RequestMessage("front", policy="balanced"))
+    goal = RoundGoal("balanced", 50, deadline_s=60.0)
+
+    ask = RequestMessage("train", round=1, policy="balanced", goal=goal, model_bytes=24_000)
+    answer, trained = real.answer_request(EXPERIMENT, board.settings, ask, TASK.initial_arrays(3))
+
+    assert front.error is None
+    assert front.front is not None
+    assert front.samples == len(_share())
+    assert answer.error is None
+    assert answer.report is not None
+    assert answer.report.steps == answer.report.asked_steps == -(-len(_share()) // 16)
+    assert answer.report.measured.power_w > 0
+    assert answer.state is not None
+    assert answer.state.measurements == answer.report.parts
+    assert trained is not None
+    link, work_s = answer.report.link, answer.report.work_s
+    worked = clip_trace(check_plausible_trace(answer.trace), link.down_s, link.down_s + work_s)
+    assert answer.trace.energy_j > worked.energy_j == pytest.approx(answer.report.work_j, rel=0.05)
+    assert worked.span_s
+    assert sum(worked.span_s) == pytest.approx(work_s, rel=0.05)
+    assert worked.rails_w
+    assert limits(board) == before
+
+
+def test_it_trains_the_very_samples_and_bits_of_the_emulated_board(board: Desk) -> None:
+    start = TASK.initial_arrays(3)
+    ask = RequestMessage("train", round=2, policy="balanced", goal=RoundGoal("balanced", 50, deadline_s=60.0))
+    _, trained = real.answer_request(EXPERIMENT, board.settings, ask, start)
+
+    share = _share()
+    steps = -(-len(share) // 16)
+    seed = derive_seed(EXPERIMENT.seed, "board-1", 2, "train")
+    training = TASK.start(start, share, seed, TrainOptions(steps, 16, 0.05, 0.9))
+    training.advance(steps)
+
+    assert trained is not None
+    for name, array in training.result().arrays.items():
+        np.testing.assert_array_equal(trained.arrays[name], array)
+
+
+def _share() -> np.ndarray:
+    return split_samples(
+        EXPERIMENT.data, TASK.labels, len(list_boards(EXPERIMENT)), make_generator(EXPERIMENT.seed, "partition")
+    )[0]
+
+
+@pytest.mark.parametrize("moment", ["within a request", "between two requests"])
+def test_a_killed_worker_costs_its_round_alone_and_the_cause_is_told(
+    board: Desk, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    before = limits(board)
+    long = EXPERIMENT.model_copy(update={"workload": EXPERIMENT.workload.model_copy(update={"local_epochs": 300.0})})
+    ask = RequestMessage("train", round=3, policy="balanced", goal=RoundGoal("balanced", 50, deadline_s=600.0))
+    worker = (DiesAtWork if moment == "within a request" else DiesAfterwards)(board)
+    with monkeypatch.context() as patched:
+        patched.setattr(board_session, "WorkerClient", lambda path, limit_s: worker)
+        answer, trained = real.answer_request(long, board.settings, ask, TASK.initial_arrays(3))
+    noticed_s = time.monotonic() - worker.killed_s
+
+    assert answer.error is not None
+    assert "killed" in answer.error
+    assert trained is None
+    assert noticed_s < NOTICED_S
+    assert limits(board) == before
+    again = RequestMessage("train", round=4, policy="balanced", goal=RoundGoal("balanced", 50, deadline_s=60.0))
+    assert asked(board, again, TASK.initial_arrays(3)).error is None
+
+
+class DiesAtWork(Worker):
+    """A worker whose trainer is killed within the first request for minibatches, of which it asks for many."""
+
+    def __init__(self, board: Desk) -> None:
+        super().__init__(board.settings.worker_socket)
+        self.board, self.killed_s = board, 0.0
+
+    def train(self, begin: Any = None, arrays: Any = None, share: Any = None, steps: int = 0, **more: Any) -> Any:
+        if not steps or self.killed_s:
+            return super().train(begin, arrays, share, steps, **more)
+        killer = threading.Thread(target=self._kill_at_work)
+        killer.start()
+        try:
+            return super().train(steps=LONG_STEPS)
+        finally:
+            killer.join()
+
+    def _kill_at_work(self) -> None:
+        until(lambda: (self.status()["job"] or {"verb": None})["verb"] == "train")
+        self.kill()
+
+    def kill(self) -> None:
+        """SIGKILL, and the process is gone."""
+        trainer = self.board.trainer
+        os.kill(trainer, signal.SIGKILL)
+        self.killed_s = time.monotonic()
+        until(lambda: not Path(f"/proc/{trainer}").exists())
+
+
+class DiesAfterwards(DiesAtWork):
+    """A worker whose trainer is killed between the first request for minibatches and the next one."""
+
+    def train(self, begin: Any = None, arrays: Any = None, share: Any = None, steps: int = 0, **more: Any) -> Any:
+        done = Worker.train(self, begin, arrays, share, steps, **more)
+        if steps and not self.killed_s:
+            self.kill()
+        return done
+
+
+def test_a_temperature_that_is_lost_after_the_work_costs_no_round(board: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Lost:
+        def read(self) -> None:
+            raise SensorLost("VDD_IN is gone")
+
+    @contextmanager
+    def blind(place: BoardLocation) -> Iterator[LocalBoard]:
+        with open_local_board(place) as here:
+            yield dataclasses.replace(here, sensor=Lost())
+
+    monkeypatch.setattr(board_session, "open_local_board", blind)
+    answer = asked(
+        board, RequestMessage("train", round=5, policy="balanced", goal=RoundGoal("balanced", 50, deadline_s=60.0))
+    )
+
+    assert answer.error is None
+    assert answer.report is not None
+    assert answer.report.temperature_c is None
+
+
+def test_a_worker_that_does_not_come_to_an_end_ends_its_round_and_the_board_is_free_again(
+    board: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = limits(board)
+    long = EXPERIMENT.model_copy(update={"workload": EXPERIMENT.workload.model_copy(update={"local_epochs": 3000.0})})
+    allowed: list[float] = []
+
+    class Endless(Worker):
+        def train(self, begin: Any = None, arrays: Any = None, share: Any = None, steps: int = 0, **more: Any) -> Any:
+            return super().train(begin, arrays, share, ENDLESS_STEPS if steps else 0, **more)
+
+    def made(path: str, limit_s: float) -> Worker:
+        allowed.append(limit_s)
+        return Endless(path, 1.0)
+
+    monkeypatch.setattr(board_session, "WorkerClient", made)
+    ask = RequestMessage("train", round=6, policy="balanced", goal=RoundGoal("balanced", 50, deadline_s=600.0))
+    answer, _ = real.answer_request(long, board.settings, ask, TASK.initial_arrays(3))
+    with closing(Worker(board.settings.worker_socket)) as worker:
+        until(lambda: worker.status()["state"] == "idle")
+
+    assert answer.error is not None
+    assert "no answer to train" in answer.error
+    assert allowed == [STRETCH_LIMIT_S]
+    assert limits(board) == before
+
+
+def test_a_straggler_is_stopped_at_its_cut_says_how_far_it_came_and_its_knobs_are_restored(board: Desk) -> None:
+    before = limits(board)
+    long = EXPERIMENT.model_copy(update={"workload": EXPERIMENT.workload.model_copy(update={"local_epochs": 3000.0})})
+    goal = RoundGoal("balanced", 50, deadline_s=600.0)
+    for cut_s in (CUT_S, 4 * CUT_S, 16 * CUT_S):  # on a crowded machine no minibatch may be done by the first
+        ask = RequestMessage("train", round=7, start_s=40.0, policy="balanced", goal=goal, cancel_s=cut_s)
+        answer, _ = real.answer_request(long, board.settings, ask, TASK.initial_arrays(3))
+        assert answer.cut
+        if answer.report is not None:
+            break
+
+    assert answer.report is not None
+    assert 0 < answer.report.steps < answer.report.asked_steps
+    assert answer.report.measured.power_w > 0
+    told = re.fullmatch(r"cancelled after (\d+) s: [1-9]\d* of \d+ minibatches done when the .*", answer.error or "")
+    assert told is not None
+    assert int(told[1]) < cut_s + NOTICED_S
+    assert answer.state is not None
+    assert answer.state.measurements == answer.report.parts
+    assert limits(board) == before
+    with closing(Worker(board.settings.worker_socket)) as worker:
+        assert worker.status()["state"] == "idle"
+    again = RequestMessage(
+        "train", round=8, policy="balanced", goal=RoundGoal("balanced", 50, deadline_s=60.0), cancel_s=60.0
+    )
+    assert asked(board, again, TASK.initial_arrays(3)).error is None
+
+
+def test_a_worker_that_is_in_the_middle_of_a_long_request_is_stopped_too(
+    board: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = limits(board)
+    long = EXPERIMENT.model_copy(update={"workload": EXPERIMENT.workload.model_copy(update={"local_epochs": 3000.0})})
+
+    class Long(Worker):
+        def train(self, begin: Any = None, arrays: Any = None, share: Any = None, steps: int = 0, **more: Any) -> Any:
+            return super().train(begin, arrays, share, ENDLESS_STEPS if steps else 0, **more)
+
+    monkeypatch.setattr(board_session, "WorkerClient", Long)
+    goal = RoundGoal("balanced", 50, deadline_s=600.0)
+    ask = RequestMessage("train", round=9, start_s=40.0, policy="balanced", goal=goal, cancel_s=CUT_S)
+    answer, trained = real.answer_request(long, board.settings, ask, TASK.initial_arrays(3))
+
+    assert trained is None
+    assert (answer.cut, answer.report) == (True, None)
+    assert "minibatches done when the round's time was over" in (answer.error or "")
+    assert answer.state is not None
+    assert answer.state.rested_at_s >= 40.0 + CUT_S
+    assert limits(board) == before
+
+
+def test_of_two_runs_the_second_is_refused_by_name_until_the_first_says_that_it_is_over(board: Desk) -> None:
+    mine = RequestMessage("front", policy="balanced", run="mine (run-1, ab)", claim_s=600.0)
+    theirs = RequestMessage("front", policy="balanced", run="theirs (run-2, cd)", claim_s=600.0)
+    assert asked(board, dataclasses.replace(theirs, kind="hello")).error is None
+    assert asked(board, mine).error is None
+    refused = [asked(board, dataclasses.replace(theirs, kind=kind)) for kind in ("hello", "front", "train")]
+    asked(board, dataclasses.replace(theirs, kind="bye"))
+    still = asked(board, theirs)
+    asked(board, dataclasses.replace(mine, kind="bye"))
+
+    for each in (*refused, still):
+        assert each.error is not None
+        assert re.fullmatch(r'board-1 works for run "mine \(run-1, ab\)" \(for \d+ s more\); wait, .*', each.error)
+        assert 0 < (each.held_s or 0.0) <= 600.0
+        assert (each.front, each.report) == (None, None)
+    assert asked(board, theirs).error is None
+    asked(board, dataclasses.replace(theirs, kind="bye"))
+
+
+def test_the_claim_of_a_server_that_died_ends_by_itself_and_counts_from_the_answer(board: Desk) -> None:
+    mine = RequestMessage("front", policy="balanced", run="mine", claim_s=600.0)
+    theirs = dataclasses.replace(mine, run="theirs")
+    times = iter([1000.0, 1000.0, 1050.0])
+    assert real.answer_request(EXPERIMENT, board.settings, mine, None, lambda: next(times))[0].error is None
+
+    assert real.answer_request(EXPERIMENT, board.settings, theirs, None, lambda: 1649.0)[0].held_s == pytest.approx(1.0)
+    assert real.answer_request(EXPERIMENT, board.settings, theirs, None, lambda: 1651.0)[0].error is None
+    asked(board, dataclasses.replace(theirs, kind="bye"))
+
+
+@pytest.mark.parametrize("raised", ["claim", "samples"])
+def test_a_full_disk_is_named_with_its_board_and_folder(
+    board: Desk, monkeypatch: pytest.MonkeyPatch, raised: str
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "/var/lib/fedge/client/x")
+
+    if raised == "claim":
+        monkeypatch.setattr(real.run_claim, "write_claim", full)
+    else:
+        monkeypatch.setattr(board_session.sources, "write_file", full)
+    other = EXPERIMENT.model_copy(update={"seed": 99})
+    ask = RequestMessage("front", policy="balanced", run="mine", claim_s=600.0)
+    answer, _ = real.answer_request(other, board.settings, ask, None)
+    asked(board, dataclasses.replace(ask, kind="bye"))
+
+    assert answer.error == "no space left on board-1 (/var/lib/fedge/client/x): free some"
+
+
+def until(true: Callable[[], bool]) -> None:
+    limit_s = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < limit_s
+        time.sleep(0.01)
+
+
+def test_a_board_that_the_experiment_does_not_name_is_told_the_names(board: Desk) -> None:
+    stranger = board.settings.model_copy(update={"board": "nano-7"})
+
+    answer, _ = real.answer_request(EXPERIMENT, stranger, RequestMessage("front", policy="balanced"), None)
+
+    assert answer.error is not None
+    assert "nano-7" in answer.error
+    assert "board-1, board-2" in answer.error
+
+
+def test_without_a_daemon_the_answer_says_what_to_do(board: Desk, tmp_path: Path) -> None:
+    lonely = board.settings.model_copy(update={"power_socket": str(tmp_path / "none.sock")})
+
+    answer, _ = real.answer_request(EXPERIMENT, lonely, RequestMessage("front", policy="balanced"), None)
+
+    assert answer.error is not None
+    assert "fedge-powerd" in answer.error
+
+
+def test_a_task_that_a_worker_cannot_load_is_refused_by_name(board: Desk) -> None:
+    own = EXPERIMENT.model_copy(update={"workload": EXPERIMENT.workload.model_copy(update={"task": "mine:Task"})})
+
+    answer, _ = real.answer_request(own, board.settings, RequestMessage("front", policy="balanced"), None)
+
+    assert answer.error is not None
+    assert "task file (.py)" in answer.error
+
+
+def test_a_task_file_of_the_run_is_found_where_the_run_was_unpacked(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "linear.py").write_text("def model(shape): ...\n", encoding="utf-8")
+    monkeypatch.setattr(board_session, "__file__", str(tmp_path / "fedge" / "node" / "post.py"))
+    own = EXPERIMENT.model_copy(
+        update={"workload": EXPERIMENT.workload.model_copy(update={"task": "/home/mary/linear.py"})}
+    )
+
+    assert board_session.build_task_request(own)["source"] == "def model(shape): ...\n"
+
+
+def test_a_task_file_that_did_not_come_along_is_named(monkeypatch, tmp_path: Path) -> None:
+    own = EXPERIMENT.model_copy(
+        update={"workload": EXPERIMENT.workload.model_copy(update={"task": "/home/mary/linear.py"})}
+    )
+
+    with pytest.raises(BadInput, match=r"/home/mary/linear.py, which is neither here"):
+        board_session.build_task_request(own)

@@ -1,0 +1,116 @@
+"""A network's costs survive a file, and a file that is none is refused by the field that is wrong."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedge.costs.layers.known_networks import find_known_network, format_entry
+from fedge.costs.layers.network_cost import Convolution, LayerCost, NetworkCost
+from fedge.costs.layers.network_record import network_from_dict, network_to_dict
+from fedge.errors import BadInput
+
+amounts = st.floats(0, 1e15, allow_nan=False)
+counts = st.integers(0, 10**9)
+shapes = st.lists(st.integers(0, 1000), max_size=4).map(tuple)
+convolutions = st.builds(
+    Convolution,
+    in_channels=st.integers(1, 4096),
+    out_channels=st.integers(1, 4096),
+    kernel=st.floats(1, 50),
+    padding=st.floats(-5, 50),
+    stride=st.floats(1, 50),
+    groups=st.integers(1, 4096),
+    input_size=st.floats(1, 1000),
+)
+layers = st.builds(
+    LayerCost,
+    name=st.text(max_size=20),
+    kind=st.sampled_from(["conv", "relu"]),
+    flop=amounts,
+    read_bytes=amounts,
+    written_bytes=amounts,
+    weight_bytes=amounts,
+    parameters=counts,
+    activations=counts,
+    inputs=st.lists(shapes, max_size=3).map(tuple),
+    output=shapes,
+    convolution=st.none() | convolutions,
+)
+networks = st.builds(
+    NetworkCost,
+    name=st.text(max_size=20),
+    input_shape=st.lists(st.integers(1, 1000), min_size=1, max_size=4).map(tuple),
+    layers=st.lists(layers, max_size=4).map(tuple),
+    source=st.text(max_size=20),
+    unknown=st.lists(st.text(max_size=10), max_size=3).map(tuple),
+)
+
+
+@given(networks)
+def test_a_network_read_back_is_the_one_that_was_written(network: NetworkCost) -> None:
+    assert network_from_dict(json.loads(json.dumps(network_to_dict(network))), "file") == network
+
+
+def data() -> dict[str, Any]:
+    network = find_known_network("resnet18-imagenet")
+    assert network is not None
+    return network_to_dict(network)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("format", "another", "net.json: format: got 'another'"),
+        ("name", 3, "net.json: name: got 3"),
+        ("layers", None, "net.json: layers: got None; a list"),
+        ("input_shape", [3, -1], "net.json: input_shape: got -1; a whole number of at least 0"),
+        ("input_shape", [3, 0], "net.json: input_shape: got [3, 0]; the sides of one sample"),
+        ("input_shape", [], "net.json: input_shape: got []; the sides of one sample"),
+        ("unknown", [4], "net.json: unknown: got 4"),
+    ],
+)
+def test_a_wrong_field_is_named(field: str, value: Any, message: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        network_from_dict({**data(), field: value}, "net.json")
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("flop", float("nan")), ("flop", -1.0), ("flop", True), ("read_bytes", "1"), ("parameters", 1.5),
+        ("activations", -1), ("inputs", [3]), ("output", None), ("convolution", [1, 2]),
+        ("convolution", [3, 64, 7, 3, 2, 1, float("inf")]), ("convolution", [3, 6.5, 7, 3, 2, 1, 224]),
+        ("convolution", [3, 64, 7, 3, 0, 1, 224]), ("flop", 10**400), ("parameters", 10**400), ("kind", "convolve"),
+    ],
+)  # fmt: skip
+def test_a_wrong_field_of_a_layer_is_named_with_its_row(field: str, value: Any) -> None:
+    wrong = data()
+    wrong["layers"][1][field] = value
+    with pytest.raises(BadInput, match=rf"^net.json: layers\[1\]: {field}"):
+        network_from_dict(wrong, "net.json")
+
+
+@pytest.mark.parametrize("value", [None, [], "text", {"layers": []}])
+def test_something_else_altogether_is_refused(value: Any) -> None:
+    with pytest.raises(BadInput, match="fedge layers MODEL --json FILE"):
+        network_from_dict(value, "net.json")
+
+
+def test_the_totals_are_for_readers() -> None:
+    written = data()
+    assert written["totals"]["parameters"] == 11_689_512
+    assert written["totals"]["flop"] == pytest.approx(3.63532e9, rel=1e-5)
+
+
+def test_an_entry_of_the_shipped_file_has_a_line_per_layer() -> None:
+    network = find_known_network("resnet18-imagenet")
+    assert network is not None
+    lines = format_entry(network).splitlines()
+    assert lines[0] == "resnet18-imagenet:"
+    assert len(lines) == 4 + len(network.layers)

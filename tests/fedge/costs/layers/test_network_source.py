@@ -1,0 +1,167 @@
+"""What a user names as MODEL is found, and what cannot be meant is one line that says what can."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fedge.costs.layers.known_networks import find_known_network
+from fedge.costs.layers.network_record import network_to_dict
+from fedge.costs.layers.network_source import build_module, load_network_cost, parse_input_shape
+from fedge.errors import BadInput
+
+USERS = """
+from torch import nn
+
+def dense():
+    return nn.Sequential(nn.Linear(8, 4), nn.ReLU())
+
+def broken():
+    raise RuntimeError("no\\nluck")
+
+def number():
+    return 3
+
+class Leaves(nn.Module):
+    def forward(self, x):
+        raise SystemExit(0)
+"""
+
+
+@pytest.fixture
+def users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A user's module in the folder in which fedge was started."""
+    name = f"nets_{abs(hash(str(tmp_path)))}"
+    (tmp_path / f"{name}.py").write_text(USERS, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    return name
+
+
+def test_a_classifier_of_torchvision_sees_its_own_images_by_default() -> None:
+    assert load_network_cost("squeezenet1_1").input_shape == (3, 224, 224)
+    assert load_network_cost("inception_v3").input_shape == (3, 299, 299)
+
+
+def test_another_image_costs_another_amount() -> None:
+    small, large = (load_network_cost("vit_b_32", shape) for shape in ((3, 64, 64), None))
+    assert small.flop < large.flop / 5
+
+
+def test_a_network_of_fedges_own_sees_its_own_data_set() -> None:
+    network = load_network_cost("digits-cnn")
+    assert (network.name, network.input_shape, network.parameters) == ("digits-cnn", (1, 8, 8), 6186)
+
+
+def test_a_network_of_fedges_own_takes_larger_square_images() -> None:
+    assert load_network_cost("digits-cnn", (1, 16, 16)).flop > 3 * load_network_cost("digits-cnn").flop
+    with pytest.raises(BadInput, match="two equal sides for digits-cnn"):
+        load_network_cost("digits-cnn", (1, 8, 16))
+
+
+def test_a_module_has_weights_and_its_shape() -> None:
+    module, shape = build_module("digits-cnn")
+    assert shape == (1, 8, 8)
+    assert sum(float(weight.detach().abs().sum()) for weight in module.parameters()) > 0
+
+
+def test_costing_leaves_modules_that_are_made_later_alone() -> None:
+    load_network_cost("resnet18")
+    module, _ = build_module("digits-cnn")
+    assert not any(weight.is_meta for weight in module.parameters())
+
+
+def test_the_users_own_module_is_found_in_the_folder_of_the_start(users: str) -> None:
+    network = load_network_cost(f"{users}:dense", (8,))
+    assert [layer.kind for layer in network.layers] == ["linear", "relu"]
+    assert network.flop == 2 * 8 * 4 + 4
+
+
+@pytest.mark.parametrize(
+    ("function", "shape", "message"),
+    [
+        ("dense", None, "--input: got nothing; the shape of one sample of"),
+        ("dense", (5,), "an error for an input of 5: RuntimeError"),
+        ("broken", (8,), "got an error: RuntimeError: no luck"),
+        ("Leaves", (8,), "an error for an input of 8: SystemExit: 0"),
+        ("number", (8,), "got int; a function that returns a torch.nn.Module"),
+        ("absent", (8,), "AttributeError"),
+    ],
+)
+def test_the_users_mistakes_are_one_line(
+    users: str, function: str, shape: tuple[int, ...] | None, message: str
+) -> None:
+    with pytest.raises(BadInput) as caught:
+        load_network_cost(f"{users}:{function}", shape)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_module_that_cannot_be_imported_is_one_line() -> None:
+    with pytest.raises(BadInput, match="ModuleNotFoundError"):
+        load_network_cost("no_such_module_at_all:f", (8,))
+
+
+@pytest.mark.parametrize(("name", "near"), [("resnet5", "resnet50"), ("digit-cnn", "digits-cnn"), ("swin", "swin_")])
+def test_an_unknown_name_comes_with_near_ones(name: str, near: str) -> None:
+    with pytest.raises(BadInput, match=f"did you mean .*{near}"):
+        load_network_cost(name)
+
+
+def test_a_name_like_none_says_what_a_model_is() -> None:
+    with pytest.raises(BadInput, match=r"^MODEL: got '@@@'; a classifier of torchvision"):
+        load_network_cost("@@@")
+
+
+def test_a_workload_whose_module_is_not_here_is_costed_from_what_is_known() -> None:
+    for workload in ("yolov8n-coco", "resnet50-imagenet"):
+        assert load_network_cost(workload) is find_known_network(workload)
+    with pytest.raises(BadInput, match="its own images only"):
+        load_network_cost("yolov8n-coco", (3, 224, 224))
+    with pytest.raises(BadInput, match="AGPL"):
+        build_module("yolov8n-coco")
+
+
+def test_a_file_of_costs_is_read_back(tmp_path: Path) -> None:
+    path = tmp_path / "net.json"
+    network = find_known_network("resnet18-imagenet")
+    assert network is not None
+    path.write_text(json.dumps(network_to_dict(network)), encoding="utf-8")
+    assert load_network_cost(str(path)) == network
+    with pytest.raises(BadInput, match="says what its input is like"):
+        load_network_cost(str(path), (3, 8, 8))
+    with pytest.raises(BadInput, match="holds no torch module"):
+        build_module(str(path))
+
+
+@pytest.mark.parametrize("text", [None, "{", "[]", '"x"', "[" * 100_000], ids=["none", "open", "list", "text", "deep"])
+def test_a_file_that_is_none_is_one_line(tmp_path: Path, text: str | None) -> None:
+    path = tmp_path / "net.json"
+    if text is not None:
+        path.write_text(text, encoding="utf-8")
+    with pytest.raises(BadInput, match="fedge layers"):
+        load_network_cost(str(path))
+
+
+def test_images_that_a_network_does_not_take_are_one_line() -> None:
+    with pytest.raises(BadInput, match=r"^--input: got 3x100x100; images that vit_b_16 takes"):
+        load_network_cost("vit_b_16", (3, 100, 100))
+
+
+@pytest.mark.parametrize("name", ["resnet18", "maxvit_t", "vit_b_16"])
+def test_images_without_two_sides_are_one_line(name: str) -> None:
+    with pytest.raises(BadInput, match=f"^--input: got 3x8; channels and two sides for {name}"):
+        load_network_cost(name, (3, 8))
+
+
+def test_a_shape_is_numbers_apart_by_x() -> None:
+    assert parse_input_shape("3x224X224") == (3, 224, 224)
+    assert parse_input_shape("12") == (12,)
+    assert parse_input_shape(None) is None
+
+
+@pytest.mark.parametrize("text", ["", "3x", "3,224,224", "3x0x4", "-1x4", "a", "3x2.5"])
+def test_what_is_no_shape_is_refused(text: str) -> None:
+    with pytest.raises(BadInput, match="the shape of one sample, without the batch: 3x224x224"):
+        parse_input_shape(text)

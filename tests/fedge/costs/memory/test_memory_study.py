@@ -1,0 +1,126 @@
+"""The study learns from what it may and is judged on the rest; on the measured tables it reaches what is claimed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from contracts.measured_steps import write_folder, write_network
+
+from fedge.costs.memory import memory_study
+from fedge.costs.memory.memory_study import (
+    TARGETS,
+    TRAIN_LEVELS,
+    MeasuredSteps,
+    MemoryErrorRow,
+    evaluate_methods,
+    gather_steps,
+)
+from fedge.costs.memory.step_table import StepTable, read_step_tables
+from fedge.errors import BadInput, UnknownName
+from fedge.types import Floats
+
+PUBLISHED = {"resnet18": (7.2, 6.5), "resnet50": (1.8, 3.5), "mobilenetv2": (3.3, 7.6), "squeezenet": (3.7, 5.5)}
+"""perf4sight within a network, memory and latency: an independent implementation's figures on the same tables."""
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> tuple[StepTable, ...]:
+    return read_step_tables(write_folder(tmp_path_factory.mktemp("steps")))
+
+
+def mean(rows: list[MemoryErrorRow], method: str, split: str, target: str) -> float:
+    return float(np.mean([r.mape for r in rows if (r.method, r.split, r.target) == (method, split, target)]))
+
+
+def test_a_row_per_method_split_network_and_target(tables: tuple[StepTable, ...]) -> None:
+    rows = evaluate_methods(tables, ["fedge"], left_out=True)
+    assert [(r.split, r.network, r.target) for r in rows] == [
+        (split, table.network, target) for split in ("within", "left-out") for table in tables for target in TARGETS
+    ]
+    for row in rows:
+        table = next(t for t in tables if t.network == row.network)
+        measured = np.isfinite(table.memory_mb if row.target == "memory" else table.step_ms)
+        judged = measured & ~np.isin(table.pruned_pct, TRAIN_LEVELS) if row.split == "within" else measured
+        assert row.n == judged.sum()
+
+
+def test_a_law_of_the_same_kind_is_found(tables: tuple[StepTable, ...]) -> None:
+    rows = evaluate_methods(tables, ["fedge"], left_out=True)
+    assert mean(rows, "fedge", "within", "memory") < 2.5
+    assert mean(rows, "fedge", "within", "latency") < 4.0
+    assert mean(rows, "fedge", "left-out", "memory") < 7.0
+    assert mean(rows, "fedge", "left-out", "latency") < 10.0
+
+
+@pytest.mark.parametrize("split", ["within", "left-out"])
+def test_nothing_is_learnt_from_what_is_judged(
+    tables: tuple[StepTable, ...], split: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A method gets no step that it is judged on, and none that ran out of memory."""
+    seen: list[tuple[set[tuple[str, float]], set[tuple[str, float]]]] = []
+
+    def spy(learn: MeasuredSteps, judge: MeasuredSteps, target: str, how: str, seed: int) -> Floats:
+        assert np.isfinite(learn.measured[target]).all()  # type: ignore[index]
+        if how == split:
+            pairs = [set(zip(s.network.tolist(), s.level.tolist(), strict=True)) for s in (learn, judge)]
+            seen.append((pairs[0], pairs[1]))
+        return np.ones(len(judge.level))
+
+    monkeypatch.setitem(memory_study.METHODS, "spy", spy)  # type: ignore[arg-type]
+    evaluate_methods(tables, ["spy"], left_out=True)
+    assert len(seen) == 2 * len(tables)
+    for learn, judge in seen:
+        assert not learn & judge
+        if split == "left-out":
+            assert not {network for network, _ in learn} & {network for network, _ in judge}
+        else:
+            assert {level for _, level in learn} <= set(TRAIN_LEVELS)
+
+
+@pytest.mark.parametrize("method", ["fedge", pytest.param("perf4sight", marks=pytest.mark.slow)])
+def test_what_a_judged_step_measured_changes_no_prediction(tables: tuple[StepTable, ...], method: str) -> None:
+    steps = gather_steps(tables[1:2])
+    there = steps[np.isfinite(steps.measured["memory"]) & np.isfinite(steps.measured["latency"])]
+    trained = np.isin(there.level, TRAIN_LEVELS)
+    judge = there[~trained]
+    blind = replace(judge, measured={name: np.full_like(v, 1.0) for name, v in judge.measured.items()})
+    for target in TARGETS:
+        one, other = (memory_study.METHODS[method](there[trained], j, target, "within", 0) for j in (judge, blind))
+        assert np.array_equal(one, other)
+
+
+def test_what_cannot_be_judged_is_said_before_anything_is_computed(tables: tuple[StepTable, ...]) -> None:
+    with pytest.raises(UnknownName, match="perf4sight, fedge"):
+        evaluate_methods(tables, ["magic"], left_out=False)
+    with pytest.raises(BadInput, match="got 1 network; at least two"):
+        evaluate_methods(tables[:1], ["fedge"], left_out=True)
+    trained = replace(tables[0], pruned_pct=np.zeros_like(tables[0].pruned_pct))
+    with pytest.raises(BadInput, match="no steps to learn from or to judge"):
+        evaluate_methods([trained], ["fedge"], left_out=False)
+
+
+def test_one_network_alone_is_judged_within(tmp_path: Path) -> None:
+    write_network(tmp_path, "only", 48, 4)
+    rows = evaluate_methods(read_step_tables(tmp_path), ["fedge", "perf4sight"], left_out=False)
+    assert len(rows) == 4
+    assert all(0.0 < row.mape < 60.0 for row in rows)
+
+
+@pytest.mark.slow
+def test_perf4sight_reproduces_its_figures_on_the_measured_tables(profiles_root: Path) -> None:
+    tables = [t for t in read_step_tables(profiles_root / "perf4sight-tx2") if t.network in PUBLISHED]
+    for row in evaluate_methods(tables, ["perf4sight"], left_out=False):
+        assert row.mape == pytest.approx(PUBLISHED[row.network][TARGETS.index(row.target)], abs=1.0)
+
+
+@pytest.mark.slow
+def test_ours_keeps_its_errors_on_the_measured_tables(profiles_root: Path) -> None:
+    tables = [t for t in read_step_tables(profiles_root / "perf4sight-tx2") if t.network in PUBLISHED]
+    rows = evaluate_methods(tables, ["fedge"], left_out=True)
+    assert mean(rows, "fedge", "within", "memory") <= 2.5
+    assert mean(rows, "fedge", "within", "latency") <= 4.1
+    assert mean(rows, "fedge", "left-out", "memory") <= 7.0
+    assert mean(rows, "fedge", "left-out", "latency") <= 10.0

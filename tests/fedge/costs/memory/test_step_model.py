@@ -1,0 +1,51 @@
+"""Memory stays between its floor and what the board has; a step is never faster than its layers are launched."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedge.costs.memory.step_model import MEMORY_PRIOR, MemoryModel, TimeModel, fit_memory_model, fit_time_model
+
+
+def test_memory_is_seen_between_the_floor_and_the_full_board() -> None:
+    model = MemoryModel(np.array([1.0]), 1600.0, 6200.0)
+    need_mb = model.need_mb(np.array([[100.0], [3000.0], [9000.0]]))
+    assert need_mb.tolist() == [100.0, 3000.0, 9000.0]
+    assert model.clip_to_board_mb(need_mb).tolist() == [1600.0, 3000.0, 6200.0]
+
+
+def test_steps_at_the_floor_and_of_a_full_board_are_not_fitted_to() -> None:
+    rng = np.random.default_rng(0)
+    terms = np.column_stack([np.ones(60), *(rng.uniform(10.0, 900.0, (5, 60)))])
+    truth = np.array([1350.0, 3.0, 1.4, 0.5, 5.0, 2.0])
+    memory_mb = np.clip(terms @ truth, 1600.0, 6200.0)
+    networks = np.repeat(["a", "b"], 30)
+    model = fit_memory_model(terms, memory_mb, networks, 6200.0)
+    shows = memory_mb < 6000
+    assert model.need_mb(terms)[shows] == pytest.approx(memory_mb[shows], rel=0.05)
+
+
+def test_without_a_telling_step_the_prior_stands() -> None:
+    model = fit_memory_model(np.ones((4, 6)), np.full(4, 1600.0), np.array(["a"] * 4), 6200.0)
+    assert model.coefficients == pytest.approx(MEMORY_PRIOR)
+
+
+def test_a_step_takes_what_launching_or_computing_takes_whichever_is_more() -> None:
+    model = TimeModel(np.array([1.0]), 2.0)
+    step_ms = model.step_ms(np.array([[1.0], [1000.0], [20.0]]), np.full(3, 10.0))
+    assert step_ms[0] == pytest.approx(20.0, rel=0.01)
+    assert step_ms[1] == pytest.approx(1000.0, rel=0.01)
+    assert 20.0 < step_ms[2] < 40.0
+
+
+def test_time_is_found_beside_steps_that_only_launch() -> None:
+    rng = np.random.default_rng(0)
+    terms = rng.uniform(1.0, 500.0, (80, 2))
+    terms[:20] *= 0.01
+    truth = TimeModel(np.array([2.0, 0.5]), 2.0)
+    layers = np.full(80, 10.0)
+    step_ms = truth.step_ms(terms, layers)
+    found = fit_time_model(terms, step_ms, layers, np.tile(["a", "b"], 40))
+    assert found.launch_ms == pytest.approx(2.0, rel=0.02)
+    assert found.step_ms(terms, layers) == pytest.approx(step_ms, rel=0.03)

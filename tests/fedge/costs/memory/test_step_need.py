@@ -1,0 +1,130 @@
+"""A step's need grows with batch and network, is labelled by what it rests on, and is quick and light to compute."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedge.costs.layers.known_networks import find_known_network
+from fedge.costs.layers.network_cost import LayerCost, NetworkCost
+from fedge.costs.memory.step_need import predict_step_need
+from fedge.costs.memory.step_table import read_step_table
+from fedge.devices.catalogue import find, load_catalogue
+
+TX2 = find("tx2")
+KNOWN = ("resnet18-imagenet", "resnet50-imagenet", "mobilenetv3l-gld23k", "vit-b16-cifar10", "yolov8n-coco")
+
+
+def network(name: str = "resnet50-imagenet") -> NetworkCost:
+    found = find_known_network(name)
+    assert found is not None
+    return found
+
+
+def product(name: str, tokens: int, inputs: int, outputs: int) -> LayerCost:
+    """A matrix product of so many tokens."""
+    written = tokens * outputs
+    return LayerCost(
+        name, "linear", 2.0 * inputs * written, 4.0 * tokens * inputs, 4.0 * written,
+        weight_bytes=4.0 * inputs * outputs, parameters=inputs * outputs, activations=written,
+        inputs=((tokens, inputs),), output=(tokens, outputs),
+    )  # fmt: skip
+
+
+@given(st.sampled_from(KNOWN), st.sampled_from(sorted(load_catalogue())), st.integers(1, 512))
+def test_a_larger_batch_needs_no_less_and_all_figures_are_finite(name: str, board: str, batch: int) -> None:
+    device = find(board)
+    one, more = predict_step_need(network(name), device, batch), predict_step_need(network(name), device, batch + 1)
+    assert more.memory_mb >= one.memory_mb > 1000.0
+    assert more.step_s >= one.step_s > 0.0
+    assert all(math.isfinite(x) and x > 0 for x in (one.memory_sd_log, one.step_sd_log))
+
+
+def test_resnet50_on_the_tx2_is_near_what_was_measured(profiles_root: Path) -> None:
+    """Its own table is among those that the coefficients were fitted to."""
+    table = read_step_table(profiles_root / "perf4sight-tx2" / "resnet50.layers.json")
+    for batch in (8, 16, 32):
+        row = (table.pruned_pct == 0) & (table.batch_size == batch)
+        found = predict_step_need(network(), TX2, batch)
+        assert found.memory_mb == pytest.approx(float(table.memory_mb[row][0]), rel=0.1)
+        assert found.step_s == pytest.approx(float(table.step_ms[row][0]) / 1e3, rel=0.2)
+
+
+def test_only_convolutional_networks_on_the_tx2_are_calibrated() -> None:
+    assert predict_step_need(network(), TX2, 16).label == "calibrated"
+    other_board = predict_step_need(network(), find("agx-xavier"), 16)
+    assert other_board.label == "estimated"
+    assert "data-sheet ratios" in other_board.source
+    other_kind = predict_step_need(network("vit-b16-cifar10"), TX2, 16)
+    assert other_kind.label == "estimated"
+    assert "another kind of network" in other_kind.source
+    large_images = replace(network(), input_shape=(3, 640, 640))
+    assert predict_step_need(large_images, TX2, 16).label == "estimated"
+
+
+def test_what_is_carried_further_is_less_sure() -> None:
+    sure, board, both = (
+        predict_step_need(network(), TX2, 16),
+        predict_step_need(network(), find("agx-orin"), 16),
+        predict_step_need(network("vit-b16-cifar10"), find("agx-orin"), 16),
+    )
+    assert sure.memory_sd_log < board.memory_sd_log < both.memory_sd_log
+    assert sure.step_sd_log < board.step_sd_log < both.step_sd_log
+
+
+def test_a_faster_board_takes_less_time_and_as_much_memory() -> None:
+    slow, fast = predict_step_need(network(), TX2, 32), predict_step_need(network(), find("agx-orin"), 32)
+    assert fast.step_s < slow.step_s / 2
+    assert fast.memory_mb == slow.memory_mb
+
+
+def test_a_network_of_matrix_products_is_estimated_from_them() -> None:
+    def at(width: int, batch: int) -> float:
+        layers = (product("in", 196, 768, width), product("out", 196, width, 768))
+        return predict_step_need(NetworkCost("mlp", (3, 224, 224), layers, "made up"), TX2, batch).memory_mb
+
+    kept_mb = 4e-6 * 196 * (3072 + 768)
+    grown = (at(3072, 256) - at(3072, 128)) / 128
+    assert kept_mb < grown < 6 * kept_mb
+    assert at(6144, 128) > at(3072, 128)
+
+
+def test_a_network_without_layers_of_either_kind_is_not_refused() -> None:
+    layer = LayerCost("norm", "batch_norm", 2.0 * 64, 256.0, 256.0, activations=64, output=(64,))
+    for layers in ((), (layer,)):
+        found = predict_step_need(NetworkCost("odd", (64,), layers, "made up"), TX2, 4)
+        assert found.label == "estimated"
+        assert found.memory_mb > 1000.0
+
+
+def test_a_batch_without_samples_is_refused() -> None:
+    with pytest.raises(ValueError, match="batch_size: got 0; 1 or more"):
+        predict_step_need(network(), TX2, 0)
+
+
+def test_a_need_is_computed_in_a_few_milliseconds() -> None:
+    predict_step_need(network(), TX2, 1)
+    began = time.process_time()
+    for batch in range(1, 51):
+        predict_step_need(network(), TX2, batch)
+    assert time.process_time() - began < 50 * 0.005
+
+
+def test_no_heavy_library_is_needed() -> None:
+    program = (
+        "import sys, fedge.costs.memory.memory_belief, fedge.costs.memory.step_need as n; from "
+        "fedge.costs.layers.known_networks import known_network\n"
+        "from fedge.devices.catalogue import find\n"
+        "n.need(known_network('resnet50-imagenet'), find('tx2'), 8)\n"
+        "print(*[m for m in ('torch', 'sklearn', 'scipy', 'pandas') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []

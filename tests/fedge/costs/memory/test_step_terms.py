@@ -1,0 +1,100 @@
+"""The terms of memory and time are what they say, grow with the batch, and round up to whole tiles."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from contracts.measured_steps import layers_at
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedge.costs.memory.step_terms import (
+    MEGABYTES,
+    MEMORY_TERMS,
+    OWN_TIME_TERMS,
+    TIME_TERMS,
+    compute_memory_terms,
+    compute_own_time_terms,
+    compute_time_terms,
+)
+from fedge.types import Floats
+
+ONE = np.array([1.0])
+
+
+def term(name: str, *layers: list[float], batch: float = 1.0) -> float:
+    found = compute_memory_terms(np.array(layers, dtype=np.float64), np.array([batch]))[0]
+    return float(dict(zip(MEMORY_TERMS, found, strict=True))[name])
+
+
+def test_memory_is_the_weights_and_what_every_layer_keeps() -> None:
+    layer = [32.0, 48.0, 3.0, 1.0, 1.0, 1.0, 10.0]
+    assert term("base", layer) == pytest.approx(1.0)
+    assert term("weights", layer, layer, batch=7) == pytest.approx(2 * 32 * 48 * 9 * MEGABYTES)
+    assert term("outputs", layer, batch=7) == pytest.approx(7 * 48 * 100 * MEGABYTES)
+    assert term("inputs", layer, batch=7) == pytest.approx(7 * 32 * 100 * MEGABYTES)
+    assert term("largest", layer, [1.0, 1.0, 1.0, 0.0, 1.0, 1.0, 4.0]) == pytest.approx(48 * 100 * MEGABYTES)
+
+
+def test_the_work_space_is_that_of_the_largest_layer_in_tiles_of_64() -> None:
+    small, large = [32.0, 65.0, 3.0, 1.0, 1.0, 1.0, 8.0], [17.0, 30.0, 3.0, 1.0, 1.0, 1.0, 16.0]
+    assert term("workspace", small) == pytest.approx(128 * 64 * MEGABYTES)
+    assert term("workspace", small, large) == pytest.approx(64 * 256 * MEGABYTES)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        [16.0, 64.0, 3.0, 1.0, 1.0, 1.0, 8.0],  # few channels
+        [64.0, 64.0, 1.0, 0.0, 1.0, 1.0, 8.0],  # a product
+        [64.0, 64.0, 3.0, 1.0, 1.0, 64.0, 8.0],  # depthwise
+    ],
+)
+def test_other_layers_ask_for_no_work_space(layer: list[float]) -> None:
+    assert term("workspace", layer) == 0.0
+
+
+@given(st.sampled_from([0, 30, 50, 90]), st.integers(8, 96), st.integers(1, 5), st.integers(1, 256))
+def test_every_term_grows_with_the_batch(level: int, width: int, blocks: int, batch: int) -> None:
+    layers = np.array(layers_at(level, width, blocks), dtype=np.float64)
+    for terms, names in (
+        (compute_memory_terms, MEMORY_TERMS),
+        (compute_own_time_terms, OWN_TIME_TERMS),
+        (compute_time_terms, TIME_TERMS),
+    ):
+        found = terms(layers, np.array([float(batch), batch + 1.0]))
+        assert found.shape == (2, len(names))
+        assert np.isfinite(found).all()
+        assert (found >= 0).all()
+        assert (found[1] >= found[0]).all()
+
+
+def shape(inputs: float, outputs: float, kernel: float, groups: float = 1.0) -> Floats:
+    """A first layer, which needs no gradient of its input, and the layer in question."""
+    first = [3.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0]
+    return np.array([first, [inputs, outputs, kernel, kernel // 2, 1.0, groups, 8.0]])
+
+
+@pytest.mark.parametrize(("channels", "padded"), [(33, 64), (64, 64), (65, 128)])
+def test_arithmetic_is_that_of_whole_tiles(channels: float, padded: float) -> None:
+    found = dict(zip(OWN_TIME_TERMS, compute_own_time_terms(shape(32, channels, 3), ONE)[0], strict=True))
+    assert found["3x3"] == pytest.approx(2 * 64 * 32 * padded * 9)
+    assert found["1x1"] == pytest.approx(2 * 3)
+
+
+@pytest.mark.parametrize(("kernel", "stride"), [(3.0, 2.0), (2.0, 1.0), (3.0, 1.0)])
+def test_every_small_dense_kernel_counts_its_arithmetic(kernel: float, stride: float) -> None:
+    layers = shape(32, 64, kernel)
+    layers[1, 4] = stride
+    found = dict(zip(OWN_TIME_TERMS, compute_own_time_terms(layers, ONE)[0], strict=True))
+    assert found["3x3"] > 0
+    assert found["3x3 weights"] > 0
+
+
+def test_depthwise_layers_move_but_count_no_dense_arithmetic() -> None:
+    own = dict(zip(OWN_TIME_TERMS, compute_own_time_terms(shape(32, 32, 3, 32), ONE)[0], strict=True))
+    other = dict(zip(TIME_TERMS, compute_time_terms(shape(32, 32, 3, 32), ONE)[0], strict=True))
+    moved = 2 * 32 * 64
+    assert own["3x3"] == own["3x3 weights"] == 0.0
+    assert own["depthwise"] == pytest.approx(moved)
+    assert other["traffic"] == pytest.approx(1 + 0.5 * moved)  # the first layer's one output, and half of the moved

@@ -1,0 +1,72 @@
+"""A narrow network's cost: counted from the full one's layers, and like that of the network itself."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+from fedge.costs.layers.known_networks import find_known_network
+from fedge.costs.layers.network_cost import LayerCost, NetworkCost
+from fedge.costs.memory.width_scaling import narrow_network
+
+
+def known(name: str = "resnet18-imagenet") -> NetworkCost:
+    found = find_known_network(name)
+    assert found is not None
+    return found
+
+
+def test_the_full_width_is_the_network_itself() -> None:
+    assert narrow_network(known(), 1.0) is known()
+
+
+@pytest.mark.parametrize("name", ["resnet18-imagenet", "mobilenetv3l-gld23k", "resnet50-tinyimagenet224"])
+def test_every_figure_falls_with_the_width_and_weights_nearly_with_its_square(name: str) -> None:
+    full = known(name)
+    half, quarter = narrow_network(full, 0.5), narrow_network(full, 0.25)
+    for figure in ("flop", "weight_bytes", "activation_bytes", "parameters", "activations"):
+        assert getattr(full, figure) > getattr(half, figure) > getattr(quarter, figure) > 0
+    assert half.parameters == pytest.approx(full.parameters / 4, rel=0.3)  # the scores stay
+    assert half.activations == pytest.approx(full.activations / 2, rel=0.02)
+
+
+def test_input_and_scores_stay_and_depthwise_convolutions_stay_depthwise() -> None:
+    half = narrow_network(known("mobilenetv3l-gld23k"), 0.5)
+    assert half.convolutions[0].in_channels == 3
+    depthwise = [c for c in known("mobilenetv3l-gld23k").convolutions if c.groups > 1]
+    assert [c.groups for c in half.convolutions if c.groups > 1] == [-(-c.groups // 2) for c in depthwise]
+    assert (half.layers[0].inputs[0][1], half.layers[-1].output[-1]) == (3, 1000)
+    assert half.input_shape == known("mobilenetv3l-gld23k").input_shape
+
+
+def test_a_dense_layer_with_as_many_outputs_as_inputs_loses_both() -> None:
+    def layer(name: str, given: int, made: int) -> LayerCost:
+        work = given * made
+        return LayerCost(
+            name, "linear", 2.0 * work, 4.0 * given, 4.0 * made, 4.0 * work, work, made, ((1, given),), (1, made)
+        )
+
+    full = NetworkCost("dense", (8,), (layer("a", 8, 64), layer("b", 64, 64), layer("c", 64, 10)), "made up")
+    half = narrow_network(full, 0.5)
+    assert [one.parameters for one in half.layers] == [8 * 32, 32 * 32, 32 * 10]
+    assert half.layers[1].flop == 2.0 * 32 * 32
+
+
+def test_a_network_told_as_one_layer_is_narrowed_as_a_whole() -> None:
+    whole = LayerCost("all", "printed", 800.0, 40.0, 40.0, 16.0, parameters=4, activations=10)
+    half = narrow_network(NetworkCost("told", (3, 8, 8), (whole,), "printed"), 0.5)
+    assert (half.flop, half.weight_bytes, half.activation_bytes) == (200.0, 4.0, 40.0)
+
+
+@pytest.mark.slow
+def test_it_counts_what_the_narrow_network_itself_has() -> None:
+    if importlib.util.find_spec("torchvision") is None:
+        pytest.skip("torchvision is not here")
+    from fedge.worker import architectures, builtin_tasks
+    from fedge.worker.narrow_networks import narrow_network
+
+    shape = builtin_tasks.builtin_shape("resnet18-imagenet")
+    net = narrow_network(architectures.MODELS["resnet18-imagenet"](shape), 0.5, shape)
+    counted = narrow_network(known(), 0.5)
+    assert counted.parameters == pytest.approx(sum(w.numel() for w in net.parameters()), rel=0.01)

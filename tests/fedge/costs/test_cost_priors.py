@@ -1,0 +1,140 @@
+"""What is believed of a workload beforehand never saw it, and begins with its layers where they are known."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from fedge.costs.cost_lookup import CostProfile, find_cost_profile, load_calibrated_training
+from fedge.costs.cost_priors import build_priors
+from fedge.costs.cost_profile import load_calibrated_inference
+from fedge.costs.layered_work import find_known_layers, find_profile_network
+from fedge.costs.workload_sizes import load_workload_sizes
+from fedge.devices.catalogue import load_catalogue
+from fedge.errors import BadInput
+from fedge.physics.time_power_model import Coefficients, compute_power_w, compute_step_s
+from fedge.types import DeviceSpec, Modes
+
+SPECS = load_catalogue()
+CALIBRATED = load_calibrated_training()
+WORKLOADS = sorted({profile.workload for profile in CALIBRATED})
+
+
+def _at_maxn(profile: CostProfile, spec: DeviceSpec) -> tuple[float, float]:
+    top = spec.maxn
+    mode = Modes(np.array([[top.cores, top.cpu_mhz, top.gpu_mhz, top.mem_mhz]]))
+    return float(compute_step_s(profile.coefficients, top, mode)[0]), float(
+        compute_power_w(profile.coefficients, top, mode)[0]
+    )
+
+
+def _slower(coefficients: Coefficients) -> Coefficients:
+    return Coefficients(coefficients.time + 1.0, coefficients.power)
+
+
+@pytest.mark.parametrize("workload", [*WORKLOADS, "unheard-of"])
+@pytest.mark.parametrize("name", sorted(SPECS))
+def test_no_prior_saw_its_workload_on_any_board(name: str, workload: str) -> None:
+    for prior in build_priors(SPECS[name], workload, SPECS):
+        assert workload not in prior.source
+        assert prior.label == "estimated"
+        assert (prior.workload, prior.device) == (workload, name)
+        others = any(other in prior.source for other in WORKLOADS if other != workload)
+        assert others or prior.source.startswith("layers of ")
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+@pytest.mark.parametrize("name", sorted(SPECS))
+def test_priors_do_not_change_when_the_workloads_tables_are_lost(name: str, workload: str) -> None:
+    layers = find_known_layers(workload)
+    assert layers is not None
+    strangers = [
+        profile
+        for profile in (*CALIBRATED, *load_calibrated_inference())
+        if profile.workload != workload and (profile.kind == "train" or find_profile_network(profile) != layers.network)
+    ]
+
+    every, blind = build_priors(SPECS[name], workload, SPECS), build_priors(SPECS[name], workload, SPECS, strangers)
+
+    assert len(every) == len(blind) == 1 + len([profile for profile in strangers if profile.kind == "train"])
+    for full, half in zip(every, blind, strict=True):
+        np.testing.assert_array_equal(full.coefficients.time, half.coefficients.time)
+        np.testing.assert_array_equal(full.coefficients.power, half.coefficients.power)
+
+
+def test_the_same_board_and_the_closest_workload_are_the_most_credible() -> None:
+    orin = [prior.source for prior in build_priors(SPECS["agx-orin-64gb"], "yolov8n-coco", SPECS)]
+    tx2 = [prior.source for prior in build_priors(SPECS["tx2"], "resnet18-imagenet", SPECS)]
+
+    assert orin[1].startswith("resnet18-imagenet on agx-orin-64gb")
+    assert orin[2].startswith("mobilenetv3l-gld23k on agx-orin-64gb")
+    assert tx2[1].startswith("vit-b16-cifar10 on tx2")
+
+
+def test_the_estimate_by_its_layers_comes_before_other_workloads() -> None:
+    first = build_priors(SPECS["nano"], "resnet18-imagenet", SPECS)[0]
+
+    assert first.source.startswith("layers of resnet18 on nano")
+    assert not any(p.source.startswith("layers of") for p in build_priors(SPECS["nano"], "unheard-of", SPECS))
+
+
+def test_the_estimate_by_its_layers_learns_nothing_of_its_own_network() -> None:
+    """Another workload on the same network would tell it nearly everything."""
+    spec, renamed = SPECS["agx-xavier"], "resnet50-imagenet"
+    own = [dataclasses.replace(p, workload=renamed) for p in CALIBRATED if p.workload == "resnet50-tinyimagenet224"]
+    others = [profile for profile in CALIBRATED if profile.workload != "resnet50-tinyimagenet224"]
+    slow = [dataclasses.replace(p, coefficients=_slower(p.coefficients)) for p in own]
+
+    first, same = (build_priors(spec, "resnet50-tinyimagenet224", SPECS, [*others, *some])[0] for some in (own, slow))
+
+    np.testing.assert_array_equal(first.coefficients.time, same.coefficients.time)
+    with pytest.raises(BadInput, match="another one is calibrated"):
+        build_priors(
+            spec, "resnet50-tinyimagenet224", SPECS, [p for p in load_calibrated_inference() if p.workload != renamed]
+        )
+
+
+@pytest.mark.parametrize("workload", [*WORKLOADS, "unheard-of"])
+def test_a_belief_at_another_batch_size_is_longer_or_shorter_as_the_layers_say(workload: str) -> None:
+    spec, own = SPECS["agx-orin-64gb"], load_workload_sizes().get(workload)
+    twice = 2 * own.batch_size if own else 32
+    usual, large = (build_priors(spec, workload, SPECS, batch_size=size) for size in (own and own.batch_size, twice))
+    ratios = [_at_maxn(b, spec)[0] / _at_maxn(a, spec)[0] for a, b in zip(usual, large, strict=True)]
+
+    assert np.allclose(ratios, ratios[0], rtol=1e-6)
+    assert (1.2 < ratios[0] < 2.0) if own else ratios[0] == 1.0
+    assert {prior.batch_size for prior in large} == {twice}
+
+
+def test_the_networks_own_batch_size_changes_nothing() -> None:
+    told = build_priors(SPECS["nano"], "resnet18-imagenet", SPECS, batch_size=16)
+
+    for one, other in zip(told, build_priors(SPECS["nano"], "resnet18-imagenet", SPECS), strict=True):
+        np.testing.assert_array_equal(one.coefficients.time, other.coefficients.time)
+
+
+def test_the_prior_of_a_larger_workload_expects_longer_steps() -> None:
+    spec = SPECS["agx-orin-64gb"]
+    small = _at_maxn(find_cost_profile(spec, "resnet18-imagenet", SPECS), spec)[0]
+
+    assert _at_maxn(build_priors(spec, "yolov8n-coco", SPECS)[0], spec)[0] > 1.5 * small
+
+
+def test_a_prior_needs_some_other_workload() -> None:
+    only = [profile for profile in CALIBRATED if profile.workload == "resnet18-imagenet"]
+
+    with pytest.raises(BadInput, match="another one is calibrated"):
+        build_priors(SPECS["nano"], "resnet18-imagenet", SPECS, only)
+
+
+def test_a_prior_never_saw_the_table_that_is_replayed_whatever_it_is_called() -> None:
+    specs = load_catalogue()
+    profile = next(p for p in load_calibrated_training() if p.workload == "yolov8n-coco")
+    assert profile.evidence is not None
+    everything = build_priors(specs["agx-orin-64gb"], "resnet18-imagenet", specs)
+    unseen = build_priors(specs["agx-orin-64gb"], "resnet18-imagenet", specs, unseen=profile.evidence.sha256)
+
+    assert any("yolov8n-coco" in prior.source for prior in everything)
+    assert not any("yolov8n-coco" in prior.source for prior in unseen)

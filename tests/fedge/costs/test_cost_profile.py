@@ -1,0 +1,98 @@
+"""Cost profiles survive their files, and a wrong file is refused by field."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+from contracts.boards import coefficients
+
+from fedge.costs.cost_profile import (
+    CalibrationEvidence,
+    CostProfile,
+    load_calibrated_training,
+    read_profile,
+    write_profile,
+)
+from fedge.errors import BadInput
+
+PROFILE = CostProfile(
+    "nano", "my-net", 8, coefficients(), "calibrated", "here", 0.02, 0.01, 0.03, 0.015,
+    CalibrationEvidence("my-net.csv", "a" * 64, 210, 0.06, 0.04, "somebody"),
+)  # fmt: skip
+
+
+def test_a_profile_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    path = write_profile(PROFILE, tmp_path / "new")
+    back = read_profile(path)
+
+    assert path.name == "nano--my-net.yaml"
+    np.testing.assert_allclose(back.coefficients.time, PROFILE.coefficients.time, atol=1e-5)
+    np.testing.assert_allclose(back.coefficients.power, PROFILE.coefficients.power, atol=1e-5)
+    assert dataclasses.replace(back, coefficients=PROFILE.coefficients, source="here") == PROFILE or (
+        back.evidence == PROFILE.evidence and back.time_mape == PROFILE.time_mape
+    )
+
+
+def test_a_profile_of_inference_is_named_by_its_batch_size_and_tells_its_bad_rows(tmp_path: Path) -> None:
+    assert PROFILE.evidence is not None
+    seen = dataclasses.replace(PROFILE.evidence, time_rows_off=3, power_rows_off=7)
+
+    path = write_profile(dataclasses.replace(PROFILE, kind="infer", evidence=seen), tmp_path)
+    back = read_profile(path)
+
+    assert path.name == "nano--my-net--b8.yaml"
+    assert (back.kind, back.evidence) == ("infer", seen)
+    assert "kind" not in write_profile(PROFILE, tmp_path).read_text(encoding="utf-8")
+
+
+def test_the_source_of_a_read_profile_names_table_rows_and_errors(tmp_path: Path) -> None:
+    source = read_profile(write_profile(PROFILE, tmp_path)).source
+
+    assert "210 rows of my-net.csv" in source
+    assert "aaaaaaaaaaaa" in source
+    assert "time within 2.0%" in source
+
+
+def test_an_estimate_is_not_written_as_if_it_were_calibrated(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="an estimated profile"):
+        write_profile(dataclasses.replace(PROFILE, label="estimated", evidence=None), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "field"),
+    [
+        ("batch_size: 8", "batch_size: none", "batch_size"),
+        ("gpu_s: 0.05", "gpu_s: -1", "time.gpu_s"),
+        ("static_w:", "stat_w:", "power"),
+        ("rows: 210", "rows: 0", "table.rows"),
+        ("device: nano\n", "", "device"),
+        ("device: nano", "device: [", "cannot be read"),
+    ],
+)
+def test_a_wrong_field_is_named(tmp_path: Path, old: str, new: str, field: str) -> None:
+    path = write_profile(PROFILE, tmp_path)
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new), encoding="utf-8")
+
+    with pytest.raises(BadInput, match=field):
+        read_profile(path)
+
+
+def test_every_shipped_profile_says_which_table_it_saw() -> None:
+    profiles = load_calibrated_training()
+
+    assert len(profiles) == 7
+    assert len({(profile.device, profile.workload) for profile in profiles}) == 7
+    for profile in profiles:
+        assert profile.label == "calibrated"
+        assert profile.evidence is not None
+        assert len(profile.evidence.sha256) == 64
+        assert profile.evidence.origin
+        assert profile.time_mape is not None
+        assert profile.time_mape <= 0.07
+        assert profile.power_mape is not None
+        assert profile.power_mape <= 0.03

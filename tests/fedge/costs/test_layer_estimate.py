@@ -1,0 +1,230 @@
+"""Workloads without a table: priced by their layers, held against measured tables that were left out in turn."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedge.costs.cost_lookup import find_cost_profile, load_calibrated_training
+from fedge.costs.cost_profile import CostProfile, load_calibrated_inference
+from fedge.costs.gpu_rates import GpuRates, RateObservation, fit_rates
+from fedge.costs.layer_estimate import collect_observations, estimate_network_cost, rescale_to_batch_size
+from fedge.costs.layered_work import build_workload, find_known_layers, layer_work_from_spec, network_from_spec
+from fedge.costs.layers.known_networks import find_known_network, format_layers
+from fedge.costs.workload_sizes import load_workload_sizes
+from fedge.devices.catalogue import find, load_catalogue
+from fedge.devices.tables.mode_table import read_mode_table
+from fedge.errors import BadInput, UnknownName
+from fedge.experiment import FleetEntry, NetworkSpec, WorkloadSpec
+from fedge.modes import build_grid, stack_modes
+from fedge.physics.time_power_model import compute_power_w, compute_step_s
+from fedge.types import LayerWork, OperationCounts, ProfileTable, Workload
+
+SPECS = load_catalogue()
+ORIN, NANO = SPECS["agx-orin-64gb"], SPECS["nano"]
+TRAINING = sorted(load_workload_sizes())
+SEVERAL = (
+    ("agx-orin", "resnet18-imagenet"),
+    ("agx-orin", "mobilenetv3l-gld23k"),
+    ("agx-orin", "yolov8n-coco"),
+    ("agx-xavier", "resnet50-tinyimagenet224"),
+    ("agx-xavier", "vit-b16-cifar10"),
+)
+"""The tables of boards that have more than one."""
+BOUND_TOP, BOUND_SHAPE = 0.20, 0.12
+
+
+def _work(name: str, batch_size: int, kind: str = "train") -> Workload:
+    layers = find_known_layers(name, kind)  # type: ignore[arg-type]
+    assert layers is not None
+    return Workload(name, batch_size, kind, layers)  # type: ignore[arg-type]
+
+
+def _top_s(profile: CostProfile) -> float:
+    maxn = SPECS[profile.device].maxn
+    return float(compute_step_s(profile.coefficients, maxn, stack_modes([maxn]))[0])
+
+
+def _left_out(table: ProfileTable) -> CostProfile:
+    device = find(table.device)
+    others = [
+        p
+        for p in (*load_calibrated_training(), *load_calibrated_inference())
+        if not (p.workload == table.workload and p.device == device.name and p.kind == "train")
+    ]
+    return estimate_network_cost(device, _work(table.workload, table.batch_size), SPECS, others)
+
+
+@pytest.mark.parametrize(("board", "workload"), SEVERAL)
+def test_a_left_out_table_is_foretold_in_its_top_mode_and_in_its_shape(
+    profiles_root: Path, board: str, workload: str
+) -> None:
+    table = read_mode_table(profiles_root / board / "train" / f"{workload}.csv")
+    predicted = compute_step_s(_left_out(table).coefficients, table.maxn, table.modes)
+    top = int(np.argmax((table.modes.knobs / table.modes.knobs.max(axis=0)).sum(axis=1)))
+    assert abs(predicted[top] / table.step_s[top] - 1.0) <= BOUND_TOP
+    scaled = predicted * np.exp(np.median(np.log(table.step_s / predicted)))
+    assert float(np.abs(scaled / table.step_s - 1.0).mean()) <= BOUND_SHAPE
+
+
+@pytest.mark.parametrize("device", sorted(SPECS))
+@pytest.mark.parametrize("kind", ["train", "infer"])
+def test_every_board_gets_finite_labelled_seconds_and_watts(device: str, kind: str) -> None:
+    spec = SPECS[device]
+    cost = estimate_network_cost(spec, _work("resnet50-imagenet", 8, kind), SPECS)
+    modes = build_grid(spec)
+    seconds, watts = (
+        compute_step_s(cost.coefficients, spec.maxn, modes),
+        compute_power_w(cost.coefficients, spec.maxn, modes),
+    )
+    assert np.isfinite(seconds).all()
+    assert (seconds > 0).all()
+    assert np.isfinite(watts).all()
+    assert (watts > 0).all()
+    assert (cost.label, cost.kind, cost.device) == ("estimated", kind, device)
+    assert cost.evidence is None
+
+
+@given(small=st.integers(1, 64), more=st.integers(1, 64))
+def test_more_samples_never_take_less_time(small: int, more: int) -> None:
+    work = _work("resnet18-imagenet", small)
+    larger = dataclasses.replace(work, batch_size=small + more)
+    assert _top_s(estimate_network_cost(ORIN, larger, SPECS)) >= _top_s(estimate_network_cost(ORIN, work, SPECS))
+
+
+def test_a_batch_twice_as_large_takes_less_than_twice_the_time() -> None:
+    large, small = (_top_s(estimate_network_cost(ORIN, _work("mobilenetv3l-gld23k", size), SPECS)) for size in (32, 16))
+    assert 1.0 < large / small < 2.0
+
+
+def test_a_profile_at_its_own_batch_size_stays_as_it_is() -> None:
+    profile = find_cost_profile(ORIN, "resnet18-imagenet", SPECS)
+    assert rescale_to_batch_size(profile, _work("resnet18-imagenet", profile.batch_size), ORIN, SPECS) is profile
+
+
+def test_a_profile_at_another_batch_size_is_an_estimate_and_moves_with_the_size() -> None:
+    profile = find_cost_profile(ORIN, "resnet18-imagenet", SPECS)
+    moved = rescale_to_batch_size(profile, _work("resnet18-imagenet", 4), ORIN, SPECS)
+    assert (moved.label, moved.batch_size, moved.evidence) == ("estimated", 4, None)
+    ratio = _top_s(moved) / _top_s(profile)
+    small, own = (estimate_network_cost(ORIN, _work("resnet18-imagenet", n), SPECS) for n in (4, profile.batch_size))
+    expected = _top_s(small) / _top_s(own)
+    assert 0.25 < ratio < 1.0
+    assert ratio == pytest.approx(expected, rel=0.15)
+
+
+def test_a_heavier_network_takes_longer() -> None:
+    light, heavy = _work("mobilenetv3l-gld23k", 16), _work("yolov8n-coco", 16)
+    assert _top_s(estimate_network_cost(NANO, heavy, SPECS)) > 1.5 * _top_s(estimate_network_cost(NANO, light, SPECS))
+
+
+def test_loading_between_minibatches_takes_the_time_of_the_images_decoded() -> None:
+    layers = find_known_layers("resnet18-imagenet")
+    assert layers is not None
+    inline = dataclasses.replace(layers, loading="inline", image_mpixel=1.0)
+    large = dataclasses.replace(inline, image_mpixel=2.0)
+    seconds = [
+        _top_s(estimate_network_cost(ORIN, Workload("mine", 16, layers=each), SPECS)) for each in (inline, large)
+    ]
+    assert seconds[1] - seconds[0] == pytest.approx(16 * 7e-3, rel=0.05)
+
+
+def test_work_without_layers_cannot_be_priced_by_them() -> None:
+    with pytest.raises(BadInput, match="layers are not known"):
+        estimate_network_cost(ORIN, Workload("mine", 16), SPECS)
+
+
+def test_work_without_operators_cannot_be_priced_by_them() -> None:
+    nothing = LayerWork("nothing", OperationCounts(0.0, 0.0, 0.0, 0.0, 0.0, 0))
+    with pytest.raises(BadInput, match="computes nothing"):
+        estimate_network_cost(ORIN, Workload("mine", 16, layers=nothing), SPECS)
+
+
+def test_the_error_that_is_told_is_that_of_the_kind_of_work() -> None:
+    train, infer = (
+        estimate_network_cost(ORIN, _work("resnet50-imagenet", 8, kind), SPECS).source for kind in ("train", "infer")
+    )
+    assert "time off by 10%, power by 9% in the mean" in train
+    assert "time off by 13%, power by 17% in the mean" in infer
+
+
+def test_without_any_profile_of_the_kind_there_is_nothing_to_begin_with() -> None:
+    with pytest.raises(BadInput, match="a calibrated profile of kind infer"):
+        estimate_network_cost(ORIN, _work("resnet50-imagenet", 16, "infer"), SPECS, load_calibrated_training())
+
+
+def _observed(seconds: float, device: str = "agx-orin-64gb") -> RateObservation:
+    return RateObservation(device, "net", OperationCounts(1e9, 1e8, 1e8, 1e6, 1e7, 50), 16, True, seconds)
+
+
+def test_rates_without_observations_are_the_priors() -> None:
+    rates = fit_rates([], SPECS)
+    assert rates.boards == rates.networks == ()
+    assert np.exp(rates.logs[0]) == pytest.approx(0.65)
+
+
+def test_fitted_rates_come_close_to_what_was_seen() -> None:
+    seen = collect_observations([*load_calibrated_training(), *load_calibrated_inference()])
+    rates = fit_rates(seen, SPECS)
+    errors = [abs(np.log(rates.predict_s(one, SPECS[one.device]) / one.seconds)) for one in seen]
+    assert max(errors) < 0.3
+    assert float(np.mean(errors)) < 0.1
+
+
+@given(st.floats(0.02, 0.5))
+def test_one_observation_draws_the_prediction_towards_it(seconds: float) -> None:
+    one = _observed(seconds)
+    before, after = fit_rates([], SPECS).predict_s(one, ORIN), fit_rates([one], SPECS).predict_s(one, ORIN)
+    assert abs(np.log(after / seconds)) <= abs(np.log(before / seconds)) + 1e-9
+
+
+def test_the_slope_of_the_rates_is_their_derivative() -> None:
+    from fedge.costs.gpu_rates import _linearize
+
+    seen = collect_observations(load_calibrated_training())
+    rates = fit_rates(seen, SPECS)
+    misfit, slopes = _linearize(rates, seen, SPECS)
+    for place in range(len(rates.logs)):
+        moved = rates.logs.copy()
+        moved[place] += 1e-6
+        after, _ = _linearize(GpuRates(moved, rates.boards, rates.networks), seen, SPECS)
+        assert (misfit - after) / 1e-6 == pytest.approx(slopes[:, place], abs=1e-4)
+
+
+def test_a_known_workload_at_its_own_batch_size_needs_no_layers() -> None:
+    entry = FleetEntry(device="nano")
+    assert build_workload(entry, WorkloadSpec()) == Workload("resnet18-imagenet", 16)
+
+
+def test_a_known_workload_at_another_batch_size_carries_its_layers() -> None:
+    work = build_workload(FleetEntry(device="nano"), WorkloadSpec(batch_size=4))
+    assert work.layers == find_known_layers("resnet18-imagenet")
+
+
+def test_an_entry_of_another_cost_works_at_that_cost_s_batch_size() -> None:
+    work = build_workload(FleetEntry(device="nano", cost="vit-b16-cifar10"), WorkloadSpec(batch_size=4))
+    assert (work.name, work.batch_size, work.layers) == ("vit-b16-cifar10", 32, None)
+    with pytest.raises(UnknownName, match=r"fleet\.cost"):
+        build_workload(FleetEntry(device="nano", cost="nobody's"), WorkloadSpec())
+
+
+def test_an_experiment_s_own_network_is_priced_as_the_known_one_of_the_same_layers() -> None:
+    network = find_known_network("resnet18-imagenet")
+    assert network is not None
+    spec = NetworkSpec(model="resnet18", image_mpixel=0.19, layers=format_layers(network), input=(3, 224, 224))
+    assert network_from_spec(spec).layers == network.layers
+    layers = layer_work_from_spec(spec)
+    assert layers == find_known_layers("resnet18-imagenet")
+    assert isinstance(layers, LayerWork)
+
+
+def test_a_network_that_was_not_counted_is_refused() -> None:
+    with pytest.raises(BadInput, match="nothing"):
+        network_from_spec(NetworkSpec(model="resnet18"))
+    with pytest.raises(BadInput, match="cannot be read"):
+        network_from_spec(NetworkSpec(model="resnet18", layers="no layer"))

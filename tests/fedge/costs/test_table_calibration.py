@@ -1,0 +1,66 @@
+"""Calibration finds a made-up board's coefficients, and the measured boards within the promised errors."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+from contracts.boards import MAXN, another_workload, grid
+
+from fedge.costs.table_calibration import calibrate_table, calibrate_table_series, compute_fit_errors
+from fedge.devices.tables.mode_table import read_mode_table
+from fedge.physics.time_power_model import compute_power_w, compute_step_s
+from fedge.types import ProfileTable
+
+
+def _table(noise: float) -> ProfileTable:
+    rng = np.random.default_rng(1)
+    truth, modes = another_workload(rng), grid()
+    seconds = compute_step_s(truth, MAXN, modes) * np.exp(noise * rng.standard_normal(len(modes)))
+    watts = compute_power_w(truth, MAXN, modes) * np.exp(noise * rng.standard_normal(len(modes)))
+    return ProfileTable("board", "net", 16, modes, seconds, watts, "0" * 64, "folder/net.csv")
+
+
+def test_the_error_of_a_model_made_table_is_its_noise() -> None:
+    calibration = calibrate_table(_table(noise=0.02))
+
+    assert calibration.time.mape == pytest.approx(0.016, abs=0.002)
+    assert calibration.power.mape == pytest.approx(0.016, abs=0.002)
+    assert calibration.time.residual_sd_log == pytest.approx(0.02, abs=0.003)
+
+
+def test_a_calibration_says_which_table_it_saw() -> None:
+    calibration = calibrate_table(_table(noise=0.01))
+
+    assert (calibration.table, calibration.sha256, calibration.rows) == ("net.csv", "0" * 64, len(grid()))
+    assert calibration.maxn == MAXN
+
+
+def test_errors_count_every_row() -> None:
+    errors = compute_fit_errors(np.array([1.0, 1.0, 1.0, 2.0]), np.array([1.0, 1.0, 1.0, 1.0]))
+
+    assert errors.mape == pytest.approx(0.25)
+    assert errors.p95_ape > 0.8
+    assert errors.residual_sd_log == 0.0
+    assert errors.rows_off == 1
+
+
+def test_sizes_fitted_together_are_each_judged_on_their_own_table() -> None:
+    small = _table(noise=0.02)
+    large = dataclasses.replace(small, batch_size=32, step_s=2 * small.step_s, sha256="1" * 64)
+
+    fits = calibrate_table_series([small, large])
+
+    assert [(done.batch_size, done.sha256, done.maxn) for done in fits] == [(16, "0" * 64, MAXN), (32, "1" * 64, MAXN)]
+    assert [done.time.mape for done in fits] == pytest.approx([0.016, 0.016], abs=0.003)
+
+
+@pytest.mark.slow
+def test_a_measured_table_is_fitted_within_seven_and_three_percent(profiles_root: Path) -> None:
+    calibration = calibrate_table(read_mode_table(profiles_root / "agx-orin" / "train" / "resnet18-imagenet.csv"))
+
+    assert calibration.rows == 4368
+    assert calibration.time.mape <= 0.07
+    assert calibration.power.mape <= 0.03

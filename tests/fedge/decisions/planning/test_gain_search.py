@@ -1,0 +1,200 @@
+"""The set and deadline of most gain per price, against every set at every deadline."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from itertools import combinations
+
+import numpy as np
+import pytest
+from contracts.fronts import a_front, above_j, certain_front, deadlines, end_s, fleets, some_front
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedge.decisions.planning import gain_search
+from fedge.decisions.planning.front_columns import build_columns
+from fedge.decisions.planning.gain_search import GainPlan, find_best_gain
+from fedge.types import Front
+
+Fleet = dict[str, Front]
+COUNTS = st.sampled_from([None, 1, 2, 3])
+PRICES = st.sampled_from([(0.0, 1.0), (1.0, 0.0), (1.0, 0.1), (0.2, 1.0)])
+
+
+@st.composite
+def fleets_with_gains(draw: st.DrawFn) -> tuple[Fleet, dict[str, float]]:
+    fronts = draw(fleets(some_front))
+    return fronts, {board: draw(st.integers(0, 8)) / 2 for board in fronts}
+
+
+def planned(
+    fronts: Fleet,
+    gains: Mapping[str, float],
+    *,
+    count: int | None = None,
+    time_price: float = 0.0,
+    energy_price: float = 1.0,
+    allowance_j: float | None = None,
+    z: float = 0.0,
+) -> GainPlan:
+    """The plan of the boards that have a gain."""
+    columns = build_columns({board: front for board, front in fronts.items() if gains.get(board)}, z)
+    worth = np.array([gains[board] for board in columns.boards], dtype=np.float64)
+    return find_best_gain(
+        columns, worth, count=count, time_price=time_price, energy_price=energy_price, allowance_j=allowance_j
+    )
+
+
+def gained(found: GainPlan, gains: Mapping[str, float]) -> float:
+    return sum(gains[board] for board in found.boards)
+
+
+def joules(front: Front, deadline_s: float, z: float) -> float:
+    """The least of a round until the deadline; infinite when nothing is within reach."""
+    held = [p for p in (*front.points, front.maxn) if end_s(front, p, z) <= deadline_s * (1 + 1e-12)]
+    return min((above_j(front, p) for p in held), default=math.inf) + front.idle_w * deadline_s
+
+
+def every(fronts: Fleet, gains: Mapping[str, float], count: int | None, z: float) -> Iterator[tuple[float, ...]]:
+    """Gain, length and joules of every set at every deadline."""
+    names = [board for board in fronts if gains[board] > 0]
+    for deadline_s in deadlines(fronts, z):
+        cost = {board: joules(fronts[board], deadline_s, z) for board in names}
+        for size in range(1, min(len(names), count or len(names)) + 1):
+            for chosen in combinations(names, size):
+                total_j = sum(cost[board] for board in chosen)
+                if math.isfinite(total_j):
+                    yield sum(gains[board] for board in chosen), deadline_s, total_j
+
+
+def consistent(found: GainPlan, fronts: Fleet, z: float) -> bool:
+    """The plan's energy is that of its boards at its deadline."""
+    total_j = sum(joules(fronts[board], found.deadline_s, z) for board in found.boards)
+    return found.energy_j == pytest.approx(total_j)
+
+
+@given(fleets_with_gains(), COUNTS, PRICES, st.sampled_from([0.0, 1.0]))
+@settings(max_examples=150, deadline=None)
+def test_no_set_at_any_deadline_gains_more_per_price(
+    asked: tuple[Fleet, dict[str, float]], count: int | None, prices: tuple[float, float], z: float
+) -> None:
+    fronts, gains = asked
+    found = planned(fronts, gains, count=count, time_price=prices[0], energy_price=prices[1], z=z)
+    tried = list(every(fronts, gains, count, z))
+    if not tried:
+        assert found == GainPlan((), 0.0, 0.0)
+        return
+
+    def ratio(total: float, length_s: float, total_j: float) -> float:
+        cost = prices[0] * length_s + prices[1] * total_j
+        return total / cost if cost > 0 else math.inf
+
+    assert ratio(gained(found, gains), found.deadline_s, found.energy_j) == pytest.approx(
+        max(ratio(*one) for one in tried)
+    )
+    assert consistent(found, fronts, z)
+    assert len(found.boards) <= (count or len(fronts))
+    turned = planned(
+        dict(reversed(fronts.items())), gains, count=count, time_price=prices[0], energy_price=prices[1], z=z
+    )
+    assert turned == found
+
+
+@given(fleets_with_gains(), COUNTS, PRICES, st.floats(0.05, 2.0))
+@settings(max_examples=150, deadline=None)
+def test_an_allowance_is_kept_where_it_can_be_and_what_is_gained_is_near_the_most(
+    asked: tuple[Fleet, dict[str, float]], count: int | None, prices: tuple[float, float], share: float
+) -> None:
+    fronts, gains = asked
+    tried = list(every(fronts, gains, count, 0.0))
+    if not tried:
+        return
+    allowance_j = share * max(total_j for *_, total_j in tried)
+    found = planned(fronts, gains, count=count, time_price=prices[0], energy_price=prices[1], allowance_j=allowance_j)
+    assert consistent(found, fronts, 0.0)
+    kept = [total for total, _, total_j in tried if total_j <= allowance_j]
+    if not kept:
+        assert found.energy_j == pytest.approx(min(total_j for *_, total_j in tried))
+        return
+    assert found.energy_j <= allowance_j * (1 + 1e-9)
+    single = max((total for total, _, total_j in every(fronts, gains, 1, 0.0) if total_j <= allowance_j), default=0)
+    assert single <= gained(found, gains) <= max(kept) + 1e-9
+
+
+def test_with_all_seats_taken_an_allowance_still_buys_a_slower_board_of_more_gain() -> None:
+    fronts = {name: a_front([(t, 1.0)], 0.0) for name, t in (("a", 2.0), ("b", 2.0), ("slow", 9.0))}
+    worth = {"a": 1.0, "b": 2.0, "slow": 2.5}
+    assert planned(fronts, worth, count=2, time_price=1.0, energy_price=0.1).boards == ("a", "b")
+    found = planned(fronts, worth, count=2, time_price=1.0, energy_price=0.1, allowance_j=1e9)
+    assert found.boards == ("b", "slow")
+
+
+@given(fleets(certain_front), COUNTS)
+@settings(max_examples=60, deadline=None)
+def test_an_allowance_for_everybody_takes_the_best_that_are_allowed(fronts: Fleet, count: int | None) -> None:
+    gains = {board: 1.0 + i for i, board in enumerate(fronts)}
+    found = planned(fronts, gains, count=count, allowance_j=1e9)
+    assert gained(found, gains) == sum(sorted(gains.values())[-(count or len(gains)) :])
+
+
+def test_many_boards_give_the_same_plan_whether_deadlines_are_halved_or_looked_at_one_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rng = np.random.default_rng(11)
+    fronts = {
+        f"b{i:02}": a_front([(t, 2.0 + 30.0 / t * w) for t, w in rng.uniform((1, 0.8), (9, 1.2), (12, 2))], w_idle)
+        for i, w_idle in enumerate(rng.uniform(0.5, 2.0, 40))
+    }
+    gains = dict(zip(fronts, rng.uniform(0.2, 2.0, 40).tolist(), strict=True))
+    for count in (None, 10):
+        one_by_one = planned(fronts, gains, count=count, time_price=2.0, energy_price=0.1)
+        monkeypatch.setattr(gain_search, "MAX_EXACT_DEADLINES", 3)
+        assert planned(fronts, gains, count=count, time_price=2.0, energy_price=0.1) == one_by_one
+        monkeypatch.setattr(gain_search, "MAX_EXACT_DEADLINES", 4096)
+        best = max(ratio_at(fronts, gains, d, count or 40) for d in deadlines(fronts, 0.0))
+        cost = 2.0 * one_by_one.deadline_s + 0.1 * one_by_one.energy_j
+        assert gained(one_by_one, gains) / cost == pytest.approx(best)
+
+
+def ratio_at(fronts: Fleet, gains: Mapping[str, float], deadline_s: float, count: int) -> float:
+    """The best gain per price at one deadline, by Dinkelbach's iteration over the sets at it alone."""
+    cost = {b: 0.1 * j for b, f in fronts.items() if math.isfinite(j := joules(f, deadline_s, 0.0))}
+    price = 0.0
+    for _ in range(50):
+        worth = sorted(cost, key=lambda b: price * cost[b] - gains[b])[:count]
+        chosen = [b for b in worth if gains[b] > price * cost[b]]
+        price = sum(gains[b] for b in chosen) / (2.0 * deadline_s + sum(cost[b] for b in chosen))
+    return price
+
+
+def test_alike_boards_are_taken_by_name() -> None:
+    fronts = {name: a_front([(4.0, 5.0)]) for name in ("d", "b", "c", "a")}
+    assert planned(fronts, dict.fromkeys(fronts, 1.0), count=2, time_price=1.0).boards == ("a", "b")
+
+
+def test_a_slow_board_is_not_waited_for_unless_it_is_worth_it() -> None:
+    fronts = {"fast": a_front([(2.0, 5.0)], 0.0), "slow": a_front([(40.0, 5.0)], 0.0)}
+    assert planned(fronts, {"fast": 9.0, "slow": 9.0}, time_price=1.0).boards == ("fast",)
+    assert planned(fronts, {"fast": 9.0, "slow": 200.0}, time_price=1.0).boards == ("fast", "slow")
+    assert planned(fronts, {"fast": 9.0, "slow": 900.0}, time_price=1.0).boards == ("slow",)
+
+
+def test_nobody_to_choose_from_or_no_seat_is_an_empty_plan() -> None:
+    fronts = {"a": a_front([(2.0, 5.0)]), "c": a_front([(math.nan, 5.0)])}
+    assert planned(fronts, {"a": 1.0, "c": 9.0}).boards == ("a",)
+    assert planned(fronts, {"c": 9.0}).boards == ()
+    assert planned({}, {}).boards == ()
+    assert planned(fronts, {"a": 1.0}, count=0).boards == ()
+
+
+@pytest.mark.parametrize("prices", [(0.0, 0.0), (-1.0, 2.0), (1.0, -1.0)])
+def test_prices_that_buy_nothing_are_refused(prices: tuple[float, float]) -> None:
+    with pytest.raises(ValueError, match="prices"):
+        planned({}, {}, time_price=prices[0], energy_price=prices[1])
+
+
+@pytest.mark.parametrize("gains", [[math.nan], [0.0], [-1.0], [math.inf], [1.0, 1.0]])
+def test_gains_that_are_none_are_refused(gains: list[float]) -> None:
+    with pytest.raises(ValueError, match="gains must be finite and positive, one for each of 1 boards"):
+        find_best_gain(build_columns({"a": a_front([(2.0, 5.0)])}), np.array(gains))

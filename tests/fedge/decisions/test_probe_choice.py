@@ -1,0 +1,258 @@
+"""A trial never makes the rest of a round late, and goes where it is expected to save most."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+
+import numpy as np
+import pytest
+from contracts.boards import MAXN, another_workload, grid
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedge.decisions.mode_mix import least_energy_per_step
+from fedge.decisions.probe_choice import ProbeBudget, count_probe_steps, find_most_saving_mode, list_informative_modes
+from fedge.pareto import front_mask
+from fedge.physics.time_power_model import compute_power_w, compute_step_s
+from fedge.types import Floats, Modes, Predictions
+
+GRID = Modes(np.array([[c, 1000.0, g, 1600.0] for c in (2, 4) for g in (300.0, 600.0, 900.0)]))
+IDLE_W = 2.0
+PLENTY = ProbeBudget(steps=200.0, left_s=1000.0, probe_s=0.5, margin_z=1.0, allowed_s=(2.0,), foresight=1.0)
+
+
+def table(times: list[float], powers: list[float], sds: list[float]) -> Predictions:
+    """The first modes of the toy board, times and powers each with the same spread."""
+    return Predictions(
+        Modes(GRID.knobs[: len(times)]), np.array(times), np.array(powers), np.array(sds), np.array(sds)
+    )  # fmt: skip
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> Predictions:
+    n = draw(st.integers(2, len(GRID)))
+
+    def column(of: st.SearchStrategy[float]) -> list[float]:
+        return draw(st.lists(of, min_size=n, max_size=n))
+
+    return table(
+        column(st.floats(0.2, 3.0)), column(st.floats(3.0, 30.0)), column(st.sampled_from([0.0, 0.02, 0.1, 0.3]))
+    )
+
+
+rooms = st.builds(
+    ProbeBudget,
+    steps=st.integers(1, 60).map(float),
+    left_s=st.floats(0.5, 120.0),
+    probe_s=st.sampled_from([0.0, 0.5, 2.5]),
+    margin_z=st.sampled_from([0.0, 1.0, 2.0]),
+    allowed_s=st.lists(st.floats(0.1, 4.0), min_size=1, max_size=3).map(tuple),
+    foresight=st.sampled_from([0.0, 0.5, 6.0]),
+)
+
+
+def proposals(predictions: Predictions, known: int, room: ProbeBudget) -> list[int]:
+    """The rows that may be tried next, where those before ``known`` are known."""
+    modes = [predictions.modes[row] for row in range(known)]
+    best = find_most_saving_mode(predictions, IDLE_W, modes, room)
+    rows = list(predictions.modes)
+    return [
+        rows.index(mode)
+        for mode in (*list_informative_modes(predictions, IDLE_W, modes, room), *([best] if best else []))
+    ]
+
+
+def worst_end_s(predictions: Predictions, row: int, room: ProbeBudget) -> float:
+    """The latest end over all outcomes within the margin: the trial in ``row``, the rest in whatever is fastest then.
+
+    Brute force: every mode is as slow as its margin allows, as expected, or as fast as it allows, the rest goes to the
+    mode that is fastest if all are at their slowest.
+    """
+    steps = max(1, math.ceil(room.probe_s / predictions.step_s[row]))
+    slowest = predictions.step_s * np.exp(room.margin_z * predictions.step_s_sd_log)
+    rest = int(np.argmin(slowest))
+    ends = []
+    for signs in itertools.product((-1.0, 0.0, 1.0), repeat=2):
+        off = dict(zip((row, rest), signs, strict=True))
+        trial_s, rest_s = (
+            predictions.step_s[r] * math.exp(off[r] * room.margin_z * predictions.step_s_sd_log[r]) for r in (row, rest)
+        )
+        ends.append(steps * trial_s + (room.steps - steps) * rest_s)
+    return max(ends)
+
+
+@given(tables(), st.integers(1, 3), rooms, st.floats(0.95, 1.3))
+@settings(max_examples=300)
+def test_whatever_comes_out_within_the_margin_the_rest_of_the_round_ends_in_time(
+    predictions: Predictions, known: int, room: ProbeBudget, tight: float
+) -> None:
+    """With about as much time as the round takes at full speed."""
+    left_s = tight * room.steps * float((predictions.step_s * np.exp(predictions.step_s_sd_log)).min())
+    room = dataclasses.replace(room, left_s=left_s)
+    for row in proposals(predictions, min(known, len(predictions.modes)), room):
+        assert worst_end_s(predictions, row, room) <= room.left_s * (1 + 1e-9)
+
+
+@given(tables(), st.integers(1, 3), rooms)
+def test_a_trial_is_of_a_new_mode_and_at_most_half_of_what_is_left(
+    predictions: Predictions, known: int, room: ProbeBudget
+) -> None:
+    known = min(known, len(predictions.modes))
+    lengths = count_probe_steps(predictions.step_s, room)
+    for row in proposals(predictions, known, room):
+        assert row >= known
+        assert 2 * lengths[row] <= room.steps
+
+
+@given(st.floats(0.01, 5.0), st.floats(0.0, 3.0))
+def test_a_trial_lasts_as_long_as_asked_in_as_few_whole_minibatches_as_that_takes(step: float, probe_s: float) -> None:
+    count = float(count_probe_steps(np.array([step]), dataclasses.replace(PLENTY, probe_s=probe_s))[0])
+
+    assert count == int(count) >= 1
+    assert count * step >= probe_s * (1 - 1e-9)
+    assert count == 1 or (count - 1) * step < probe_s
+
+
+def least_j(times: Floats, powers: Floats, rows: list[int], allowed_s: float) -> float:
+    """Joules above idling per minibatch of the best mix of two of ``rows``."""
+    t, e = times[rows], times[rows] * (powers[rows] - IDLE_W)
+    return float(least_energy_per_step(t, e, t, e, np.array([allowed_s])).min())
+
+
+@given(tables(), st.integers(1, 3), rooms)
+def test_where_everything_is_known_exactly_a_mode_is_proposed_only_if_it_saves(
+    predictions: Predictions, known: int, room: ProbeBudget
+) -> None:
+    known = min(known, len(predictions.modes))
+    none = np.zeros(len(predictions.modes))
+    exact = dataclasses.replace(predictions, step_s_sd_log=none, power_w_sd_log=none)
+    modes = [exact.modes[row] for row in range(known)]
+
+    found = find_most_saving_mode(exact, IDLE_W, modes, room)
+
+    if found is None:
+        return
+    row = list(exact.modes).index(found)
+    before, fastest_s = list(range(known)), float(exact.step_s[:known].min())
+    levels = [*(max(s, fastest_s) for s in room.allowed_s), *(fastest_s * np.linspace(1.0, 5.0, 400))]
+    assert any(
+        least_j(exact.step_s, exact.power_w, [*before, row], s) < least_j(exact.step_s, exact.power_w, before, s)
+        for s in levels
+    )
+
+
+def test_nothing_is_proposed_where_nothing_can_be_better() -> None:
+    """Both others are slower and dearer, by far more than their spread."""
+    hopeless = table([1.0, 1.5, 1.2], [10.0, 20.0, 30.0], [0.0, 0.02, 0.02])
+
+    assert find_most_saving_mode(hopeless, IDLE_W, [GRID[0]], PLENTY) is None
+
+
+def test_a_mode_that_may_be_better_is_proposed_though_it_is_expected_to_be_worse() -> None:
+    doubtful = table([1.0, 1.2], [10.0, 9.5], [0.0, 0.3])
+    sure = dataclasses.replace(doubtful, step_s_sd_log=np.zeros(2), power_w_sd_log=np.zeros(2))
+
+    assert find_most_saving_mode(doubtful, IDLE_W, [GRID[0]], PLENTY) == GRID[1]
+    assert find_most_saving_mode(sure, IDLE_W, [GRID[0]], PLENTY) is None
+
+
+@given(st.floats(1.05, 1.9), st.floats(0.4, 0.8), st.integers(1, 5))
+def test_the_mode_that_is_better_for_sure_is_proposed(slower: float, cheaper: float, place: int) -> None:
+    """It saves ``1 - cheaper`` of the joules in the time that is allowed; all the others save nothing."""
+    times, powers = np.full(6, 1.0), np.full(6, 12.0)
+    powers[1:], times[1:] = 13.0, 1.05
+    times[place], powers[place] = slower, IDLE_W + cheaper * 10.0 / slower
+    exact = table(list(times), list(powers), [0.0] * 6)
+
+    assert find_most_saving_mode(exact, IDLE_W, [GRID[0]], PLENTY) == GRID[place]
+
+
+def test_of_two_modes_that_are_better_the_one_that_saves_more_is_proposed() -> None:
+    exact = table([1.0, 1.2, 1.2], [20.0, 12.0, 10.0], [0.0, 0.0, 0.0])
+
+    assert find_most_saving_mode(exact, IDLE_W, [GRID[0]], PLENTY) == GRID[2]
+
+
+def test_the_deadlines_that_a_board_has_decide_what_is_worth_trying() -> None:
+    """The faster one saves little, the slower one saves much, but only where there is time for it."""
+    exact = table([1.0, 1.1, 1.9], [20.0, 14.0, 4.0], [0.0, 0.0, 0.0])
+    tight, wide = (
+        dataclasses.replace(PLENTY, allowed_s=(allowed_s,), foresight=0.0, left_s=200 * allowed_s)
+        for allowed_s in (1.1, 1.9)
+    )
+
+    assert find_most_saving_mode(exact, IDLE_W, [GRID[0]], tight) == GRID[1]
+    assert find_most_saving_mode(exact, IDLE_W, [GRID[0]], wide) == GRID[2]
+
+
+def test_what_is_learnt_in_the_last_round_can_serve_no_more() -> None:
+    exact = table([1.0, 1.2], [20.0, 10.0], [0.0, 0.3])
+
+    assert find_most_saving_mode(exact, IDLE_W, [GRID[0]], dataclasses.replace(PLENTY, rounds_left=10)) == GRID[1]
+    assert find_most_saving_mode(exact, IDLE_W, [GRID[0]], dataclasses.replace(PLENTY, rounds_left=0)) is None
+
+
+def test_a_change_of_mode_that_costs_more_than_the_rounds_left_can_save_is_not_made() -> None:
+    exact = table([1.0, 1.2], [20.0, 10.0], [0.0, 0.3])
+
+    assert find_most_saving_mode(exact, IDLE_W, [GRID[0]], dataclasses.replace(PLENTY, switch_j=1.0)) == GRID[1]
+    assert find_most_saving_mode(exact, IDLE_W, [GRID[0]], dataclasses.replace(PLENTY, switch_j=1e9)) is None
+
+
+def test_a_mode_without_a_finite_prediction_keeps_no_other_from_being_tried() -> None:
+    broken = table([1.0, math.nan, 1.2], [20.0, 5.0, 10.0], [0.0, 0.1, 0.1])
+
+    assert find_most_saving_mode(broken, IDLE_W, [GRID[0]], PLENTY) == GRID[2]
+
+
+def test_a_mode_without_a_finite_prediction_is_never_proposed() -> None:
+    broken = table([1.0, math.nan, 1.2], [20.0, 5.0, 10.0], [0.0, 0.1, 0.1])
+
+    assert find_most_saving_mode(broken, IDLE_W, [GRID[0]], PLENTY) != GRID[1]
+    assert GRID[1] not in list_informative_modes(broken, IDLE_W, [GRID[0]], PLENTY)
+
+
+def board(seed: int) -> Predictions:
+    """A made-up board's whole grid, spread 10 %."""
+    truth, modes = another_workload(np.random.default_rng(seed)), grid()
+    spread = np.full(len(modes), 0.1)
+    return Predictions(modes, compute_step_s(truth, MAXN, modes), compute_power_w(truth, MAXN, modes), spread, spread)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_telling_modes_lie_near_the_front_and_are_few(seed: int) -> None:
+    """Of each there is a mode no slower that is not much cheaper; idle 3 W."""
+    predictions, known = board(seed), [MAXN]
+    fastest_s = float(predictions.step_s.min())
+    room = ProbeBudget(steps=500.0, left_s=5000.0 * fastest_s, probe_s=0.5, margin_z=1.0)
+
+    told = list_informative_modes(predictions, 3.0, known, room)
+
+    joules = predictions.step_s * (predictions.power_w - 3.0)
+    front = front_mask(predictions.step_s, joules)
+    rows = [list(predictions.modes).index(mode) for mode in told]
+    assert 0 < len(rows) < len(predictions.modes) / 2
+    assert {row for row in np.flatnonzero(front) if predictions.modes[int(row)] != MAXN} & set(rows)
+    for row in rows:
+        no_slower = predictions.step_s <= predictions.step_s[row]
+        assert joules[row] <= 1.25 * joules[no_slower].min()
+        assert predictions.step_s[row] <= 2.0 * fastest_s
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_few_modes_are_tried_for_what_they_teach_alone(seed: int) -> None:
+    predictions = board(seed)
+    room = ProbeBudget(steps=500.0, left_s=1e6, probe_s=0.5, margin_z=1.0)
+    several = [predictions.modes[row] for row in (0, 50, 100, 150, 200, 250)]
+
+    assert len(list_informative_modes(predictions, 3.0, [*several, MAXN], room)) == 0
+
+
+def test_where_no_trial_is_safe_none_is_told_or_proposed() -> None:
+    predictions = board(1)
+    hurried = ProbeBudget(steps=500.0, left_s=499.0 * float(predictions.step_s.min()), probe_s=0.5, margin_z=1.0)
+
+    assert len(list_informative_modes(predictions, 3.0, [MAXN], hurried)) == 0
+    assert find_most_saving_mode(predictions, 3.0, [MAXN], hurried) is None

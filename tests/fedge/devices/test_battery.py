@@ -1,0 +1,90 @@
+"""A battery falls by what is drawn and rises by what charges it, within its limits; its floor and its end are found."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from fedge.devices import battery
+from fedge.devices.battery import BatteryCharge
+from fedge.experiment import BatterySpec
+
+SPECS = st.builds(
+    BatterySpec,
+    capacity_wh=st.floats(0.01, 5.0),
+    charge=st.floats(0.05, 1.0),
+    charging_w=st.floats(0.0, 20.0),
+    floor=st.floats(0.0, 0.9),
+)
+PHASES = st.lists(st.tuples(st.floats(0.01, 500.0), st.floats(0.0, 30.0)), min_size=1, max_size=6)
+
+
+def charge(left_j: float, charging_w: float = 0.0, floor: float = 0.1) -> BatteryCharge:
+    """Of 36 kJ."""
+    return BatteryCharge(BatterySpec(capacity_wh=10.0, charging_w=charging_w, floor=floor), left_j)
+
+
+def test_it_begins_with_its_share() -> None:
+    first = battery.initial_charge(BatterySpec(capacity_wh=10.0, charge=0.5))
+
+    assert (first.left_j, first.capacity_j, first.share) == (18_000.0, 36_000.0, 0.5)
+
+
+def test_it_falls_by_what_is_drawn_and_rises_by_what_charges() -> None:
+    assert battery.update_charge(charge(10_000.0, charging_w=2.0), 500.0, 100.0).left_j == 9_700.0
+
+
+@given(SPECS, st.floats(0.0, 1e6), st.floats(0.0, 1e5))
+def test_it_is_never_below_empty_nor_above_full(spec: BatterySpec, spent_j: float, seconds: float) -> None:
+    left = battery.update_charge(battery.initial_charge(spec), spent_j, seconds)
+
+    assert 0.0 <= left.left_j <= left.capacity_j
+
+
+def test_below_its_floor_and_empty_it_is_not_enough() -> None:
+    assert battery.can_take_part(charge(3_600.0))
+    assert not battery.can_take_part(charge(3_599.0))
+    assert not battery.can_take_part(charge(0.0, floor=0.0))
+    assert battery.can_take_part(charge(1.0, floor=0.0))
+
+
+@given(SPECS, st.floats(0.0, 1.0), st.floats(0.0, 10.0))
+def test_after_the_rest_that_it_asks_for_it_is_enough_and_not_before(
+    spec: BatterySpec, share: float, idle_w: float
+) -> None:
+    now = BatteryCharge(spec, share * battery.initial_charge(spec).capacity_j)
+    wait_s = battery.recharge_time_s(now, idle_w)
+    if wait_s is None:
+        assert not battery.can_take_part(now)
+        assert not battery.can_take_part(battery.update_charge(now, idle_w * 1e6, 1e6))
+        return
+    assert battery.can_take_part(battery.update_charge(now, idle_w * wait_s, wait_s))
+    missing_j = spec.floor * now.capacity_j - now.left_j
+    if missing_j > 1.0:
+        assert not battery.can_take_part(battery.update_charge(now, idle_w * wait_s * 0.5, wait_s * 0.5))
+
+
+@given(SPECS, PHASES)
+def test_it_is_empty_when_small_steps_say_so(spec: BatterySpec, phases: list[tuple[float, float]]) -> None:
+    now = battery.initial_charge(spec)
+    at_s = battery.time_to_empty_s(now, phases)
+
+    left, past_s = now, 0.0
+    for seconds, watts in phases:
+        for _ in range(200):
+            before, part_s = left, seconds / 200
+            left = battery.update_charge(left, watts * part_s, part_s)
+            gone_j = (watts - spec.charging_w) * part_s - before.left_j
+            past_s += part_s
+            assume(abs(gone_j) > 1e-6)
+            if gone_j > 0.0:
+                assert at_s is not None
+                assert past_s - part_s - 1e-6 <= at_s <= past_s + 1e-6
+                return
+    assert at_s is None
+
+
+def test_it_lasts_when_it_is_charged_faster_than_it_is_drawn() -> None:
+    assert battery.time_to_empty_s(charge(1.0, charging_w=10.0), [(1e6, 9.0)]) is None
+    assert battery.time_to_empty_s(charge(100.0), [(10.0, 5.0), (100.0, 10.0)]) == pytest.approx(15.0)

@@ -1,0 +1,105 @@
+"""A recorded board is a root on which everything reads the same, without what would name the board or its owner."""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+
+import pytest
+from contracts import jetsons
+
+from fedge.clock import RealClock
+from fedge.devices.board_archive import BOOT_ID, NO_BOOT_ID, write_board_archive
+from fedge.devices.sensing import open_sensor
+from fedge.errors import BadInput
+from fedge.powerd.board_control import BoardControl
+from fedge.powerd.machine import Machine
+from fedge.powerd.mode_records import HardwareOptions
+
+
+def unpacked(machine: Machine, tmp_path: Path) -> Machine:
+    write_board_archive(machine, tmp_path / "board.tar.gz")
+    with tarfile.open(tmp_path / "board.tar.gz") as tar:
+        tar.extractall(tmp_path / "unpacked", filter="data")
+    return Machine(str(tmp_path / "unpacked" / "root"))
+
+
+@pytest.mark.parametrize("name", jetsons.BOARDS)
+def test_the_daemon_describes_a_recorded_board_as_it_does_the_board(name: str, tmp_path: Path) -> None:
+    machine = Machine(str(jetsons.build(name, tmp_path)))
+    board, again = (
+        BoardControl(machine, HardwareOptions()),
+        BoardControl(unpacked(machine, tmp_path), HardwareOptions()),
+    )
+
+    assert again.identity() == board.identity()
+    assert again.tables() == board.tables()
+    assert again.presets() == board.presets()
+    assert again.preset() == board.preset()
+    assert again.mode() == board.mode()
+    assert again.limits() == board.limits()
+
+
+@pytest.mark.parametrize("name", jetsons.BOARDS)
+def test_the_sensors_read_a_recorded_board_as_they_do_the_board(name: str, tmp_path: Path) -> None:
+    machine = Machine(str(jetsons.build(name, tmp_path)))
+    first, second = (open_sensor("sysfs", one, RealClock()).read() for one in (machine, unpacked(machine, tmp_path)))
+
+    assert second.rails_w == first.rails_w
+    assert second.temperatures_c == first.temperatures_c
+    assert (second.gpu_mhz, second.gpu_load) == (first.gpu_mhz, first.gpu_load)
+
+
+def test_what_names_the_board_is_left_out(tmp_path: Path) -> None:
+    root = jetsons.build(jetsons.BOARDS[0], tmp_path)
+    (root / "proc/device-tree/serial-number").write_text("1423019042567\0", encoding="ascii")
+    (root / "etc/hostname").write_text("marys-nano\n", encoding="ascii")
+    with (root / "etc/nv_tegra_release").open("a", encoding="ascii") as file:
+        file.write("# Serial Number: 1423019042567\n")
+
+    machine = unpacked(Machine(str(root)), tmp_path)
+
+    everything = b"".join(path.read_bytes() for path in Path(machine.root).rglob("*") if path.is_file())
+    assert b"1423019042567" not in everything
+    assert b"marys-nano" not in everything
+    assert machine.read(BOOT_ID) == NO_BOOT_ID
+
+
+@pytest.mark.parametrize("file", ["sys/kernel/debug/cactmon/mc_all", "sys/kernel/actmon_avg_activity/mc_all"])
+def test_the_memorys_activity_is_taken_so_that_its_unit_can_be_told(tmp_path: Path, file: str) -> None:
+    root = jetsons.build(jetsons.BOARDS[-1], tmp_path)
+    (root / file).parent.mkdir(parents=True)
+    (root / file).write_text("73421\n", encoding="ascii")
+
+    assert unpacked(Machine(str(root)), tmp_path).read(f"/{file}") == "73421"
+
+
+def test_what_cannot_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(str(jetsons.build(jetsons.BOARDS[0], tmp_path)))
+    real = Path.open
+
+    def guarded(self: Path, *args, **kwargs):
+        if self.name == "nvpmodel.conf":
+            raise PermissionError(13, "Permission denied")
+        return real(self, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "open", guarded)
+    recording = write_board_archive(machine, tmp_path / "board.tar.gz")
+
+    assert recording.unreadable == ("/etc/nvpmodel.conf: Permission denied",)
+    assert "/etc/nvpmodel.conf" not in recording.taken
+
+
+def test_a_machine_that_is_no_jetson_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="no Jetson"):
+        write_board_archive(Machine(str(tmp_path)), tmp_path / "out.tar.gz")
+
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_path_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    machine = Machine(str(jetsons.build(jetsons.BOARDS[0], tmp_path)))
+    (tmp_path / "file").write_text("", encoding="ascii")
+
+    with pytest.raises(BadInput, match="cannot be written"):
+        write_board_archive(machine, tmp_path / "file" / "out.tar.gz")

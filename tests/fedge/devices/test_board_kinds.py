@@ -1,0 +1,205 @@
+"""Emulated boards are boards of their own: never what their predictor believes, never each other, always the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from experiments.spec.experiment_loader import load_experiment
+from fedge.costs.cost_profile import load_calibrated_training
+from fedge.decisions.candidate_modes import mask_candidates
+from fedge.devices import catalogue
+from fedge.devices.board_kinds import build_kind, build_link, build_surface, load_references
+from fedge.devices.emulated_board import find_top_mode
+from fedge.errors import BadInput, UnknownName
+from fedge.experiment import Experiment, FleetBoard, FleetEntry, LinkSpec, WorkloadSpec, list_boards
+from fedge.physics.prior_knowledge import PriorKnowledge
+from fedge.predictors.physical_predictor import PhysicalPredictor
+from fedge.types import Floats
+
+DEVICES = sorted(catalogue.load_catalogue())
+COSTS = sorted({profile.workload for profile in load_calibrated_training()})
+NANO = FleetEntry(device="nano", count=2)
+TABLE = """cores,cpu_khz,gpu_hz,mem_hz,batch_size,time_ms,power_w
+4,1479000,921600000,1600000000,16,812.5,9.25
+4,1479000,460800000,1600000000,16,1400,7.5
+2,1132800,460800000,800000000,16,2125,4.75
+2,1132800,460800000,800000000,32,4000,4.8
+"""
+
+
+def board_of(entry: FleetEntry, index: int = 0) -> FleetBoard:
+    return list_boards(Experiment(fleet=(entry,)))[index]
+
+
+def prior_errors(board: FleetBoard, experiment: Experiment) -> tuple[float, float]:
+    """Mean |predicted - true| / true of time and power over the modes to choose from, before any measurement."""
+    kind = build_kind(board, experiment.workload)
+    surface = build_surface(board, kind, experiment.seed)
+    truth = surface.select_rows(mask_candidates(surface.modes))
+    idle_w = float(surface.idle_w[surface.find_row(find_top_mode(surface))])
+    priors = [prior.coefficients for prior in kind.priors]
+    prior = PhysicalPredictor(PriorKnowledge(kind.spec.maxn, tuple(priors), idle_w=idle_w)).fit([]).predict(truth.modes)
+
+    def error(predicted: Floats, true: Floats) -> float:
+        return float(np.mean(np.abs(predicted / true - 1)))
+
+    return error(prior.step_s, truth.step_s), error(prior.power_w, truth.power_w)
+
+
+def test_no_board_of_the_quick_start_is_what_its_predictor_believes_before_measuring(project_root: Path) -> None:
+    """An implausibly small error would mean that the truth was made from the predictor's own prior."""
+    experiment = load_experiment(project_root / "experiments" / "configs" / "quickstart.yaml")
+
+    for board in list_boards(experiment):
+        time, power = prior_errors(board, experiment)
+        assert time >= 0.03, board.name
+        assert power >= 0.03, board.name
+
+
+@pytest.mark.parametrize("cost", COSTS)
+def test_no_prior_was_fitted_to_the_workload_that_is_trained(cost: str) -> None:
+    for device in DEVICES:
+        priors = build_kind(board_of(FleetEntry(device=device)), WorkloadSpec(cost=cost)).priors
+        assert priors
+        assert all(cost not in prior.source for prior in priors), device
+
+
+@pytest.mark.parametrize("cost", COSTS)
+def test_a_kind_of_board_idles_below_its_power_at_work_in_every_mode(cost: str) -> None:
+    for device in DEVICES:
+        average = build_kind(board_of(FleetEntry(device=device)), WorkloadSpec(cost=cost)).average
+        assert (average.idle_w > 0).all(), device
+        assert (average.idle_w < average.power_w).all(), device
+
+
+@pytest.mark.parametrize("cost", COSTS)
+def test_every_single_board_idles_below_its_power_at_work_in_every_mode(cost: str) -> None:
+    for device in DEVICES:
+        board = board_of(FleetEntry(device=device))
+        kind = build_kind(board, WorkloadSpec(cost=cost))
+        for seed in range(3):
+            surface = build_surface(board, kind, seed)
+            assert (surface.idle_w < surface.power_w).all(), (device, seed)
+
+
+def test_boards_of_a_kind_share_their_average_and_differ_from_it_and_from_each_other() -> None:
+    one, two = (board_of(NANO, i) for i in range(2))
+    kind = build_kind(one, WorkloadSpec())
+    assert build_kind(two, WorkloadSpec()) is kind
+
+    surfaces = [build_surface(board, kind, 1) for board in (one, two)]
+
+    for surface in (*surfaces, kind.average):
+        np.testing.assert_array_equal(surface.modes.knobs, kind.average.modes.knobs)
+    for a, b in ((surfaces[0], surfaces[1]), (surfaces[0], kind.average), (surfaces[1], kind.average)):
+        assert np.mean(np.abs(a.step_s / b.step_s - 1)) > 0.005
+        assert np.mean(np.abs(a.power_w / b.power_w - 1)) > 0.005
+
+
+def test_the_seed_and_the_name_fix_a_board() -> None:
+    board, kind = board_of(NANO), build_kind(board_of(NANO), WorkloadSpec())
+    elsewhere = board.model_copy(update={"index": 7})
+
+    again, other = build_surface(elsewhere, kind, 1), build_surface(board, kind, 2)
+
+    np.testing.assert_array_equal(again.step_s, build_surface(board, kind, 1).step_s)
+    np.testing.assert_array_equal(again.power_w, build_surface(board, kind, 1).power_w)
+    assert not np.allclose(other.step_s, again.step_s)
+
+
+def test_a_measured_table_is_replayed_exactly_by_every_board(tmp_path: Path) -> None:
+    path = tmp_path / "made-up.csv"
+    path.write_text(TABLE)
+    entry = FleetEntry(device="nano", count=2, truth=f"table:{path}")
+
+    for index in range(2):
+        kind = build_kind(board_of(entry, index), WorkloadSpec())
+        surface = build_surface(board_of(entry, index), kind, seed=index)
+        assert surface.modes.knobs.tolist() == [
+            [4, 1479.0, 921.6, 1600.0],
+            [4, 1479.0, 460.8, 1600.0],
+            [2, 1132.8, 460.8, 800.0],
+        ]
+        assert surface.step_s.tolist() == [0.8125, 1.4, 2.125]
+        assert surface.power_w.tolist() == [9.25, 7.5, 4.75]
+        assert (surface.idle_w < surface.power_w).all()
+        assert (kind.truth_label, kind.truth_source) == ("measured", "made-up.csv (3 rows)")
+
+
+def test_a_table_of_an_emulated_board_is_not_called_measured(tmp_path: Path) -> None:
+    path = tmp_path / "made-up.csv"
+    path.write_text(TABLE)
+    path.with_name("made-up.csv.json").write_text('{"label": "emulated", "truth_label": "calibrated"}')
+    entry = FleetEntry(device="nano", truth=f"table:{path}")
+    assert build_kind(board_of(entry), WorkloadSpec()).truth_label == "calibrated"
+
+
+def test_a_table_without_the_batch_size_lists_those_it_has(tmp_path: Path) -> None:
+    path = tmp_path / "made-up.csv"
+    path.write_text(TABLE)
+    board = board_of(FleetEntry(device="nano", truth=f"table:{path}"))
+
+    with pytest.raises(BadInput, match="batch size: got 8; known: 16, 32"):
+        build_kind(board, WorkloadSpec(batch_size=8))
+
+
+def test_a_table_that_is_not_there_is_bad_input(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"gone\.csv: got no such file"):
+        build_kind(board_of(FleetEntry(device="nano", truth=f"table:{tmp_path / 'gone.csv'}")), WorkloadSpec())
+
+
+def test_an_unknown_device_is_bad_input_that_lists_the_known_ones() -> None:
+    with pytest.raises(BadInput, match=r"fleet\.device: got 'pineapple'; known: .*orin-nano"):
+        build_kind(board_of(FleetEntry(device="pineapple")), WorkloadSpec())
+
+
+def test_an_unknown_cost_is_bad_input_that_lists_the_known_ones() -> None:
+    with pytest.raises(UnknownName, match="resnet18-imagenet"):
+        build_kind(board_of(NANO), WorkloadSpec(cost="digits"))
+
+
+def test_a_link_carries_the_model_both_ways_at_its_rates() -> None:
+    link = build_link(LinkSpec(down_mbps=8.0, up_mbps=4.0, latency_s=0.25, radio_w=2.0))
+    used = link.transfer(1_000_000)
+    assert (used.down_s, used.up_s, used.radio_j) == pytest.approx((1.25, 2.25, 7.0))
+
+
+def test_an_entry_of_its_own_cost_is_what_a_fleet_of_that_cost_would_be() -> None:
+    own = FleetEntry(device="agx-orin-64gb", cost="vit-b16-cifar10")
+    plain = FleetEntry(device="agx-orin-64gb")
+
+    mixed = build_kind(board_of(own), WorkloadSpec(cost="resnet18-imagenet", batch_size=16))
+
+    alone = build_kind(board_of(plain), WorkloadSpec(cost="vit-b16-cifar10", batch_size=32))
+    np.testing.assert_array_equal(mixed.average.step_s, alone.average.step_s)
+    assert [prior.source for prior in mixed.priors] == [prior.source for prior in alone.priors]
+    assert all("vit-b16-cifar10" not in prior.source for prior in mixed.priors)
+    assert any("resnet18-imagenet" in prior.source for prior in mixed.priors)
+
+
+def test_an_entry_of_its_own_cost_replays_a_table_at_the_tables_batch_size(tmp_path: Path) -> None:
+    path = tmp_path / "made-up.csv"
+    path.write_text("\n".join(line for line in TABLE.splitlines() if ",16," not in line))
+    entry = FleetEntry(device="nano", cost="vit-b16-cifar10", truth=f"table:{path}")
+
+    assert build_kind(board_of(entry), WorkloadSpec()).average.step_s.tolist() == [4.0]
+    with pytest.raises(BadInput, match="batch size: got 16; known: 32"):
+        build_kind(board_of(entry.model_copy(update={"cost": None})), WorkloadSpec())
+
+
+def test_a_table_of_the_entrys_own_workload_is_no_reference(tmp_path: Path) -> None:
+    path = tmp_path / "vit-b16-cifar10.csv"
+    path.write_text("\n".join(line for line in TABLE.splitlines() if ",32," not in line))
+    entry = FleetEntry(device="nano", cost="vit-b16-cifar10", references=(str(path),))
+
+    with pytest.raises(BadInput, match="which is what the boards work on"):
+        load_references(board_of(entry), WorkloadSpec())
+    assert load_references(board_of(entry.model_copy(update={"cost": None})), WorkloadSpec())
+
+
+def test_an_entrys_unknown_cost_is_bad_input_that_lists_the_known_ones() -> None:
+    with pytest.raises(UnknownName, match=r"fleet\.cost: got 'digits'; known: .*vit-b16-cifar10"):
+        build_kind(board_of(FleetEntry(device="nano", cost="digits")), WorkloadSpec())

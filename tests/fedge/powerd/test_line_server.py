@@ -1,0 +1,333 @@
+"""The server and its socket: many clients, slow ones, silent ones, and whose socket it is."""
+
+import contextlib
+import grp
+import json
+import os
+import socket
+import stat
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from fedge.powerd import sockets
+from fedge.powerd.line_server import ConnectionLimits, LineServer
+from fedge.powerd.peers import Peer
+
+LIMIT_S = 10.0
+BIG = b"x" * (1 << 20) + b"\n"
+
+
+def answer(line: bytes, uid: int) -> bytes:
+    return BIG if line == b"big" else b"%d:" % uid + line + b"\n"
+
+
+@pytest.fixture
+def folder():
+    with tempfile.TemporaryDirectory(prefix="fp") as made:
+        yield Path(made)
+
+
+class Served:
+    """A server in a thread, stopped through its wake-up."""
+
+    def __init__(self, path: Path, **given) -> None:
+        self.path, self.ticks, self._stopped = path, 0, False
+        why_not = given.pop("why_not", lambda peer: None)
+        self._listener = sockets.listen_at(path, None)
+        self.server = LineServer(
+            self._listener, given.pop("answer", answer), why_not, self._tick, ConnectionLimits(**given)
+        )
+        reader, self._writer = socket.socketpair()
+        self._thread = threading.Thread(target=self.server.serve, args=(lambda: self._stopped, reader))
+        self._thread.start()
+        self._sockets = [reader]
+
+    def _tick(self) -> None:
+        self.ticks += 1
+
+    def link(self) -> socket.socket:
+        link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        link.settimeout(LIMIT_S)
+        link.connect(str(self.path))
+        self._sockets.append(link)
+        return link
+
+    def open(self) -> int:
+        return len(self.server._open)
+
+    def close(self) -> None:
+        self._stopped = True
+        self._writer.send(b"!")
+        self._thread.join(LIMIT_S)
+        assert not self._thread.is_alive()
+        for one in [self._listener, self._writer, *self._sockets]:
+            one.close()
+
+
+@contextlib.contextmanager
+def served(folder, **given):
+    one = Served(folder / "s", **given)
+    try:
+        yield one
+    finally:
+        one.close()
+
+
+def until(holds) -> None:
+    end_s = time.monotonic() + LIMIT_S
+    while not holds():
+        assert time.monotonic() < end_s
+        time.sleep(0.005)
+
+
+def all_of(link) -> bytes:
+    received = b""
+    with contextlib.suppress(ConnectionResetError):
+        while True:
+            chunk = link.recv(65536)
+            if not chunk:
+                break
+            received += chunk
+    return received
+
+
+def test_every_line_of_a_burst_is_answered_in_order_with_the_uid_of_the_asker(folder) -> None:
+    with served(folder) as one:
+        link = one.link()
+        link.sendall(b"a\nb\nc\n")
+        link.shutdown(socket.SHUT_WR)
+        uid = b"%d:" % os.getuid()
+        assert all_of(link) == uid + b"a\n" + uid + b"b\n" + uid + b"c\n"
+        until(lambda: one.open() == 0)
+
+
+def test_a_half_closed_client_gets_its_answers_and_a_word_on_the_line_it_did_not_end(folder) -> None:
+    with served(folder) as one:
+        link = one.link()
+        link.sendall(b"a\nunfinished")
+        link.shutdown(socket.SHUT_WR)
+        lines = all_of(link).splitlines()
+        assert lines[0].endswith(b":a")
+        assert "no line end" in json.loads(lines[1].decode())["error"]["text"]
+        assert len(lines) == 2
+
+
+def test_a_line_that_is_too_long_is_refused_and_the_connection_ends(folder) -> None:
+    with served(folder) as one:
+        link = one.link()
+        with contextlib.suppress(OSError):
+            link.sendall(b"x" * 100000)
+        assert json.loads(all_of(link).decode())["error"]["kind"] == "bad-request"
+        until(lambda: one.open() == 0)
+
+
+def test_a_peer_that_may_not_ask_is_told_why_and_never_answered(folder) -> None:
+    with served(folder, why_not=lambda peer: "not in group fedge") as one:
+        link = one.link()
+        link.sendall(b"a\nb\n")
+        error = json.loads(all_of(link).decode())["error"]
+        assert error == {"kind": "not-allowed", "text": "not in group fedge"}
+
+
+def test_one_connection_too_many_is_told_so(folder) -> None:
+    with served(folder, connections=3) as one:
+        links = [one.link() for _ in range(3)]
+        until(lambda: one.open() == 3)
+        assert "3 connections are open" in json.loads(all_of(one.link()).decode())["error"]["text"]
+        links[0].close()
+        until(lambda: one.open() == 2)
+        again = one.link()
+        again.sendall(b"a\n")
+        assert again.recv(100).endswith(b":a\n")
+
+
+def test_no_user_can_take_all_connections_from_the_others(folder, monkeypatch) -> None:
+    uids = [7]
+    monkeypatch.setattr("fedge.powerd.line_server.peer_of", lambda link: Peer(1, uids[0], 0))
+    with served(folder, connections=4, per_user=2) as one:
+        links = [one.link() for _ in range(2)]
+        until(lambda: one.open() == 2)
+        assert "2 connections of uid 7 are open" in json.loads(all_of(one.link()).decode())["error"]["text"]
+        uids[0] = 8
+        other = one.link()
+        other.sendall(b"a\n")
+        assert other.recv(100) == b"8:a\n"
+        links[0].close()
+        until(lambda: one.open() == 2)
+        uids[0] = 7
+        again = one.link()
+        again.sendall(b"a\n")
+        assert again.recv(100) == b"7:a\n"
+
+
+def test_a_slow_reader_gets_all_of_a_big_reply_while_others_are_served(folder) -> None:
+    with served(folder) as one:
+        slow, quick = one.link(), one.link()
+        slow.sendall(b"big\nbig\n")
+        for _ in range(20):
+            quick.sendall(b"a\n")
+            assert quick.recv(100).endswith(b":a\n")
+        slow.shutdown(socket.SHUT_WR)
+        assert all_of(slow) == BIG + BIG
+
+
+def test_a_reader_that_takes_nothing_is_closed_after_its_time(folder) -> None:
+    with served(folder, slow_s=0.05, tick_s=0.01) as one:
+        link = one.link()
+        link.sendall(b"big\n")
+        until(lambda: one.open() == 1)
+        until(lambda: one.open() == 0)
+
+
+def test_a_client_that_says_nothing_or_never_ends_its_line_is_closed_after_its_time(folder) -> None:
+    with served(folder, idle_s=0.2, tick_s=0.01) as one:
+        silent, dribbling = one.link(), one.link()
+        until(lambda: one.open() == 2)
+        with contextlib.suppress(OSError):
+            while one.open():
+                dribbling.send(b"x")
+                time.sleep(0.01)
+        until(lambda: one.open() == 0)
+        assert all_of(silent) == b""
+
+
+def test_a_client_that_is_gone_before_its_reply_harms_nobody(folder) -> None:
+    with served(folder) as one:
+        for _ in range(50):
+            link = one.link()
+            link.sendall(b"big\n")
+            link.close()
+        link = one.link()
+        link.sendall(b"a\n")
+        assert link.recv(100).endswith(b":a\n")
+        until(lambda: one.open() == 1)
+
+
+def test_a_client_that_asks_without_end_does_not_keep_the_tick_from_coming(folder) -> None:
+    with served(folder, tick_s=0.02) as one:
+        link = one.link()
+        link.setblocking(False)
+        before = one.ticks
+        end_s = time.monotonic() + 0.5
+        while time.monotonic() < end_s:
+            with contextlib.suppress(BlockingIOError):
+                link.send(b"a\n" * 1000)
+            with contextlib.suppress(BlockingIOError):
+                link.recv(65536)
+        assert one.ticks > before + 5
+
+
+# The socket file
+
+
+def test_the_socket_is_for_its_owner_and_group_alone(folder) -> None:
+    gid = os.getgid()
+    with contextlib.closing(sockets.listen_at(folder / "s", gid)):
+        found = (folder / "s").stat()
+    assert stat.S_ISSOCK(found.st_mode)
+    assert stat.S_IMODE(found.st_mode) == 0o660
+    assert (found.st_uid, found.st_gid) == (os.getuid(), gid)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to any group")
+def test_root_gives_the_socket_to_the_group(folder) -> None:
+    gid = max(group.gr_gid for group in grp.getgrall())
+    with contextlib.closing(sockets.listen_at(folder / "s", gid)):
+        assert (folder / "s").stat().st_gid == gid
+
+
+def test_the_process_keeps_its_umask(folder) -> None:
+    before = os.umask(0o022)
+    try:
+        sockets.listen_at(folder / "s", None).close()
+        assert os.umask(0o022) == 0o022
+    finally:
+        os.umask(before)
+
+
+def test_a_dead_daemons_socket_is_replaced_and_a_live_ones_is_not(folder) -> None:
+    path = folder / "s"
+    live = sockets.listen_at(path, None)
+    with pytest.raises(sockets.CannotStart, match="answers at"):
+        sockets.listen_at(path, None)
+    assert path.exists()
+    live.close()
+    sockets.listen_at(path, None).close()
+
+
+def test_what_is_no_socket_is_left_alone(folder) -> None:
+    path = folder / "s"
+    path.write_text("precious")
+    with pytest.raises(sockets.CannotStart, match="no socket"):
+        sockets.listen_at(path, None)
+    assert path.read_text() == "precious"
+
+
+def test_a_path_that_no_socket_can_have_is_refused(folder) -> None:
+    with pytest.raises(sockets.CannotStart, match="107"):
+        sockets.listen_at(folder / ("s" * 120), None)
+
+
+def test_a_folder_is_made_with_its_rights_whatever_the_umask(folder) -> None:
+    before = os.umask(0)
+    try:
+        sockets.make_folder(folder / "a" / "state", 0o700)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((folder / "a" / "state").stat().st_mode) == 0o700
+    sockets.make_folder(folder / "a" / "state", 0o700)
+
+
+def test_a_folder_that_others_can_write_is_refused_with_the_command(folder) -> None:
+    open_to_all = folder / "open"
+    open_to_all.mkdir()
+    open_to_all.chmod(0o777)
+    with pytest.raises(sockets.CannotStart, match="chmod 755"):
+        sockets.make_folder(open_to_all, 0o755)
+    open_to_all.chmod(0o1777)
+    sockets.make_folder(open_to_all, 0o755)
+    with pytest.raises(sockets.CannotStart, match="chmod 700"):
+        sockets.make_folder(open_to_all, 0o700)
+    link = folder / "link"
+    link.symlink_to(folder)
+    with pytest.raises(sockets.CannotStart, match="no folder"):
+        sockets.make_folder(link, 0o755)
+
+
+def test_a_folder_belongs_to_one_daemon_at_a_time(folder) -> None:
+    handle = sockets.lock_folder(folder)
+    with pytest.raises(sockets.CannotStart, match="another daemon"):
+        sockets.lock_folder(folder)
+    os.close(handle)
+    os.close(sockets.lock_folder(folder))
+
+
+def test_what_a_client_asked_for_before_it_closed_is_not_carried_out(folder, caplog) -> None:
+    """Three requests of one who is gone wait behind another's; one who only ended its requests is answered."""
+    caplog.set_level("INFO")
+    done, began, goes_on = [], threading.Event(), threading.Event()
+
+    def slow(line: bytes, uid: int) -> bytes:
+        done.append(line)
+        if line == b"first":
+            began.set()
+            assert goes_on.wait(LIMIT_S)
+        return b"ok\n"
+
+    with served(folder, answer=slow) as one:
+        first, gone, half = one.link(), one.link(), one.link()
+        first.sendall(b"first\n")
+        assert began.wait(LIMIT_S)
+        gone.sendall(b"set\nset\nset\n")
+        gone.close()
+        half.sendall(b"half\n")
+        half.shutdown(socket.SHUT_WR)
+        goes_on.set()
+        assert all_of(half) == b"ok\n"
+        until(lambda: one.open() == 1)
+    assert done == [b"first", b"half"]
+    assert "is gone; 12 bytes of requests are not carried out" in caplog.text

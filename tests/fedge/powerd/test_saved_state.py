@@ -1,0 +1,78 @@
+"""The state found, on disk: whole or not there, in private, and never in the way of a start."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from fedge.powerd import saved_state
+
+STATE = {"cores": [1, 1, 1, 0], "nvpmodel": 2}
+
+
+def test_what_was_written_is_read(tmp_path) -> None:
+    assert saved_state.read(tmp_path) is None
+    saved_state.write(tmp_path, saved_state.SavedState("boot", STATE))
+    assert saved_state.read(tmp_path) == saved_state.SavedState("boot", STATE)
+    assert (tmp_path / saved_state.FILE).stat().st_mode & 0o777 == 0o600
+    assert [path.name for path in tmp_path.iterdir()] == [saved_state.FILE]
+
+
+def test_it_can_be_taken_away_twice(tmp_path) -> None:
+    saved_state.write(tmp_path, saved_state.SavedState("boot", STATE))
+    saved_state.remove(tmp_path)
+    saved_state.remove(tmp_path)
+    assert saved_state.read(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"\xff",
+        b"[" * 100000,
+        b'{"format":2,"boot":"b","state":{}}',
+        b'{"format":1,"boot":"b"}',
+        b'{"format":1,"boot":1,"state":{}}',
+    ],
+)
+def test_a_corrupt_file_is_set_aside_with_the_reason(tmp_path, text) -> None:
+    (tmp_path / saved_state.FILE).write_bytes(text)
+    with pytest.raises(saved_state.CorruptState, match=r"found\.json\.corrupt"):
+        saved_state.read(tmp_path)
+    assert saved_state.read(tmp_path) is None
+    assert (tmp_path / "found.json.corrupt").read_bytes() == text
+
+
+@pytest.mark.parametrize(("owner", "failing"), [(os, "fsync"), (Path, "replace")])
+def test_a_write_that_fails_leaves_the_old_file_whole(tmp_path, monkeypatch, owner, failing) -> None:
+    saved_state.write(tmp_path, saved_state.SavedState("old", STATE))
+
+    def fail(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(owner, failing, fail)
+    with pytest.raises(OSError):
+        saved_state.write(tmp_path, saved_state.SavedState("new", STATE))
+    monkeypatch.undo()
+    assert saved_state.read(tmp_path) == saved_state.SavedState("old", STATE)
+
+
+def test_the_file_is_on_disk_before_it_has_its_name_and_the_folder_after(tmp_path, monkeypatch) -> None:
+    order = []
+
+    def spy(owner, name):
+        real = getattr(owner, name)
+
+        def call(*arguments):
+            order.append(name)
+            return real(*arguments)
+
+        monkeypatch.setattr(owner, name, call)
+
+    spy(os, "fsync")
+    spy(Path, "replace")
+    saved_state.write(tmp_path, saved_state.SavedState("boot", STATE))
+    assert order == ["fsync", "replace", "fsync"]

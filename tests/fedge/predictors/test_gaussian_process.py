@@ -1,0 +1,168 @@
+"""The plain Gaussian process is the textbook's, tunes itself uphill, and learns a power law from few modes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from contracts.baselines import TRUTH, MadeUpBoard, mape, real_table
+from contracts.boards import MAXN, grid
+from contracts.predictor import BaselineContract, measured
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedge.physics.prior_knowledge import PriorKnowledge
+from fedge.physics.time_power_model import compute_power_w, compute_step_s
+from fedge.predictors import PREDICTORS, gaussian_process
+from fedge.predictors.gaussian_process import (
+    CONSTANT_SD,
+    MOST_TO_LEARN,
+    PRIOR,
+    SLOPE_SD,
+    GaussianProcess,
+    GaussianProcessPredictor,
+    log_posterior,
+)
+from fedge.protocols import Predictor
+from fedge.registry import load_named
+from fedge.types import Floats, Measurement, Modes
+
+TOP = np.array([8.0, 2000.0, 1200.0, 3000.0])
+
+
+class TestProcessPredictor(MadeUpBoard, BaselineContract):
+    @pytest.fixture
+    def predictor(self) -> Predictor:
+        return GaussianProcessPredictor(PriorKnowledge(MAXN))
+
+
+def test_it_is_found_by_its_name() -> None:
+    assert load_named("predictor", "gp", PREDICTORS) is GaussianProcessPredictor
+
+
+def _one_by_one(h: Floats, a: Floats, b: Floats) -> Floats:
+    """The kernel written out for single pairs of modes."""
+    amplitude, lengths = np.exp(h[0]), np.exp(h[1:5])
+    k = np.empty((len(a), len(b)))
+    for i, p in enumerate(a):
+        for j, q in enumerate(b):
+            r = np.sqrt(sum(((p[d] - q[d]) / lengths[d]) ** 2 for d in range(4)))
+            matern = (1 + np.sqrt(5) * r + 5 * r**2 / 3) * np.exp(-np.sqrt(5) * r)
+            k[i, j] = CONSTANT_SD**2 + SLOPE_SD**2 * float(p @ q) + amplitude**2 * matern
+    return k
+
+
+hyper = st.lists(st.floats(-1.0, 1.0), min_size=6, max_size=6).map(lambda v: PRIOR + np.array(v))
+
+
+@given(hyper, st.integers(0, 2**31))
+@settings(max_examples=20)
+def test_the_evidence_is_the_density_of_the_measurements_and_its_slope_is_right(h: Floats, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    x, y = np.log(grid().knobs[rng.integers(0, 630, 7)] / TOP), rng.standard_normal(7)
+    k = _one_by_one(h, x, x) + np.exp(2 * h[5]) * np.eye(7)
+
+    value, slope = log_posterior(h, x, y)
+
+    density = -0.5 * y @ np.linalg.solve(k, y) - 0.5 * np.linalg.slogdet(k)[1]
+    assert value == pytest.approx(density - 0.5 * np.sum(((h - PRIOR) / gaussian_process.PRIOR_SD) ** 2), rel=1e-6)
+    for d in range(6):
+        nudge = 1e-5 * np.eye(6)[d]
+        rise = (log_posterior(h + nudge, x, y)[0] - log_posterior(h - nudge, x, y)[0]) / 2e-5
+        assert slope[d] == pytest.approx(rise, rel=1e-3, abs=1e-3)
+
+
+def test_predictions_are_those_of_the_textbook() -> None:
+    modes = grid()
+    rows = [3, 90, 222, 400, 615]
+    seconds = compute_step_s(TRUTH, MAXN, modes)
+    fitted = GaussianProcessPredictor(PriorKnowledge(MAXN)).fit(
+        measured(modes, seconds, compute_power_w(TRUTH, MAXN, modes), rows)
+    )
+    h, x, every = fitted.time_.h, np.log(modes.knobs[rows] / TOP), np.log(modes.knobs[::50] / TOP)
+    noise, log_s = np.exp(2 * h[5]), np.log(seconds[rows])
+    k, cross = _one_by_one(h, x, x) + noise * np.eye(5), _one_by_one(h, every, x)
+
+    said = fitted.predict(Modes(modes.knobs[::50]))
+
+    np.testing.assert_allclose(
+        np.log(said.step_s), log_s.mean() + cross @ np.linalg.solve(k, log_s - log_s.mean()), rtol=1e-6, atol=1e-8
+    )
+    left = np.diag(_one_by_one(h, every, every)) - np.sum(cross * np.linalg.solve(k, cross.T).T, axis=1)
+    np.testing.assert_allclose(said.step_s_sd_log, np.sqrt(left + noise), rtol=1e-5)
+
+
+def test_tuning_goes_uphill_to_where_it_is_flat() -> None:
+    modes = Modes(grid().knobs[::15])
+    x, y = np.log(modes.knobs / TOP), np.log(compute_step_s(TRUTH, MAXN, modes))
+    fitted: GaussianProcess = gaussian_process._fit_process(x, y)
+
+    value, slope = log_posterior(fitted.h, x, y - y.mean())
+
+    assert value > log_posterior(PRIOR, x, y - y.mean())[0] + 10
+    assert np.abs(slope).max() < 0.5
+
+
+def test_one_measurement_leaves_the_hyper_parameters_at_their_prior() -> None:
+    fitted = GaussianProcessPredictor(PriorKnowledge(MAXN)).fit([Measurement(grid()[629], 40, 0.2, 20.0)])
+
+    np.testing.assert_allclose(fitted.time_.h, PRIOR, atol=0.1)
+    at_maxn = fitted.predict(Modes(grid().knobs[[629]]))
+    assert at_maxn.step_s[0] == pytest.approx(0.2)
+    assert at_maxn.step_s_sd_log[0] < 0.05
+
+
+def test_a_power_law_is_learnt_from_ten_modes() -> None:
+    modes = grid()
+    share = modes.knobs / TOP
+    seconds = 0.1 * share[:, 0] ** -0.3 * share[:, 1] ** -0.5 * share[:, 2] ** -0.8 * share[:, 3] ** -0.2
+    watts = 30.0 * share[:, 1] ** 0.4 * share[:, 2] ** 0.6
+    rows = list(np.random.default_rng(0).choice(len(modes), 10, replace=False))
+
+    said = GaussianProcessPredictor(PriorKnowledge(MAXN)).fit(measured(modes, seconds, watts, rows)).predict(modes)
+
+    assert np.abs(said.step_s / seconds - 1).mean() < 0.03
+    assert np.abs(said.power_w / watts - 1).mean() < 0.03
+
+
+def test_of_very_many_measurements_a_part_is_learnt() -> None:
+    modes = grid()
+    rows = [*range(630), *range(630)]
+    fitted = GaussianProcessPredictor(PriorKnowledge(MAXN)).fit(
+        measured(modes, compute_step_s(TRUTH, MAXN, modes), compute_power_w(TRUTH, MAXN, modes), rows)
+    )
+
+    assert len(fitted.time_.x) == MOST_TO_LEARN
+    assert np.abs(fitted.predict(modes).step_s / compute_step_s(TRUTH, MAXN, modes) - 1).mean() < 0.01
+
+
+def test_more_modes_than_fit_at_once_are_predicted_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    modes = grid()
+    fitted = GaussianProcessPredictor(PriorKnowledge(MAXN)).fit(
+        measured(modes, compute_step_s(TRUTH, MAXN, modes), compute_power_w(TRUTH, MAXN, modes), [0, 100, 300])
+    )
+    whole = fitted.predict(modes).step_s
+    monkeypatch.setattr(gaussian_process, "ROWS_AT_ONCE", 100)
+
+    np.testing.assert_allclose(fitted.predict(modes).step_s, whole)
+    assert len(fitted.predict(Modes(modes.knobs[:0])).step_s) == 0
+
+
+@pytest.mark.parametrize(
+    ("board", "workload", "time_limit", "power_limit"),
+    [
+        ("agx-orin", "mobilenetv3l-gld23k", 0.12, 0.06),
+        ("agx-orin", "yolov8n-coco", 0.14, 0.05),
+        ("agx-xavier", "vit-b16-cifar10", 0.07, 0.05),
+        ("tx2", "vit-b16-cifar10", 0.04, 0.06),
+    ],
+)
+def test_fifty_modes_tell_the_others_of_a_measured_board(
+    board: str, workload: str, time_limit: float, power_limit: float, profiles_root: Path
+) -> None:
+    time_mape, power_mape = mape(GaussianProcessPredictor, real_table(profiles_root, board, workload), 50, range(5))
+
+    print(f"gp, 50 modes of {board} {workload}: time {time_mape:.1%}, power {power_mape:.1%}")
+    assert time_mape < time_limit
+    assert power_mape < power_limit

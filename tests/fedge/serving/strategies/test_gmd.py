@@ -1,0 +1,131 @@
+"""GMD finds exactly what its published rules find on the measured tables, and its moves end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from contracts.strategy import StrategyContract, made_up_pair, made_up_problem
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedge.devices.tables.mode_table import read_mode_table
+from fedge.errors import BadInput
+from fedge.serving.job_choice import evaluate_choices, find_best_choice
+from fedge.serving.job_pair import JobPair, build_pair
+from fedge.serving.serving_problems import BATCH_SIZES, FAMILIES, ProblemFamily, default_problems
+from fedge.serving.strategies import SearchContext
+from fedge.serving.strategies.gmd import MAX_MOVES, GradientSearch
+from fedge.serving.strategies.grid_walk import MAX_TRIALS
+from fedge.serving.trial_search import measure_from_table, run_search
+from fedge.types import Modes
+
+
+class TestGmd(StrategyContract):
+    name = "gmd"
+
+
+@dataclass(frozen=True)
+class Score:
+    """Of the problems that can be solved: how many are, the excess in percent of those, and the trials of all."""
+
+    solvable: int
+    solved: int
+    excess: float
+    tries: float
+    most: int
+
+
+def score(pair: JobPair, family: ProblemFamily) -> Score:
+    """``excess`` is the median over solved problems: of t_tr for training, else of t_in."""
+    strategy, measure = GradientSearch(SearchContext(pair.modes, pair.batch_sizes)), measure_from_table(pair)
+    excess: list[float | None] = []
+    tries: list[int] = []
+    for problem in default_problems(family):
+        if (optimum := find_best_choice(problem, pair)) is None:
+            continue
+        found = run_search(strategy.search(problem), measure)
+        tries.append(len(found.tried))
+        at, top = found.choice, (optimum.batch or 0, optimum.row)
+        if at is None or not evaluate_choices(problem, pair).feasible[at.batch or 0, at.row]:
+            excess.append(None)
+            continue
+        seconds = pair.train_s[None] if family == "train" else pair.infer_s
+        excess.append(100 * (float(seconds[at.batch or 0, at.row] / seconds[top]) - 1))
+    solved = [one for one in excess if one is not None]
+    return Score(len(excess), len(solved), float(np.median(solved)), float(np.mean(tries)), max(tries))
+
+
+def tables(root: Path, train: str | None, infer: str | None) -> JobPair:
+    orin = root / "agx-orin"
+    served = [read_mode_table(orin / "infer" / f"{infer}.csv", batch_size=b) for b in BATCH_SIZES] if infer else []
+    return build_pair(read_mode_table(orin / "train" / f"{train}.csv") if train else None, served)
+
+
+@pytest.mark.parametrize(
+    ("train", "excess", "tries"),
+    [("resnet18-imagenet", 8.8, 9.5), ("mobilenetv3l-gld23k", 3.4, 9.1), ("yolov8n-coco", 3.4, 8.9)],
+)
+def test_training_alone_is_as_published(profiles_root: Path, train: str, excess: float, tries: float) -> None:
+    found = score(tables(profiles_root, train, None), "train")
+
+    assert (round(found.excess, 1), round(found.tries, 1)) == (excess, tries)
+    assert found.most <= 11
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("infer", "solvable", "solved", "excess"),
+    [("resnet50-imagenet", 4041, 3570, 5.1), ("mobilenetv3l-gld23k", 4297, 3905, 7.4)],
+)
+def test_inference_alone_is_as_published(
+    profiles_root: Path, infer: str, solvable: int, solved: int, excess: float
+) -> None:
+    found = score(tables(profiles_root, None, infer), "infer")
+
+    assert (found.solvable, found.solved, round(found.excess, 1)) == (solvable, solved, excess)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("train", "infer", "solvable", "solved"),
+    [
+        ("yolov8n-coco", "resnet50-imagenet", 5322, 5003),
+        ("resnet18-imagenet", "mobilenetv3l-gld23k", 5520, 5425),
+        ("mobilenetv3l-gld23k", "mobilenetv3l-gld23k", 5626, 5523),
+    ],
+)
+def test_both_at_once_are_as_published(profiles_root: Path, train: str, infer: str, solvable: int, solved: int) -> None:
+    found = score(tables(profiles_root, train, infer), "concurrent")
+
+    assert (found.solvable, found.solved) == (solvable, solved)
+    assert 11.5 < found.tries < 12.5
+    assert found.most <= MAX_TRIALS + len(BATCH_SIZES)
+
+
+def grids() -> st.SearchStrategy[tuple[tuple[float, ...], ...]]:
+    knob = st.lists(st.integers(1, 40).map(float), min_size=1, max_size=5, unique=True).map(sorted).map(tuple)
+    return st.tuples(knob, knob, knob, knob)
+
+
+@given(seed=st.integers(0, 10**6), values=grids(), family=st.sampled_from(FAMILIES))
+@settings(max_examples=60)
+def test_its_moves_end_on_every_grid(seed: int, values: Sequence[tuple[float, ...]], family: ProblemFamily) -> None:
+    pair = made_up_pair(seed, family, tuple(values))
+    tried = run_search(
+        GradientSearch(SearchContext(pair.modes, pair.batch_sizes)).search(made_up_problem(seed, family)),
+        measure_from_table(pair),
+    ).tried
+
+    walk = 5 + MAX_MOVES
+    assert len(tried) <= {"train": walk, "infer": 2 * walk, "concurrent": MAX_TRIALS + len(pair.batch_sizes)}[family]
+
+
+def test_modes_that_are_no_grid_are_refused() -> None:
+    pair = made_up_pair(0, "train")
+
+    with pytest.raises(BadInput, match="every combination"):
+        GradientSearch(SearchContext(Modes(pair.modes.knobs[1:])))

@@ -1,0 +1,54 @@
+"""The batch size of a service is the largest that keeps its budget and keeps up."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedge.serving import batch_sizing
+
+SECONDS = {1: 0.02, 4: 0.04, 16: 0.1}
+
+
+def test_the_largest_batch_that_keeps_the_budget_is_taken():
+    # 16 / 40 + 0.05 + 0.1 = 0.55 s, 4 / 40 + 0.05 + 0.04 = 0.19 s
+    assert batch_sizing.find_largest_batch(SECONDS, 0.05, 40.0, 0.6) == 16
+    assert batch_sizing.find_largest_batch(SECONDS, 0.05, 40.0, 0.5) == 4
+
+
+def test_a_training_minibatch_is_counted_in():
+    assert batch_sizing.find_largest_batch(SECONDS, 0.2, 40.0, 0.6) == 4
+
+
+def test_a_batch_size_that_does_not_keep_up_is_not_taken():
+    # One by one 40/s want 0.8 of the time; 50/s all of it.
+    assert batch_sizing.find_largest_batch({1: 0.02}, 0.0, 40.0, 1.0) == 1
+    assert batch_sizing.find_largest_batch({1: 0.02}, 0.0, 50.0, 1.0) is None
+
+
+def test_nothing_holds_a_budget_below_the_shortest_batch():
+    assert batch_sizing.find_largest_batch(SECONDS, 0.05, 40.0, 0.05) is None
+    assert batch_sizing.find_least_latency_s(SECONDS, 0.05, 40.0) == 0.05 + 0.02
+
+
+def test_a_request_that_is_served_alone_does_not_wait_for_others():
+    assert batch_sizing.find_largest_batch(SECONDS, 0.05, 1.0, 0.1) == 1
+
+
+def test_no_budget_is_enough_for_a_service_that_does_not_keep_up():
+    assert batch_sizing.find_least_latency_s({1: 0.02}, 0.05, 100.0) is None
+
+
+@given(
+    st.dictionaries(st.sampled_from(batch_sizing.BATCH_SIZES), st.floats(1e-4, 1.0), min_size=1),
+    st.floats(0.0, 1.0),
+    st.floats(0.1, 500.0),
+    st.floats(1e-3, 5.0),
+)
+def test_a_size_is_found_just_where_the_least_budget_is_kept(seconds, step_s, rate_hz, latency_s):
+    least_s = batch_sizing.find_least_latency_s(seconds, step_s, rate_hz)
+    chosen = batch_sizing.find_largest_batch(seconds, step_s, rate_hz, latency_s)
+
+    assert (chosen is not None) == (least_s is not None and least_s <= latency_s)
+    if chosen is not None:
+        assert batch_sizing.peak_latency_s(chosen, seconds[chosen], step_s, rate_hz) <= latency_s

@@ -1,0 +1,95 @@
+"""A round judged by the truth: the oracle is not beaten, and deadlines are missed by choice or by bad luck."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from contracts.reports import LOW, MAXN
+from contracts.true_board import MIDDLE, STEPS, TRUTH, in_mode, report_of, row_of
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedge.experiment import PolicySpec
+from fedge.studies.fleet.round_comparison import compare_round
+from fedge.types import Measurement, PowerMode
+
+MODES = st.sampled_from([MAXN, MIDDLE, LOW])
+
+
+@st.composite
+def works(draw: st.DrawFn) -> tuple[Measurement, ...]:
+    """All minibatches of a round in one mode, or in two, in any order."""
+    one, other = draw(MODES), draw(MODES)
+    first = draw(st.integers(1, STEPS - 1))
+    if one == other:
+        return (in_mode(one, STEPS),)
+    return in_mode(one, first), in_mode(other, STEPS - first, first=False, changed=True)
+
+
+@given(st.lists(works(), min_size=1, max_size=5), st.floats(0.0, 1.0), st.floats(1.0, 3.0))
+def test_no_choice_of_modes_beats_the_oracle_in_the_same_time(
+    parts: list[tuple[Measurement, ...]], time_weight: float, max_slowdown: float
+) -> None:
+    reports = {f"b{i}": report_of(f"b{i}", *of_board) for i, of_board in enumerate(parts)}
+    policy = PolicySpec(name="balanced", time_weight=time_weight, max_slowdown=max_slowdown)
+
+    judged = compare_round(row_of(), reports, dict.fromkeys(reports, TRUTH), policy)
+
+    assert judged.at_length.energy_j <= min(judged.chosen.energy_j, judged.oracle.energy_j) * (1 + 1e-9)
+    assert judged.at_length.round_s <= max(judged.chosen.round_s, judged.oracle.round_s) * (1 + 1e-8)
+    assert judged.maxn_low.energy_j <= judged.maxn.energy_j
+
+
+@given(st.lists(MODES, min_size=1, max_size=5), st.floats(0.0, 1.0), st.floats(1.0, 3.0))
+def test_no_choice_of_single_modes_within_the_limit_beats_the_oracle(
+    modes: list[PowerMode], time_weight: float, max_slowdown: float
+) -> None:
+    reports = {f"b{i}": report_of(f"b{i}", in_mode(mode, STEPS)) for i, mode in enumerate(modes)}
+    policy = PolicySpec(name="balanced", time_weight=time_weight, max_slowdown=max_slowdown)
+
+    judged = compare_round(row_of(), reports, dict.fromkeys(reports, TRUTH), policy)
+
+    assert judged.objective is not None
+    assert judged.oracle_objective is not None
+    if judged.chosen.round_s <= max_slowdown * judged.maxn.round_s:
+        assert judged.objective >= judged.oracle_objective * (1 - 1e-9)
+    assert judged.oracle.round_s <= max_slowdown * judged.maxn.round_s * (1 + 1e-8)
+    assert judged.maxn_low.energy_j <= judged.maxn.energy_j
+    assert judged.at_length.energy_j <= min(judged.chosen.energy_j, judged.oracle.energy_j) * (1 + 1e-9)
+
+
+def test_without_a_plan_the_oracle_takes_the_rounds_own_length() -> None:
+    reports = {"a": report_of("a", in_mode(MAXN, STEPS)), "b": report_of("b", in_mode(LOW, STEPS))}
+
+    judged = compare_round(row_of(), reports, dict.fromkeys(reports, TRUTH), PolicySpec(name="maxn"))
+
+    assert judged.objective is None
+    assert judged.oracle.round_s == pytest.approx(judged.chosen.round_s)
+    assert judged.oracle.energy_j < judged.chosen.energy_j
+
+
+def test_a_deadline_is_missed_by_choice_or_by_bad_luck() -> None:
+    busy_s = report_of("a", in_mode(LOW, STEPS)).busy_s
+    reports = {
+        "chose": report_of("chose", in_mode(LOW, STEPS)),
+        "unlucky": report_of("unlucky", in_mode(MAXN, STEPS, 3.0)),
+    }
+
+    judged = compare_round(row_of(deadline_s=0.9 * busy_s), reports, dict.fromkeys(reports, TRUTH), PolicySpec())
+
+    assert (judged.missed, judged.missed_played) == (1, 2)
+    assert (judged.played_s, judged.played_j) == (9.0, 77.0)
+
+
+def test_the_oracle_leaves_implausible_modes_alone_unless_all_rows_count() -> None:
+    truth = dataclasses.replace(TRUTH, plausible=np.array([True, False, True]))
+    reports = {"a": report_of("a", in_mode(MAXN, STEPS))}
+    policy = PolicySpec(name="least-energy", max_slowdown=1.5)
+
+    judged = compare_round(row_of(), reports, {"a": truth}, policy)
+
+    assert judged.oracle.energy_j == pytest.approx(judged.maxn_low.energy_j)
+    assert judged.every.energy_j < judged.oracle.energy_j
+    assert judged.every_objective == pytest.approx(judged.every.energy_j)

@@ -1,0 +1,110 @@
+"""A study's rows do not depend on how many processes played it, and no process outlives it."""
+
+from __future__ import annotations
+
+import dataclasses
+import multiprocessing
+import os
+import time
+from typing import Any
+
+import pytest
+
+from fedge.errors import RunFailed
+from fedge.studies import prediction_study as studies
+from fedge.studies.prediction_cells import CellResult, MethodSetup, PredictionTarget, row_to_dict
+from fedge.studies.prediction_study import PredictionStudy, count_preparations, run_prediction_study
+
+TIMES = ("fit_s", "predict_s", "explore_s")
+
+
+def study_of(target: PredictionTarget, plug_ins: str, *methods: str, seeds: int = 2) -> PredictionStudy:
+    ways = tuple(MethodSetup(method, f"{plug_ins}:Draw", "plain") for method in methods)
+    return PredictionStudy((target,), ways, (5, 10), seeds)
+
+
+def figures(outcomes: list[CellResult]) -> list[dict[str, Any]]:
+    rows = [dict(row_to_dict(outcome.row)) for outcome in outcomes]
+    return [{name: value for name, value in row.items() if name not in TIMES} for row in rows]
+
+
+def test_there_is_a_row_per_method_target_modes_and_seed_in_order(target: PredictionTarget, plug_ins: str) -> None:
+    constant = f"{plug_ins}:Constant"
+    other = dataclasses.replace(target, table=dataclasses.replace(target.table, path="other.csv"))
+    study = dataclasses.replace(study_of(target, plug_ins, "physical", constant), targets=(target, other))
+
+    rows = [outcome.row for outcome in run_prediction_study(study, 0)]
+
+    assert [(r.target, r.method, r.modes, r.seed) for r in rows] == [
+        (path, method, count, seed)
+        for path in (target.table.path, "other.csv")
+        for method in ("physical", constant)
+        for count in (5, 10)
+        for seed in (0, 1)
+    ]
+    assert all(row.error is None for row in rows)
+
+
+def test_predictions_are_kept_of_the_first_seed_only(target: PredictionTarget, plug_ins: str) -> None:
+    outcomes = run_prediction_study(study_of(target, plug_ins, "physical"), 0)
+
+    assert [outcome.predictions is not None for outcome in outcomes] == [outcome.cell.seed == 0 for outcome in outcomes]
+
+
+def test_every_step_is_told(target: PredictionTarget, plug_ins: str) -> None:
+    study = study_of(target, plug_ins, "physical")
+    told: list[str] = []
+
+    run_prediction_study(study, 0, told.append)
+
+    assert len(told) == len(study.cells) + count_preparations(study)
+    assert told[0] == "prepare physical"
+    assert told[-1] == "physical, 10 modes, seed 1"
+
+
+def test_one_failing_method_does_not_disturb_the_others(target: PredictionTarget, plug_ins: str) -> None:
+    outcomes = run_prediction_study(study_of(target, plug_ins, f"{plug_ins}:Broken", "physical"), 0)
+
+    assert [outcome.row.error is None for outcome in outcomes] == [False] * 4 + [True] * 4
+
+
+@pytest.mark.slow
+def test_rows_are_the_same_in_one_process_and_in_several(target: PredictionTarget, plug_ins: str) -> None:
+    study = study_of(target, plug_ins, "physical", f"{plug_ins}:Constant", f"{plug_ins}:Broken")
+
+    alone, one, three = (run_prediction_study(study, workers) for workers in (0, 1, 3))
+
+    assert figures(alone) == figures(one) == figures(three)
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.slow
+def test_a_worker_that_dies_ends_the_study_with_a_reason(target: PredictionTarget, plug_ins: str) -> None:
+    with pytest.raises(RunFailed, match="worker process ended"):
+        run_prediction_study(study_of(target, plug_ins, f"{plug_ins}:Deadly"), 2)
+
+
+@pytest.mark.slow
+def test_ctrl_c_leaves_no_process_behind(target: PredictionTarget, plug_ins: str) -> None:
+    def interrupt(step: str) -> None:
+        if not step.startswith("prepare"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_prediction_study(study_of(target, plug_ins, "physical"), 2, interrupt)
+
+    deadline_s = time.monotonic() + 10.0
+    while multiprocessing.active_children() and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    assert not multiprocessing.active_children()
+
+
+def test_libraries_are_held_to_one_thread_and_the_environment_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
+
+    with studies.limit_to_one_thread():
+        assert {os.environ[name] for name in studies.THREAD_VARIABLES} == {"1"}
+
+    assert os.environ["OMP_NUM_THREADS"] == "3"
+    assert "MKL_NUM_THREADS" not in os.environ

@@ -1,0 +1,138 @@
+"""Readers see one moment of a store that is being written, also of older runs and of damaged files."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from contracts.store_rows import client_row, event_row, old_run, round_row, sample_row, traced
+
+from fedge.telemetry import open_run
+from fedge.telemetry.store import RunTables
+from fedge.telemetry.store_reader import compute_store_stamp, read_rows
+from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow, SampleRow
+
+WRITER = """
+import sys
+from pathlib import Path
+from contracts.store_rows import client_row, round_row, traced
+from fedge.telemetry import store
+import os
+store.FULL_ROWS = 4
+os.fsync = lambda _: None
+tables = store.RunTables(Path(sys.argv[1]))
+print("open", flush=True)
+number = 0
+while not Path(sys.argv[2]).exists():
+    tables.append([round_row(number), *(client_row(number, board) for board in "abc"), traced(number, "a", 2)])
+    number += 1
+tables.close()
+"""
+
+
+@pytest.mark.slow
+def test_a_reader_beside_a_writer_that_makes_parts_all_the_time_sees_whole_rounds_in_order(tmp_path: Path) -> None:
+    run, stop = tmp_path / "run", tmp_path / "stop"
+    process = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(run), str(stop)], stdout=subprocess.PIPE, env={"PYTHONPATH": "tests:."}
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"open\n"
+        seen, reads = 0, 0
+        while seen < 400:
+            with open_run(run) as opened:
+                rounds = [row.round for row in opened.rows(RoundRow)]
+                clients = [row.round for row in opened.rows(ClientRow)]
+                samples = opened.arrow("samples").column("round").to_pylist()
+            assert rounds == [*range(len(rounds))], "no gap, none twice"
+            assert clients[: 3 * len(rounds)] == [number for number in rounds for _ in "abc"]
+            assert samples[: 2 * len(rounds)] == [number for number in rounds for _ in range(2)]
+            assert clients == sorted(clients)
+            assert len(rounds) >= seen, "what was there once stays"
+            seen, reads = len(rounds), reads + 1
+        assert reads > 5
+    finally:
+        stop.touch()
+        assert process.wait(timeout=60) == 0
+
+
+def test_a_stamp_changes_with_every_append_and_with_nothing_else(tmp_path: Path) -> None:
+    stamps = [compute_store_stamp(tmp_path)]
+    tables = RunTables(tmp_path)
+    for row in (round_row(1), client_row(1), event_row(1), sample_row(1.0)):
+        tables.append([row])
+        stamps.append(compute_store_stamp(tmp_path))
+        assert compute_store_stamp(tmp_path) == stamps[-1]
+    assert len(set(stamps)) == 5
+    rounds = compute_store_stamp(tmp_path, RoundRow)
+    tables.append([sample_row(2.0)])
+    assert compute_store_stamp(tmp_path, RoundRow) == rounds
+    assert compute_store_stamp(tmp_path) != stamps[-1]
+
+
+def test_a_version_1_run_is_read_and_what_it_did_not_have_is_unknown(tmp_path: Path) -> None:
+    old_run(tmp_path, [1, 2])
+
+    assert read_rows(tmp_path, RoundRow) == [round_row(1), round_row(2)]
+    assert read_rows(tmp_path, ClientRow, since_round=2) == [client_row(2)]
+    assert read_rows(tmp_path, SampleRow) == []
+    assert {path.name for path in tmp_path.iterdir()} == {"rounds.parquet", "clients.parquet", "events.parquet"}
+    assert len(compute_store_stamp(tmp_path)) == 3
+    with open_run(tmp_path) as opened:
+        asked = opened.query("select board, charge, count(*) n from clients group by all").to_pylist()
+    assert asked == [{"board": "nano-1", "charge": None, "n": 2}]
+
+
+def test_a_column_that_was_added_later_is_none_and_one_that_nobody_knows_is_left_out(tmp_path: Path) -> None:
+    tables = RunTables(tmp_path)
+    tables.append([client_row(1, charge=0.5), round_row(1)])
+    tables.close()
+    for name, column in (("clients", "charge"), ("rounds", "stale")):
+        part = tmp_path / "store" / name / "000001.parquet"
+        found = pq.ParquetFile(part).read().drop_columns([column])
+        pq.write_table(found.append_column("colour", [["red"]]), part)
+    tables.append([client_row(2, charge=0.25)])
+
+    assert [row.charge for row in read_rows(tmp_path, ClientRow)] == [None, 0.25]
+    assert read_rows(tmp_path, RoundRow) == [round_row(1)], "the default, where None would be wrong"
+
+
+def test_a_folder_where_nothing_was_stored_has_no_rows(tmp_path: Path) -> None:
+    assert read_rows(tmp_path, EventRow) == read_rows(tmp_path / "none", EventRow) == []
+    assert compute_store_stamp(tmp_path) == ()
+
+
+def test_damage_ends_a_table_where_it_is_and_is_told_for_good(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    tables = RunTables(tmp_path)
+    for number in (1, 2, 3):
+        tables.append([round_row(number)])
+    path = tmp_path / "store/rounds/000001.wal"
+    data = bytearray(path.read_bytes())
+    data[data.rindex(b"nano-1", 0, data.rindex(b"nano-1"))] ^= 1
+    path.write_bytes(data)
+
+    with open_run(tmp_path) as opened:
+        assert [row.round for row in opened.rows(RoundRow)] == [1]
+        assert opened.notes == ("rounds/000001.wal: damaged after 1 rows, which are read; what follows is not",)
+    assert "damaged after 1 rows" in caplog.text
+
+    del tables  # its process is gone
+    RunTables(tmp_path).append([round_row(4)])
+    with open_run(tmp_path) as opened:
+        assert [row.round for row in opened.rows(RoundRow)] == [1, 4]
+        assert opened.notes == ("rounds/000001.damaged: set aside, it was damaged",)
+    assert (tmp_path / "store/rounds/000001.damaged").read_bytes() == data
+
+
+def test_rows_of_many_parts_come_in_the_order_in_which_they_were_written(tmp_path: Path) -> None:
+    tables = RunTables(tmp_path)
+    for number in range(12):
+        tables.append([round_row(number), traced(number, "a", 3)])
+        tables.seal()
+
+    assert [row.round for row in read_rows(tmp_path, RoundRow)] == [*range(12)]
+    assert [row.round for row in read_rows(tmp_path, SampleRow)] == [number for number in range(12) for _ in range(3)]

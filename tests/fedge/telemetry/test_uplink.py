@@ -1,0 +1,132 @@
+"""A board's sender tries again, longer and longer, and tells what the board does now, whatever it sends of the past."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from contracts.live_server import wait_for
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedge.telemetry.board_messages import decode_batch
+from fedge.telemetry.live_records import BoardProgress, TelemetryBatch
+from fedge.telemetry.outbox import Outbox
+from fedge.telemetry.spool import Spool
+from fedge.telemetry.uplink import (
+    FIRST_PAUSE_S,
+    LONGEST_PAUSE_S,
+    Delivery,
+    TelemetrySender,
+    classify_status,
+    parse_address,
+    retry_pause_s,
+)
+from fedge.types import Trace
+
+T0 = 1_790_000_000.0
+
+
+class FakeLink:
+    """Keeps what is posted; ``outcomes`` are what becomes of it, then all is taken."""
+
+    def __init__(self, *outcomes: Delivery | Exception) -> None:
+        self.posted: list[TelemetryBatch] = []
+        self.outcomes = list(outcomes)
+        self.closed = False
+
+    def send(self, message: bytes) -> Delivery:
+        self.posted.append(decode_batch(message))
+        outcome = self.outcomes.pop(0) if self.outcomes else "taken"
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def second(number: int) -> Trace:
+    return Trace((T0 + number,), (1.0,), (5.0,), *(((None,),) * 7))
+
+
+def sender_of(tmp_path: Path, link: FakeLink) -> tuple[Outbox, TelemetrySender, list[str]]:
+    box, states = Outbox("nano-1", "s", Spool(tmp_path, 10**6, 1e9)), ["idle"]
+    return (
+        box,
+        TelemetrySender(
+            box, link, lambda: BoardProgress("nano-1", T0, "idle", run=states[-1]), lambda: T0, lambda: 0.0
+        ),
+        states,
+    )
+
+
+@given(st.integers(1, 10_000), st.floats(0, 1))
+def test_pauses_grow_to_a_minute_and_differ(failures: int, random: float) -> None:
+    assert FIRST_PAUSE_S <= retry_pause_s(failures, random) <= LONGEST_PAUSE_S
+    assert retry_pause_s(failures, 0.0) <= retry_pause_s(failures, random) <= retry_pause_s(failures, 1.0)
+    assert retry_pause_s(failures, random) <= retry_pause_s(failures + 1, random)
+
+
+def test_a_message_that_failed_goes_again_before_all_others_with_what_is_now(tmp_path: Path) -> None:
+    link = FakeLink("again", OSError("no route"), "taken", "taken")
+    box, sender, states = sender_of(tmp_path, link)
+    box.add(second(0), T0)
+    assert not sender.send_oldest()
+    states.append("later")
+    box.add(second(1), T0)
+    assert [sender.send_oldest() for _ in range(3)] == [False, True, True]
+    assert [(each.seq, each.trace.start_s[0] - T0) for each in link.posted] == [(1, 0), (1, 0), (1, 0), (2, 1)]
+    assert [each.progress.run for each in link.posted if each.progress] == ["idle", "later", "later", "later"]
+
+
+def test_a_message_that_nobody_will_ever_take_does_not_hold_up_the_others(tmp_path: Path) -> None:
+    link = FakeLink("refused")
+    box, sender, _ = sender_of(tmp_path, link)
+    box.add(second(0), T0)
+    assert sender.send_oldest()
+    box.add(second(1), T0)
+    assert sender.send_oldest()
+    assert [(each.seq, each.lost) for each in link.posted] == [(1, 0), (2, 1)]
+
+
+def test_with_nothing_seen_it_tells_what_the_board_does(tmp_path: Path) -> None:
+    link = FakeLink()
+    _, sender, _ = sender_of(tmp_path, link)
+    assert sender.send_oldest()
+    assert (len(link.posted[0].trace), link.posted[0].progress) == (0, BoardProgress("nano-1", T0, "idle", run="idle"))
+
+
+def test_it_ends_when_told_to_and_closes_its_link(tmp_path: Path) -> None:
+    link = FakeLink(*["again"] * 50)
+    _, sender, _ = sender_of(tmp_path, link)
+    thread = threading.Thread(target=sender.run)
+    thread.start()
+    wait_for(lambda: link.posted)
+    sender.stop()
+    thread.join(5)
+    assert not thread.is_alive()
+    assert link.closed
+
+
+@pytest.mark.parametrize(
+    ("status", "outcome"),
+    [
+        (200, "taken"),
+        (400, "refused"),
+        (413, "refused"),
+        (403, "again"),
+        (301, "again"),
+        (404, "again"),
+        (503, "again"),
+    ],
+)
+def test_only_a_final_answer_gives_a_message_up(status: int, outcome: str) -> None:
+    assert classify_status(status) == outcome
+
+
+def test_an_address_is_taken_apart() -> None:
+    found = parse_address("https://fleet.example:9443/telemetry")
+    assert (found.host, found.port, found.path) == ("fleet.example", 9443, "/telemetry")
+    assert parse_address("https://[::1]").port == 443

@@ -1,0 +1,144 @@
+"""Every network fits the images it is used for, and torchvision can be imported through its one door."""
+
+import importlib.util
+import subprocess
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs torch")
+
+from fedge.worker import builtin_tasks  # noqa: E402  torch first
+from fedge.worker.architectures import MODELS  # noqa: E402
+from fedge.worker.tasks import BadTask, Shape, make_builtin_task  # noqa: E402
+
+OWN = ("digits-cnn", "lenet5", "small-cnn")
+HAS_TORCHVISION = importlib.util.find_spec("torchvision") is not None
+with_torchvision = pytest.mark.skipif(not HAS_TORCHVISION, reason="needs torchvision")
+
+
+def run(program):
+    """Exit code and output, both streams."""
+    done = subprocess.run(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+    )
+    return done.returncode, done.stdout.decode()
+
+
+def scores_of(name, shape):
+    net = MODELS[name](shape).eval()
+    with torch.no_grad():
+        return net(torch.zeros(2, shape.channels, shape.side, shape.side))
+
+
+@pytest.mark.parametrize("shape", [Shape(1, 28, 10), Shape(3, 32, 10), Shape(1, 28, 4)], ids=str)
+@pytest.mark.parametrize("name", OWN)
+def test_a_network_of_fedges_own_gives_a_score_per_class(name, shape):
+    assert scores_of(name, shape).shape == (2, shape.classes)
+
+
+@with_torchvision
+@pytest.mark.parametrize("shape", [Shape(1, 28, 10), Shape(3, 32, 10), Shape(1, 28, 4)], ids=str)
+@pytest.mark.parametrize("name", ["resnet18", "mobilenet-v3-small", "mobilenet-v3-large"])
+def test_a_network_for_small_images_gives_a_score_per_class(name, shape):
+    assert scores_of(name, shape).shape == (2, shape.classes)
+
+
+@with_torchvision
+@pytest.mark.parametrize(
+    ("name", "shape", "parameters_m"),
+    [
+        ("resnet18-imagenet", Shape(3, 64, 1000), 11.69),
+        ("resnet50-imagenet", Shape(3, 64, 1000), 25.56),
+        ("mobilenet-v3-large-imagenet", Shape(3, 64, 1000), 5.48),
+        ("vit-b16", Shape(3, 32, 10), 85.66),
+    ],
+)
+def test_a_profiled_network_is_the_published_one(name, shape, parameters_m):
+    net = MODELS[name](shape).eval()
+    with torch.no_grad():
+        assert net(torch.zeros(1, 3, shape.side, shape.side)).shape == (1, shape.classes)
+    assert sum(w.numel() for w in net.parameters()) / 1e6 == pytest.approx(parameters_m, abs=0.01)
+
+
+def test_every_built_in_task_names_a_network_and_a_shape_that_exist():
+    assert {network.model for network in builtin_tasks.NETWORKS.values()} == set(MODELS)
+    assert {network.dataset for network in builtin_tasks.NETWORKS.values()} == set(builtin_tasks.SHAPES)
+
+
+def test_the_digits_network_is_small():
+    assert sum(w.numel() for w in MODELS["digits-cnn"](Shape(1, 8, 10)).parameters()) == 6186
+
+
+@pytest.mark.skipif(HAS_TORCHVISION, reason="torchvision is here")
+def test_a_missing_torchvision_is_told_with_the_networks_that_need_none():
+    with pytest.raises(BadTask, match=r"torchvision: got none for torch .*; the torchvision that belongs .*lenet5"):
+        make_builtin_task("resnet18-imagenet").build(Shape(3, 224, 1000))
+
+
+@pytest.mark.slow
+def test_the_same_is_told_where_torchvision_cannot_be_imported():
+    _, said = run(
+        "import sys; sys.modules['torchvision'] = None\n"
+        "from fedge.worker.tasks import BadTask, Shape, builtin\n"
+        "try: builtin('cifar10-resnet18').build(Shape(3, 32, 10))\n"
+        "except BadTask as error: print(error)\n"
+    )
+    assert "torchvision: got none for torch" in said
+
+
+@pytest.mark.slow
+@with_torchvision
+def test_torchvision_imports_through_the_door_in_a_fresh_process():
+    code, said = run(
+        "from fedge.worker.torchvision_shim import models, datasets; print(models.resnet18.__name__, "
+        "datasets.MNIST.__name__)"
+    )
+    assert code == 0, said
+    assert said.split() == ["resnet18", "MNIST"]
+
+
+@pytest.mark.slow
+@with_torchvision
+def test_the_door_is_needed_exactly_where_the_compiled_part_does_not_load():
+    from fedge.worker import torchvision_shim
+
+    code, said = run("import torchvision")
+    assert (code == 0) == (torchvision_shim._declarations is None), said
+    if code:
+        assert "torchvision::nms does not exist" in said
+
+
+@with_torchvision
+def test_a_network_that_this_torchvision_lacks_is_told():
+    from fedge.worker import torchvision_shim
+
+    with pytest.raises(BadTask, match=r"got no vit_b_99 in torchvision .*; a newer torchvision"):
+        torchvision_shim.require_function(torchvision_shim.models, "vit_b_99")
+
+
+@with_torchvision
+def test_nothing_is_declared_where_the_compiled_part_loads(monkeypatch):
+    from fedge.worker import torchvision_shim
+
+    monkeypatch.setattr(torch.ops, "load_library", lambda path: None)
+    assert torchvision_shim._has_loadable_operators()
+
+
+@with_torchvision
+def test_a_compiled_part_that_does_not_load_is_noticed(monkeypatch):
+    from fedge.worker import torchvision_shim
+
+    def broken(path):
+        raise OSError("undefined symbol")
+
+    monkeypatch.setattr(torch.ops, "load_library", broken)
+    assert not torchvision_shim._has_loadable_operators()
+
+
+@with_torchvision
+def test_an_absent_torchvision_is_left_to_the_import_to_report(monkeypatch):
+    from fedge.worker import torchvision_shim
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert torchvision_shim._has_loadable_operators()

@@ -1,0 +1,285 @@
+"""A round's books: who is late, when the round ends, and where every joule went."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from contracts.reports import IDLE_W, LINK, LOW, MAXN_IDLE_W, answer, front, report
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedge.devices.battery import BatteryCharge
+from fedge.experiment import BatterySpec, LateReplySpec
+from fedge.types import Measurement, RoundReport
+from fedge.wire import ReplyMessage
+from server.accounting.client_rows import compute_completed_work
+from server.accounting.settlement import RoundExtras, RoundStart, round_row, settle_round
+
+OPEN = RoundStart(round=1, start_s=100.0, deadline_s=30.0, idle_w={"a": IDLE_W, "b": IDLE_W})
+BUSY = LINK.down_s + LINK.up_s
+
+
+def test_the_round_lasts_until_the_straggler_is_done() -> None:
+    settled = settle_round(OPEN, {"a": answer("a", 10.0), "b": answer("b", 25.0)}, LateReplySpec())
+
+    assert settled.end_s == pytest.approx(100.0 + 25.0 + BUSY)
+    assert settled.accepted == ("a", "b")
+    assert round_row(settled, (0.1, 0.9)).straggler == "b"
+
+
+def test_energy_is_work_and_radio_and_idling_for_the_rest_of_the_round() -> None:
+    settled = settle_round(OPEN, {"a": answer("a", 10.0), "b": answer("b", 25.0)}, LateReplySpec())
+    a = settled.clients[0]
+
+    assert a.work_j == pytest.approx(10.0 * 9.0)
+    assert a.energy_j == pytest.approx(90.0 + LINK.radio_j + IDLE_W * (27.0 - 10.0))
+    assert a.down_s + a.work_s + a.up_s + a.wait_s == pytest.approx(27.0)
+
+
+@given(st.lists(st.tuples(st.floats(0.1, 200.0), st.floats(0.5, 60.0)), min_size=1, max_size=6), st.booleans())
+def test_a_boards_time_and_energy_always_add_up(work: list[tuple[float, float]], drop: bool) -> None:
+    answers = {f"b{i}": answer(f"b{i}", *w) for i, w in enumerate(work)}
+    settled = settle_round(OPEN, answers, LateReplySpec(action="drop" if drop else "accept", grace=0.0))
+    round_s = settled.end_s - settled.start_s
+
+    for row in settled.clients:
+        assert row.end_s <= settled.end_s + 1e-9
+        assert row.down_s + row.work_s + row.up_s + row.wait_s == pytest.approx(round_s)
+        assert row.energy_j == pytest.approx(row.work_j + row.radio_j + row.idle_w * (round_s - row.work_s))
+        assert (row.board in settled.accepted) == (row.status == "done")
+
+
+def test_a_late_reply_is_dropped_at_the_cut_off_when_the_experiment_says_so() -> None:
+    answers = {"a": answer("a", 10.0), "b": answer("b", 60.0)}
+    settled = settle_round(OPEN, answers, LateReplySpec(action="drop", grace=0.1))
+    b = settled.clients[1]
+
+    assert settled.end_s - settled.start_s == pytest.approx(33.0)
+    assert settled.accepted == ("a",)
+    assert (b.status, b.error) == ("late", "took 62.0 s; the cut-off was 33.0 s")
+    assert b.work_j == pytest.approx((33.0 - LINK.down_s) * 9.0)
+    assert [event.kind for event in settled.events] == ["late"]
+
+
+def test_a_failed_board_is_a_row_that_idled() -> None:
+    settled = settle_round(
+        OPEN, {"a": answer("a", 10.0), "b": ReplyMessage("b", error="out of memory")}, LateReplySpec()
+    )
+    b = settled.clients[1]
+
+    assert (b.status, b.error, b.feasible) == ("failed", "out of memory", None)
+    assert b.energy_j == pytest.approx(IDLE_W * 12.0)
+    assert settled.accepted == ("a",)
+
+
+def test_the_oracle_takes_the_cheapest_mode_that_fits_the_rounds_length() -> None:
+    answers = {"a": answer("a", 10.0, truth=front()), "b": answer("b", 25.0, truth=front(2.0))}
+    settled = settle_round(OPEN, answers, LateReplySpec())
+    row = round_row(settled, (0.1, 0.9))
+    a, b = settled.clients
+
+    # a has 25 s for its work and takes LOW (80 J in 20 s); b has 25 s as well, which only MAXN (20 s) meets.
+    assert (a.oracle_work_s, b.oracle_work_s) == (20.0, 20.0)
+    assert row.oracle_energy_j == pytest.approx(
+        80.0 + IDLE_W * (27.0 - 20.0) + 180.0 + IDLE_W * (27.0 - 20.0) + 2 * LINK.radio_j
+    )
+    assert row.maxn_round_s == pytest.approx(20.0 + BUSY)
+    assert row.maxn_parked_energy_j == pytest.approx(90.0 + IDLE_W * 12.0 + 180.0 + IDLE_W * 2.0 + 2 * LINK.radio_j)
+    assert row.maxn_energy_j == pytest.approx(90.0 + MAXN_IDLE_W * 12.0 + 180.0 + MAXN_IDLE_W * 2.0 + 2 * LINK.radio_j)
+
+
+def test_without_the_truth_there_is_no_oracle() -> None:
+    answers = {"a": answer("a", 10.0)}
+    row = round_row(settle_round(OPEN, answers, LateReplySpec()), (0.1, 0.9))
+
+    assert (row.oracle_energy_j, row.maxn_energy_j, row.maxn_round_s) == (None, None, None)
+
+
+def test_a_cancelled_board_is_booked_until_enough_others_are_done() -> None:
+    answers = {"a": answer("a", 10.0, truth=front()), "b": answer("b", 25.0, truth=front(2.0))}
+    settled = settle_round(dataclasses.replace(OPEN, wanted=1), answers, LateReplySpec())
+    b = settled.clients[1]
+
+    assert (settled.end_s, settled.accepted) == (112.0, ("a",))
+    assert (b.status, b.end_s, b.loss, b.staleness) == ("cancelled", 112.0, None, None)
+    assert (b.work_s, b.up_s, b.wait_s) == (11.5, 0.0, 0.0)
+    assert b.steps == int(10 * 11.5 / 25.0)
+    assert b.energy_j == pytest.approx(11.5 * 9.0 + 0.25 * LINK.radio_j + 0.5 * IDLE_W)
+    # What MAXN would have taken for work that was not done is no comparison.
+    assert round_row(settled, (0.1, 0.9)).maxn_energy_j is None
+
+
+def test_a_late_reply_that_joins_later_is_booked_until_it_is_done() -> None:
+    answers = {"a": answer("a", 10.0), "b": answer("b", 60.0)}
+    settled = settle_round(OPEN, answers, LateReplySpec(action="discount", grace=0.1))
+    b = settled.clients[1]
+
+    assert (settled.end_s, settled.joining, settled.until_s["b"]) == (133.0, ("b",), 162.0)
+    assert (b.status, b.end_s, b.work_s, b.wait_s) == ("late", 162.0, 60.0, 0.0)
+    assert b.energy_j == pytest.approx(60.0 * 9.0 + LINK.radio_j + BUSY * IDLE_W)
+    assert b.error == "took 62.0 s; the cut-off was 33.0 s; its result joins a later round"
+
+
+def test_partial_work_says_how_much_was_asked_and_is_not_compared_with_maxn() -> None:
+    said = dataclasses.replace(report("a", 10.0, truth=front(), steps=6), asked_steps=10)
+    settled = settle_round(OPEN, {"a": ReplyMessage("a", report=said)}, LateReplySpec(action="partial"))
+
+    assert (settled.clients[0].steps, settled.clients[0].asked_steps) == (6, 10)
+    assert settled.clients[0].maxn_energy_j is None
+
+
+def test_a_second_mode_is_told_and_counted() -> None:
+    said = report("a", 10.0)
+    said = dataclasses.replace(said, mixed=dataclasses.replace(said.measured, mode=LOW, steps=4))
+    row = settle_round(OPEN, {"a": ReplyMessage("a", report=said)}, LateReplySpec()).clients[0]
+
+    assert (row.mix_mode, row.mix_steps, row.steps) == (str(LOW), 4, 14)
+    assert row.work_s == pytest.approx(10.0 + 4.0)
+
+
+def test_a_board_that_leaves_before_the_cut_off_failed_and_one_that_leaves_after_it_was_late() -> None:
+    late = LateReplySpec(action="drop", grace=0.1)
+    for leaves_s, status, error in ((120.0, "failed", "went away after 20.0 s"), (140.0, "late", "took 40.0 s")):
+        opening = dataclasses.replace(OPEN, leaves_s={"b": leaves_s})
+        settled = settle_round(opening, {"a": answer("a", 10.0), "b": answer("b", 60.0)}, late)
+        b = settled.clients[1]
+
+        assert b.status == status
+        assert str(b.error).startswith(error)
+        assert settled.joining == ()
+
+
+def test_the_rounds_row_tells_what_is_around_it() -> None:
+    settled = settle_round(OPEN, {"a": answer("a", 10.0)}, LateReplySpec())
+    row = round_row(settled, (0.1, 0.9), RoundExtras(available=4, stale=1, resting_j=12.5))
+
+    assert (row.available, row.stale, row.resting_energy_j, row.cancelled) == (4, 1, 12.5, 0)
+
+
+def unlike() -> RoundReport:
+    """A probe of 16 s at 4 W, then 12 s at 20 W in a second mode, then 20 s at 9 W."""
+    probe = Measurement(LOW, 4, 3.5, 4.0, warm_up_s=2.0)
+    mixed = Measurement(LOW, 5, 2.0, 20.0, switch_s=2.0)
+    return dataclasses.replace(report("a", 20.0), probes=(probe,), mixed=mixed)
+
+
+def stepwise(said: RoundReport, until_s: float) -> tuple[float, float, list[int]]:
+    """Seconds, joules and minibatches of the work by ``until_s``, in slices of 1/64 s; the oracle."""
+    slice_s, joules, worked_s, at_s = 1 / 64, 0.0, 0.0, said.link.down_s
+    steps = [0] * len(said.parts)
+    for place, part in enumerate(said.parts):
+        into_s = 0.0
+        while into_s < part.work_s and at_s < until_s:
+            into_s, at_s = into_s + slice_s, at_s + slice_s
+            joules, worked_s = joules + part.power_w * slice_s, worked_s + slice_s
+            warm_s = part.warm_up_s + (part.switch_s or 0.0)
+            steps[place] = sum(warm_s + part.step_s * (i + 1) <= into_s for i in range(part.steps))
+    return worked_s, joules, steps
+
+
+@given(st.integers(0, 60 * 64).map(lambda slices: slices / 64))
+def test_what_was_done_by_a_time_is_what_the_parts_took_one_after_the_other(until_s: float) -> None:
+    spent = compute_completed_work(unlike(), until_s)
+    worked_s, joules, steps = stepwise(unlike(), until_s)
+
+    assert spent.work_s == pytest.approx(worked_s)
+    assert sum(part.work_s for part in spent.parts) == pytest.approx(worked_s)
+    assert spent.work_j == pytest.approx(joules)
+    assert [part.steps for part in spent.parts] == steps
+
+
+def test_a_board_stopped_in_its_probe_is_billed_for_the_probe() -> None:
+    answers = {"a": ReplyMessage("a", report=unlike()), "b": answer("b", 10.0)}
+    row = settle_round(dataclasses.replace(OPEN, wanted=1), answers, LateReplySpec()).clients[0]
+
+    # 11.5 s of the probe at 4 W, of which 2 s were its warm-up.
+    assert (row.work_s, row.work_j, row.steps) == (11.5, 46.0, 2)
+    assert (row.probes, row.probe_s, row.probe_j, row.mix_steps) == (1, 11.5, 46.0, 0)
+
+
+@given(st.floats(1.0, 800.0), st.floats(0.0, 3.0))
+def test_an_empty_battery_gave_all_that_was_in_it_and_its_row_says_so(left_j: float, charging_w: float) -> None:
+    charge = BatteryCharge(BatterySpec(capacity_wh=1.0, charging_w=charging_w), left_j)
+    opening = dataclasses.replace(OPEN, charges={"a": charge})
+    settled = settle_round(opening, {"a": ReplyMessage("a", report=unlike())}, LateReplySpec())
+    row, seconds = settled.clients[0], settled.end_s - settled.start_s
+
+    assert row.energy_j <= left_j + charging_w * seconds + 1e-9
+    assert settled.charges["a"].left_j == pytest.approx(left_j + charging_w * seconds - row.energy_j, abs=1e-6)
+    assert row.status == "done" or "battery was empty" in (row.error or "")
+
+
+def test_a_battery_that_empties_while_its_board_waits_gives_no_more_than_it_had() -> None:
+    task_j = 10.0 * 9.0 + LINK.radio_j + BUSY * IDLE_W
+    charge = BatteryCharge(BatterySpec(capacity_wh=1.0), task_j + 5.0)
+    answers = {"a": answer("a", 10.0), "b": answer("b", 60.0)}
+    row = settle_round(dataclasses.replace(OPEN, charges={"a": charge}), answers, LateReplySpec()).clients[0]
+
+    assert (row.status, row.energy_j, row.charge) == ("done", pytest.approx(task_j + 5.0), 0.0)
+    failed = {"a": ReplyMessage("a", error="out of memory"), "b": answer("b", 60.0)}
+    low = dataclasses.replace(OPEN, charges={"a": BatteryCharge(charge.spec, 5.0)})
+    assert settle_round(low, failed, LateReplySpec()).clients[0].energy_j == 5.0
+
+
+def test_a_board_stopped_before_its_battery_would_have_been_empty_keeps_the_rest() -> None:
+    charge = BatteryCharge(BatterySpec(capacity_wh=1.0), 300.0)
+    opening = dataclasses.replace(OPEN, charges={"b": charge})
+    answers = {"a": answer("a", 10.0), "b": answer("b", 60.0)}
+    settled = settle_round(opening, answers, LateReplySpec(action="drop", grace=0.0))
+    row = settled.clients[1]
+
+    assert (row.status, row.work_j) == ("late", 29.5 * 9.0)
+    assert settled.charges["b"].left_j == pytest.approx(300.0 - row.energy_j)
+    assert settled.charges["b"].left_j > 0.0
+
+
+def test_only_a_late_board_whose_reply_joins_later_tells_how_its_training_went() -> None:
+    answers = {"a": answer("a", 10.0), "b": answer("b", 60.0)}
+    told = {
+        action: settle_round(OPEN, answers, LateReplySpec(action=action, grace=0.0)).clients[1]
+        for action in ("drop", "discount")
+    }
+    away = settle_round(
+        dataclasses.replace(OPEN, leaves_s={"b": 140.0}), answers, LateReplySpec(action="discount", grace=0.0)
+    )
+
+    assert [(row.status, row.loss, row.accuracy) for row in told.values()] == [
+        ("late", None, None),
+        ("late", 0.5, 0.8),
+    ]
+    assert (away.clients[1].status, away.clients[1].loss, away.lost) == ("late", None, ("b",))
+
+
+def test_a_real_board_that_stopped_itself_is_late_and_taken_to_have_idled() -> None:
+    told = "cancelled after 33 s: 3 of 9 minibatches done when the round's time was over"
+    answers = {"a": answer("a", 10.0), "b": ReplyMessage("b", error=told, cut=True)}
+    settled = settle_round(OPEN, answers, LateReplySpec(action="drop", grace=0.1))
+    b = settled.clients[1]
+
+    assert settled.end_s - settled.start_s == pytest.approx(33.0)
+    assert (b.status, b.error, b.energy_j) == ("late", told, pytest.approx(IDLE_W * 33.0))
+    assert [(event.kind, event.board) for event in settled.events] == [("late", "b")]
+    assert settled.accepted == ("a",)
+
+
+def test_one_that_was_not_needed_any_more_is_cancelled() -> None:
+    opening = dataclasses.replace(OPEN, wanted=1)
+    answers = {"a": answer("a", 10.0), "b": ReplyMessage("b", error="no reply within 48 s", cut=True)}
+    settled = settle_round(opening, answers, LateReplySpec(action="drop", grace=0.1))
+
+    assert [row.status for row in settled.clients] == ["done", "cancelled"]
+    assert settled.end_s - settled.start_s == pytest.approx(10.0 + BUSY)
+
+
+def test_the_work_that_a_board_did_until_it_stopped_itself_is_booked() -> None:
+    told = "cancelled after 33 s: 10 of 30 minibatches done when the round's time was over"
+    cut = dataclasses.replace(answer("b", 25.0), error=told, cut=True)
+    settled = settle_round(OPEN, {"a": answer("a", 10.0), "b": cut}, LateReplySpec(action="drop", grace=0.1))
+    b = settled.clients[1]
+
+    assert (b.status, b.error, b.steps) == ("late", told, 10)
+    assert b.work_j == pytest.approx(25.0 * 9.0)
+    assert settled.accepted == ("a",)
+    assert settled.joining == ()
+    assert settled.end_s - settled.start_s == pytest.approx(33.0)

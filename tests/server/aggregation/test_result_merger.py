@@ -1,0 +1,98 @@
+"""A round's model comes of what is in by its end; what is not waits, and nothing at all leaves the model alone."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+from contracts.reports import answer
+
+from fedge.errors import RunFailed
+from fedge.experiment import Experiment, FleetEntry, LateReplySpec, StrategySpec
+from fedge.types import TrainResult
+from fedge.wire import ReplyMessage
+from server.accounting.settlement import RoundSettlement, RoundStart, settle_round
+from server.aggregation.aggregator import Aggregator, build_strategy
+from server.aggregation.result_merger import MAX_NAMED_BOARDS, ResultMerger, describe_failures
+from server.rounds.client_requests import RoundTask
+from server.state.checkpoint import PendingResult
+from server.transport.client_port import IncomingReply
+
+logging.getLogger("flwr").setLevel(logging.ERROR)
+TASK = RoundTask(3, 100.0, {"w": np.full(2, 5.0, np.float32)})
+DISCOUNT = LateReplySpec(action="discount", grace=0.0, staleness_exponent=1.0)
+
+
+def reply(board: str, work_s: float, change: float) -> IncomingReply:
+    return IncomingReply(answer(board, work_s), TrainResult({"w": np.full(2, 5.0 + change, np.float32)}, 0.5, 0.8))
+
+
+def merging(late: LateReplySpec, strategy: str = "FedAvg") -> ResultMerger:
+    spec = StrategySpec(name=strategy)
+    made = ResultMerger(
+        Experiment(fleet=(FleetEntry(device="nano"),), late=late, strategy=spec), Aggregator(build_strategy(spec), 1)
+    )
+    made.aggregator.configure(TASK.round, TASK.arrays, 2)
+    return made
+
+
+def settled(replies: dict[str, IncomingReply], late: LateReplySpec) -> RoundSettlement:
+    return settle_round(RoundStart(3, 100.0, 20.0, {}), {name: one.answer for name, one in replies.items()}, late)
+
+
+def test_a_late_result_waits_as_the_change_that_it_learnt() -> None:
+    replies = {"a": reply("a", 10.0, 1.0), "b": reply("b", 40.0, 3.0)}
+    merged = merging(DISCOUNT).merge(TASK, settled(replies, DISCOUNT), replies, ())
+    (kept,) = merged.pending
+
+    assert merged.arrays["w"].tolist() == [6.0, 6.0]
+    assert (kept.round, kept.start_s, kept.end_s, kept.answer.board) == (3, 100.0, 142.0, "b")
+    assert kept.trained.arrays["w"].tolist() == [3.0, 3.0]
+
+
+def test_it_joins_by_its_samples_and_its_rounds_and_those_still_under_way_wait_on() -> None:
+    replies = {"a": reply("a", 10.0, 1.0)}
+    earlier = [
+        PendingResult(2, 80.0, end_s, answer(board, 30.0), TrainResult({"w": np.full(2, 4.0, np.float32)}, 0.5, 0.8))
+        for board, end_s in (("b", 111.0), ("c", 113.0))
+    ]
+    merged = merging(DISCOUNT).merge(TASK, settled(replies, DISCOUNT), replies, earlier)
+
+    # The round ends at 112 s: a moves the model by 1 at weight 1, b by 4 at weight 1/2.
+    assert merged.arrays["w"].tolist() == pytest.approx([7.0, 7.0])
+    assert (merged.stale, merged.pending) == (1, (earlier[1],))
+    assert merged.events[0].message == "its result of round 2 joined, 1 round late, weighed by 0.50"
+
+
+def test_without_a_result_the_model_stays_and_an_event_says_so() -> None:
+    drop = LateReplySpec(action="drop", grace=0.0)
+    replies = {"a": reply("a", 40.0, 1.0)}
+    merged = merging(drop).merge(TASK, settled(replies, drop), replies, ())
+
+    assert merged.arrays is TASK.arrays
+    assert [event.kind for event in merged.events] == ["empty"]
+
+
+def test_when_every_board_failed_by_itself_the_run_fails() -> None:
+    replies = {"a": IncomingReply(ReplyMessage("a", error="boom"))}
+    with pytest.raises(RunFailed, match="round 3: no board gave a result to aggregate; a: boom"):
+        merging(LateReplySpec()).merge(TASK, settled(replies, LateReplySpec()), replies, ())
+
+
+def test_a_strategy_that_fails_is_named() -> None:
+    replies = {"a": reply("a", 10.0, 1.0)}
+    spec = StrategySpec(name="QFedAvg", options={"client_learning_rate": 0.1})
+    fleet = (FleetEntry(device="nano"),)
+    unready = ResultMerger(Experiment(fleet=fleet, strategy=spec), Aggregator(build_strategy(spec), 1))
+    with pytest.raises(RunFailed, match="round 3: strategy QFedAvg failed"):
+        unready.merge(TASK, settled(replies, LateReplySpec()), replies, ())
+
+
+def test_of_many_boards_that_failed_the_first_are_told_by_name_and_the_others_counted() -> None:
+    errors = {f"b{i}": "boom" for i in range(MAX_NAMED_BOARDS + 2)} | {"b1": "b1 works for another run"}
+
+    said = describe_failures(errors)
+
+    assert said.startswith("b0: boom; b1 works for another run; b2: boom; ")
+    assert said.endswith(f"b{MAX_NAMED_BOARDS - 1}: boom; and 2 more")

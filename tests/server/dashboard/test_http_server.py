@@ -1,0 +1,279 @@
+"""The feed of many readers, the sockets, and a page that is really served."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from contracts.board_runs import begin, names, play
+
+from fedge.errors import BadInput
+from fedge.telemetry.live_records import BoardProgress
+from fedge.telemetry.progress_files import write_progress
+from server.dashboard import http_server
+from server.dashboard.http_server import ViewFeed, bind_socket
+from server.dashboard.run_source import RunSource
+from server.dashboard.security import build_access
+from server.dashboard.views import BoardHistory, BoardView, FleetView, RoundView, Summary
+from server.dashboard.web_app import build_dashboard_app
+
+
+class Scripted:
+    """A source whose view is set by the test; counts how often it is looked at."""
+
+    def __init__(self) -> None:
+        self.now, self.looks = FleetView(boards=(BoardView("nano-1"), BoardView("nano-2"))), 0
+
+    def view(self) -> FleetView:
+        self.looks += 1
+        return self.now
+
+    def history(self, board: str) -> BoardHistory | None:
+        return None
+
+    def round(self, number: int) -> RoundView | None:
+        return None
+
+
+def told(message: bytes) -> tuple[str, Any]:
+    head, data = message.decode().rstrip("\n").split("\n")
+    return head.removeprefix("event: "), json.loads(data.removeprefix("data: "))
+
+
+async def read(stream: AsyncIterator[bytes]) -> tuple[str, Any]:
+    return told(await asyncio.wait_for(anext(stream), 10))
+
+
+def test_a_reader_hears_everything_once_and_then_only_what_changed() -> None:
+    async def story() -> None:
+        source = Scripted()
+        feed = ViewFeed(source, period_s=0.01)
+        stream = feed.events()
+        name, whole = await read(stream)
+        assert (name, len(whole["boards"])) == ("snapshot", 2)
+        source.now = FleetView(boards=(BoardView("nano-1", power_w=5.0), BoardView("nano-2")))
+        name, part = await read(stream)
+        assert (name, [board["name"] for board in part["boards"]], part["summary"]) == ("changes", ["nano-1"], None)
+        source.now = FleetView(boards=source.now.boards, summary=Summary(round=1))
+        name, part = await read(stream)
+        assert (name, part["boards"], part["summary"]["round"]) == ("changes", [], 1)
+        await stream.aclose()
+
+    asyncio.run(story())
+
+
+def test_many_readers_share_one_look_and_without_readers_nobody_looks() -> None:
+    async def story() -> None:
+        source = Scripted()
+        feed = ViewFeed(source, period_s=0.02)
+        streams = [feed.events() for _ in range(20)]
+        for stream in streams:
+            assert (await read(stream))[0] == "snapshot"
+        before = source.looks
+        source.now = FleetView(boards=(BoardView("nano-1", power_w=5.0), BoardView("nano-2")))
+        assert {(await read(stream))[0] for stream in streams} == {"changes"}
+        assert source.looks - before <= 5
+        for stream in streams:
+            await stream.aclose()
+        producer = feed._producer
+        assert producer is not None
+        await asyncio.wait_for(producer, 10)
+
+    asyncio.run(story())
+
+
+def test_a_reader_that_is_slow_starts_anew_with_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "MAX_BACKLOG", 2)
+
+    async def story() -> None:
+        source = Scripted()
+        feed = ViewFeed(source, period_s=0.0)
+        stream = feed.events()
+        assert (await read(stream))[0] == "snapshot"
+        (waiting,) = feed._readers
+        for watts in range(3):
+            source.now = FleetView(boards=(BoardView("nano-1", power_w=float(watts)), BoardView("nano-2")))
+            await feed.view()
+        assert waiting.qsize() == 1
+        name, whole = await read(stream)
+        assert (name, whole["boards"][0]["power_w"]) == ("snapshot", 2.0)
+        await stream.aclose()
+
+    asyncio.run(story())
+
+
+def test_a_reader_without_news_hears_a_beat_and_a_closed_feed_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "HEARTBEAT_S", 0.05)
+
+    async def story() -> None:
+        feed = ViewFeed(Scripted(), period_s=0.01)
+        stream = feed.events()
+        assert (await read(stream))[0] == "snapshot"
+        assert (await read(stream))[0] == "beat"
+        feed.close()
+        async for message in stream:
+            assert told(message)[0] == "beat"
+
+    asyncio.run(story())
+
+
+def test_the_first_free_port_is_taken_unless_one_was_asked_for() -> None:
+    with bind_socket("127.0.0.1", None, 8450) as first, bind_socket("127.0.0.1", None, 8450) as second:
+        port = first.getsockname()[1]
+        assert second.getsockname()[1] > port
+        with pytest.raises(BadInput, match="--port"):
+            bind_socket("127.0.0.1", port, 8450)
+
+
+@pytest.mark.parametrize("host", ["203.0.113.7", "no such host"])
+def test_an_address_that_is_not_this_machines_is_refused(host: str) -> None:
+    with pytest.raises(BadInput, match="--host"):
+        bind_socket(host, None, 8450)
+
+
+def spent_ms(look: Callable[[], object]) -> float:
+    """CPU time of one look, milliseconds."""
+    start_s = time.process_time()
+    look()
+    return 1000 * (time.process_time() - start_s)
+
+
+def test_an_update_of_a_thousand_boards_costs_little(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    tables, source = begin(folder, 1000), RunSource(folder)
+    view, whole = FleetView(), b""
+
+    def look() -> None:
+        nonlocal view, whole
+        view, _, whole = http_server._poll_source(source, view, whole)
+
+    rounds, words, nothing = [], [], []
+    for number in range(1, 8):
+        play(tables, 1000, number, sampled=False)
+        rounds.append(spent_ms(look))
+        assert view.summary.round == number
+        nothing.append(spent_ms(look))
+    for step in range(1, 6):
+        for board in names(1000):
+            write_progress(folder / "live", BoardProgress(board, 1e9, "training", round=8, steps=100, steps_done=step))
+        words.append(spent_ms(look))
+        assert {board.steps_done for board in view.boards} == {step}
+    fresh = [spent_ms(lambda: RunSource(folder).view()) for _ in range(5)]
+    of = " ".join(
+        f"{name} {min(each):.1f}" for name, each in (("round", rounds), ("words", words), ("no news", nothing))
+    )
+    print(f"ms of one core: {of}; the whole run read from its beginning {min(fresh):.1f}")
+    assert min(rounds) < 1.3 * min(fresh)
+    assert min(words) < 1.5 * min(fresh)
+    assert min(nothing) < 0.15 * min(fresh)
+
+
+def test_a_source_that_fails_becomes_a_line_and_the_page_goes_on() -> None:
+    class Failing(Scripted):
+        def view(self) -> FleetView:
+            self.looks += 1
+            if self.looks == 2:
+                raise PermissionError(13, "Permission denied", "/srv/runs")
+            return self.now
+
+    async def story() -> None:
+        feed = ViewFeed(Failing(), period_s=0.01)
+        stream = feed.events()
+        assert (await read(stream))[0] == "snapshot"
+        assert "Permission denied" in (await read(stream))[1]["problem"]
+        assert (await read(stream))[1]["problem"] == ""
+        await stream.aclose()
+
+    asyncio.run(story())
+
+
+@contextmanager
+def page_of(feed: ViewFeed) -> Iterator[int]:
+    """A page that is really served; gives its port."""
+    listening = bind_socket("127.0.0.1", None, 8450)
+    port = listening.getsockname()[1]
+    page = http_server._SecondaryServer(
+        http_server._config(build_dashboard_app(feed, build_access("127.0.0.1", port, None)))
+    )
+    thread = threading.Thread(target=lambda: asyncio.run(page.serve(sockets=[listening])))
+    thread.start()
+    try:
+        yield port
+    finally:
+        feed.close()
+        page.should_exit = True
+        thread.join(15)
+
+
+def asking(port: int) -> socket.socket:
+    """A connection on which the stream was asked for."""
+    opened = socket.create_connection(("127.0.0.1", port), 20)
+    opened.sendall(b"GET /api/stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    return opened
+
+
+def test_a_hundred_readers_all_hear_what_changed() -> None:
+    source = Scripted()
+    with page_of(ViewFeed(source, period_s=0.05)) as port, ExitStack() as open_:
+        readers = [open_.enter_context(asking(port).makefile("rb")) for _ in range(100)]
+        for reader in readers:
+            assert b"event: snapshot\n" in iter(reader.readline, b"")
+        source.now = FleetView(boards=(BoardView("nano-1", power_w=5.0), BoardView("nano-2")))
+        for reader in readers:
+            assert b"event: changes\n" in iter(reader.readline, b"")
+        assert source.looks < 2000
+
+
+def test_a_reader_that_does_not_read_costs_no_more_than_its_backlog() -> None:
+    source = Scripted()
+    feed = ViewFeed(source, period_s=0.001)
+    large = "x" * 100_000
+
+    with page_of(feed) as port, asking(port) as idle, asking(port) as busy, busy.makefile("rb") as reader:
+        assert idle.fileno() >= 0
+        for number in range(200):
+            source.now = FleetView(boards=(BoardView("nano-1", error=f"{number}{large}"), BoardView("nano-2")))
+            assert any(f"{number}x".encode() in line for line in iter(reader.readline, b""))
+        waiting = [queue.qsize() for queue in feed._readers]
+    assert len(waiting) == 2
+    assert max(waiting) <= http_server.MAX_BACKLOG
+    assert max(waiting) > 0, "who does not read was not asked to wait for"
+
+
+def test_a_page_that_is_served_streams_and_ends(tmp_path: Path) -> None:
+    from http.client import HTTPConnection
+
+    tables = begin(tmp_path / "run", 3)
+    feed = ViewFeed(RunSource(tmp_path / "run"), period_s=0.05)
+    listening = bind_socket("127.0.0.1", None, 8450)
+    port = listening.getsockname()[1]
+    page = http_server._SignalledServer(
+        http_server._config(build_dashboard_app(feed, build_access("127.0.0.1", port, None))), feed.close
+    )
+    page.capture_signals = http_server._SecondaryServer.capture_signals.__get__(page)  # type: ignore[method-assign]
+    thread = threading.Thread(target=lambda: asyncio.run(page.serve(sockets=[listening])))
+    thread.start()
+    try:
+        connection = HTTPConnection("127.0.0.1", port, timeout=20)
+        connection.request("GET", "/api/stream")
+        answer = connection.getresponse()
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        assert answer.readline() == b"event: snapshot\n"
+        play(tables, 3, 1)
+        lines = iter(answer.readline, b"")
+        assert b"event: changes\n" in lines
+        assert json.loads(next(lines).removeprefix(b"data: "))["summary"]["round"] == 1
+    finally:
+        page.handle_exit(2, None)
+        thread.join(15)
+    assert not thread.is_alive()
+    # Whether the port answers says nothing: a test beside this one may have it by now.
+    assert listening.fileno() == -1

@@ -1,0 +1,122 @@
+"""Another page as a source: what it says is shown, what it cannot say becomes a line."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from contracts.board_runs import begin, play
+from contracts.live_server import make_keys
+
+from fedge.errors import RunFailed
+from server.dashboard import http_server
+from server.dashboard.http_server import ViewFeed, bind_socket
+from server.dashboard.relay_source import CA_ADVICE, PERIOD_S, VIEW, RelaySource
+from server.dashboard.run_source import RunSource
+from server.dashboard.security import build_access
+from server.dashboard.views import FleetView, RunInfo
+from server.dashboard.web_app import build_dashboard_app
+
+TOKEN = "a-token-of-some-length"
+
+
+@contextmanager
+def page_of(folder: Path, token: str | None = None) -> Iterator[str]:
+    feed = ViewFeed(RunSource(folder), period_s=0.01)
+    listening = bind_socket("127.0.0.1", None, 8500)
+    port = listening.getsockname()[1]
+    server = http_server._SecondaryServer(
+        http_server._config(build_dashboard_app(feed, build_access("127.0.0.1", port, token)))
+    )
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listening])))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join(15)
+
+
+def clock() -> Iterator[float]:
+    now_s = 0.0
+    while True:
+        yield (now_s := now_s + PERIOD_S)
+
+
+def relay(url: str, token: str | None = None) -> RelaySource:
+    ticks = clock()
+    return RelaySource(url, token, lambda: next(ticks))
+
+
+def test_a_relayed_page_shows_the_same(tmp_path: Path) -> None:
+    tables = begin(tmp_path / "run", 3)
+    play(tables, 3, 1)
+    own = RunSource(tmp_path / "run")
+    with page_of(tmp_path / "run") as url:
+        source = relay(url)
+        assert source.view() == own.view()
+        again = source.view()
+        assert source.view() is again, "nothing changed, so nothing was sent"
+        assert source.history("nano-1") == own.history("nano-1")
+        assert source.round(1) == own.round(1)
+        assert source.history("../view") is None
+        assert source.round(9) is None
+
+
+def test_a_page_that_is_gone_becomes_a_line_and_its_figures_stay(tmp_path: Path) -> None:
+    tables = begin(tmp_path / "run", 3)
+    play(tables, 3, 1)
+    with page_of(tmp_path / "run") as url:
+        source = relay(url)
+        before = source.view()
+    after = source.view()
+    assert "does not answer" in after.problem
+    assert after.boards == before.boards
+    with pytest.raises(RunFailed):
+        source.history("nano-1")
+
+
+def test_the_other_pages_token_is_needed_and_never_told(tmp_path: Path) -> None:
+    tables = begin(tmp_path / "run", 3)
+    play(tables, 3, 1)
+    with page_of(tmp_path / "run", TOKEN) as url:
+        assert relay(url, TOKEN).view().summary.round == 1
+        wrong = relay(url, "another-token-of-length").view()
+        assert "token" in wrong.problem
+        assert "another" not in wrong.problem
+
+
+def test_a_page_behind_a_ca_of_its_own_is_believed_when_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = make_keys(tmp_path / "keys")
+    view = VIEW.dump_json(FleetView(run=RunInfo(name="behind TLS")))
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(view)))
+            self.end_headers()
+            self.wfile.write(view)
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(keys / "server.crt", keys / "server.key")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        server.handle_error = lambda *_: None  # type: ignore[method-assign]
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        url = f"https://127.0.0.1:{server.server_address[1]}"
+        assert relay(url).view().problem == f"{url}: {CA_ADVICE}"
+        monkeypatch.setenv("SSL_CERT_FILE", str(keys / "ca.crt"))
+        found = relay(url).view()
+        server.shutdown()
+    assert (found.problem, found.run.name) == ("", "behind TLS")

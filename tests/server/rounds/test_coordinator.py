@@ -1,0 +1,429 @@
+"""The round loop over scripted boards: rows before aggregation, failures as rows, checkpoints that go on exactly."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+from contracts.reports import IDLE_W, LINK, answer, front
+
+from fedge.errors import RunFailed
+from fedge.experiment import (
+    AvailabilitySpec,
+    BatterySpec,
+    Experiment,
+    FleetEntry,
+    LateReplySpec,
+    PolicySpec,
+    SelectionSpec,
+    StrategySpec,
+)
+from fedge.telemetry.store import MemoryTables
+from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow
+from fedge.types import NamedArrays, TrainResult
+from fedge.wire import ReplyMessage
+from server.rounds.coordinator import Coordinator
+from server.state import checkpoint
+from server.transport.client_port import IncomingReply, OutgoingRequest
+
+logging.getLogger("flwr").setLevel(logging.ERROR)
+BOARDS = ("nano-1", "nano-2")
+
+
+class Task:
+    """A model of one array that says nothing."""
+
+    labels = np.zeros(4, np.int64)
+    buffers = ()
+
+    def initial_arrays(self, seed: int) -> NamedArrays:
+        return {"w": np.full(3, float(seed), np.float32)}
+
+    def evaluate(self, arrays: NamedArrays) -> tuple[float, float]:
+        return float(arrays["w"].mean()), 0.5
+
+
+@dataclass
+class Scripted:
+    """Boards that add one to the model; ``failing`` (round, board) pairs answer with an error, or with wrong arrays."""
+
+    failing: Mapping[tuple[int, str], str] = field(default_factory=dict)
+    work_s: Mapping[str, float] = field(default_factory=dict)
+    """Seconds of work of boards that do not take 5 s and 1 s more with every round."""
+    questions: list[OutgoingRequest] = field(default_factory=list)
+    asked: list[tuple[int, str]] = field(default_factory=list)
+    """Round and board of every training."""
+
+    def ask(
+        self, questions: Mapping[str, OutgoingRequest], timeout_s: float, enough: object = None
+    ) -> Mapping[str, IncomingReply]:
+        return {board: self._reply(board, question) for board, question in questions.items()}
+
+    def _reply(self, board: str, question: OutgoingRequest) -> IncomingReply:
+        self.questions.append(question)
+        if question.ask.kind == "train":
+            self.asked.append((question.ask.round, board))
+        failure = self.failing.get((question.ask.round, board))
+        if failure == "misfit":
+            return IncomingReply(answer(board, 5.0), TrainResult({"w": np.zeros(1, np.float32)}, 0.0, 0.0))
+        if failure:
+            return IncomingReply(ReplyMessage(board, error=failure))
+        if question.ask.kind == "front":
+            return IncomingReply(ReplyMessage(board, front=front()))
+        assert question.arrays is not None
+        trained = {name: value + np.float32(1) for name, value in question.arrays.items()}
+        work_s = self.work_s.get(board, 5.0 + question.ask.round)
+        return IncomingReply(answer(board, work_s, truth=front()), TrainResult(trained, 0.5, 0.5))
+
+
+def experiment(rounds: int = 3, **changes: object) -> Experiment:
+    return Experiment(**{"fleet": (FleetEntry(device="nano", count=2),), "rounds": rounds} | changes)
+
+
+def coordinator(port: Scripted, tables: MemoryTables, folder: Path | None = None, **changes: object) -> Coordinator:
+    return Coordinator(experiment(**changes), port, Task(), tables, folder)
+
+
+def rows_of(tables: MemoryTables, kind: type) -> list:
+    return [row for row in tables.rows if isinstance(row, kind)]
+
+
+def test_a_run_has_a_row_for_every_round_and_every_board() -> None:
+    tables = MemoryTables()
+    progress = coordinator(Scripted(), tables).run()
+
+    assert [row.round for row in rows_of(tables, RoundRow)] == [1, 2, 3]
+    assert [(row.round, row.board) for row in rows_of(tables, ClientRow)] == [(r, b) for r in (1, 2, 3) for b in BOARDS]
+    assert progress.arrays["w"].tolist() == [4.0, 4.0, 4.0]
+    assert progress.clock_s == pytest.approx(sum(5.0 + r + 2.0 for r in (1, 2, 3)))
+
+
+def test_the_boards_rows_are_stored_before_the_round_is_aggregated() -> None:
+    tables = MemoryTables()
+    with pytest.raises(RunFailed, match=r"strategy Krum failed|no board gave"):
+        coordinator(Scripted({(1, b): "misfit" for b in BOARDS}), tables, strategy=StrategySpec(name="Krum")).run()
+
+    assert [row.status for row in rows_of(tables, ClientRow)] == ["failed", "failed"]
+
+
+def test_a_failed_board_is_a_row_and_the_others_go_on() -> None:
+    tables = MemoryTables()
+    progress = coordinator(Scripted({(2, "nano-2"): "out of memory"}), tables).run()
+
+    failed = [row for row in rows_of(tables, ClientRow) if row.status == "failed"]
+    assert [(row.round, row.board, row.error) for row in failed] == [(2, "nano-2", "out of memory")]
+    assert [(e.kind, e.board) for e in rows_of(tables, EventRow)] == [("failed", "nano-2")]
+    assert progress.round == 3
+
+
+def test_arrays_that_do_not_fit_fail_their_board_only() -> None:
+    tables = MemoryTables()
+    coordinator(Scripted({(1, "nano-1"): "misfit"}), tables).run()
+
+    first = rows_of(tables, ClientRow)[0]
+    assert (first.status, first.error) == ("failed", "array 'w': got shape (1,); the model has (3,)")
+
+
+def test_a_round_without_any_result_ends_the_run_and_says_why() -> None:
+    with pytest.raises(RunFailed, match="round 2: no board gave a result to aggregate; nano-1: boom"):
+        coordinator(Scripted({(2, board): "boom" for board in BOARDS}), MemoryTables()).run()
+
+
+def test_no_board_ready_ends_the_run_at_once() -> None:
+    with pytest.raises(RunFailed, match="no board is ready: nano-1: no sensor"):
+        coordinator(Scripted({(0, board): "no sensor" for board in BOARDS}), MemoryTables()).run()
+
+
+def test_a_planned_policy_gives_every_board_the_deadline_of_the_fronts() -> None:
+    port = Scripted()
+    coordinator(port, MemoryTables(), rounds=1).run()
+    goals = [question.ask.goal for question in port.questions if question.ask.kind == "train"]
+
+    assert len({goal.deadline_s for goal in goals}) == 1
+    assert 12.0 <= goals[0].deadline_s <= 1.05 * 12.0
+
+
+def test_maxn_has_no_deadline() -> None:
+    port = Scripted()
+    coordinator(port, MemoryTables(), rounds=1, policy=PolicySpec(name="maxn")).run()
+
+    assert all(q.ask.goal.deadline_s is None for q in port.questions if q.ask.kind == "train")
+
+
+def test_a_board_gets_its_own_state_back() -> None:
+    port = Scripted()
+    coordinator(port, MemoryTables(), rounds=2).run()
+    second = [question.ask for question in port.questions if question.ask.round == 2]
+
+    assert [len(ask.state.measurements) for ask in second] == [1, 1]
+
+
+@pytest.mark.parametrize("strategy", ["FedAvg", "FedAdam"])
+def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path: Path, strategy: str) -> None:
+    whole, part, rest = MemoryTables(), MemoryTables(), MemoryTables()
+    spec = StrategySpec(name=strategy)
+    want = coordinator(Scripted(), whole, rounds=4, strategy=spec).run()
+    coordinator(Scripted(), part, tmp_path, rounds=2, strategy=spec).run()
+    got = coordinator(Scripted(), rest, tmp_path, rounds=4, strategy=spec).run(checkpoint.load_latest(tmp_path))
+
+    assert part.rows + rest.rows == whole.rows
+    assert got.arrays["w"].tobytes() == want.arrays["w"].tobytes()
+
+
+DEADLINE = PolicySpec(name="least-energy-within-deadline", deadline_s=10.0)
+"""With a grace of a half: whoever takes longer than 15 s is late; a round of 5 s of work takes 7 s."""
+
+
+def late(action: str, **more: object) -> LateReplySpec:
+    return LateReplySpec(action=action, grace=0.5, **more)
+
+
+def traced(tmp_path: Path, *lines: str) -> tuple[FleetEntry, ...]:
+    """Two boards that are there when the trace says so."""
+    path = tmp_path / "trace.csv"
+    path.write_text("\n".join(("board,on_s,off_s", *lines)), encoding="utf-8")
+    return (FleetEntry(device="nano", count=2, availability=AvailabilitySpec(trace=str(path))),)
+
+
+def test_a_selector_chooses_who_is_asked_and_its_memory_is_kept() -> None:
+    port, tables = Scripted(), MemoryTables()
+    selection = SelectionSpec(name="round-robin", count=1)
+    coordinator(port, tables, rounds=4, selection=selection).run()
+
+    assert sorted(board for _, board in port.asked) == [*["nano-1"] * 2, *["nano-2"] * 2]
+    assert [(row.selected, row.available) for row in rows_of(tables, RoundRow)] == [(1, 2)] * 4
+
+
+def test_what_a_selector_and_a_plan_have_to_say_are_events_of_the_round() -> None:
+    tables, quiet = MemoryTables(), MemoryTables()
+    selection = SelectionSpec(name="energy-aware", count=2, options={"power_w": 0.1})
+    policy = PolicySpec(name="least-energy", deadline_s=0.001)
+    coordinator(Scripted(), tables, rounds=2, selection=selection, policy=policy).run()
+    coordinator(Scripted(), quiet, rounds=2, selection=SelectionSpec(name="energy-aware", count=2)).run()
+
+    told = [(row.round, row.kind) for row in rows_of(tables, EventRow) if row.board is None]
+    words = [row.message for row in rows_of(tables, EventRow) if row.board is None]
+    assert told == [(1, "selection"), (1, "plan"), (2, "selection"), (2, "plan")]
+    assert words[0] == "No board keeps 0.1 W by itself: the one of least power goes alone."
+    assert words[1].endswith("Not within the limits.")
+    assert [row.kind for row in rows_of(quiet, EventRow)] == []
+
+
+def test_who_rests_is_counted_at_its_idle_power_beside_the_rounds_energy() -> None:
+    tables = MemoryTables()
+    coordinator(Scripted(), tables, rounds=1, selection=SelectionSpec(name="random", count=1)).run()
+    row, client = rows_of(tables, RoundRow)[0], rows_of(tables, ClientRow)[0]
+
+    assert row.energy_j == client.energy_j
+    assert row.resting_energy_j == pytest.approx(IDLE_W * row.round_s)
+
+
+def test_of_more_boards_than_wanted_the_first_count_and_the_others_are_cancelled() -> None:
+    port, tables = Scripted(work_s={"nano-1": 9.0, "nano-2": 5.0}), MemoryTables()
+    selection = SelectionSpec(name="random", count=1, over_commit=2.0)
+    progress = coordinator(port, tables, rounds=1, selection=selection).run()
+    first, second = rows_of(tables, ClientRow)
+
+    assert (first.status, second.status) == ("cancelled", "done")
+    assert (first.end_s, second.end_s, progress.clock_s) == (7.0, 7.0, 7.0)
+    assert first.error == "stopped after 7.0 s: enough others were done"
+    assert first.work_j == pytest.approx(6.5 * 9.0)
+    assert rows_of(tables, RoundRow)[0].cancelled == 1
+    assert progress.states["nano-1"].measurements[0].steps == 7
+
+
+def test_boards_may_stop_by_themselves_only_where_partial_work_counts() -> None:
+    for action, stop_s in (("partial", 15.0), ("drop", None), ("accept", None), ("discount", None)):
+        port = Scripted()
+        coordinator(port, MemoryTables(), rounds=1, policy=DEADLINE, late=late(action)).run()
+
+        assert [q.ask.goal.stop_s for q in port.questions if q.ask.goal] == [stop_s, stop_s]
+
+
+def test_a_round_whose_every_reply_is_dropped_leaves_the_model_as_it_is() -> None:
+    tables = MemoryTables()
+    port = Scripted(work_s=dict.fromkeys(BOARDS, 50.0))
+    progress = coordinator(port, tables, rounds=2, policy=DEADLINE, late=late("drop")).run()
+
+    assert progress.arrays["w"].tolist() == [1.0, 1.0, 1.0]
+    assert [row.late for row in rows_of(tables, RoundRow)] == [2, 2]
+    assert [event.kind for event in rows_of(tables, EventRow)].count("empty") == 2
+    assert progress.clock_s == 30.0
+
+
+def test_a_discounted_reply_joins_the_first_round_that_ends_after_it_arrives() -> None:
+    tables = MemoryTables()
+    port = Scripted(work_s={"nano-1": 5.0, "nano-2": 25.0})
+    spec = late("discount", staleness_exponent=1.0)
+    progress = coordinator(port, tables, rounds=4, policy=DEADLINE, late=spec).run()
+
+    # Round 1 ends at the cut-off, 15 s; nano-2 is done at 27 s, in round 3 (22 s to 29 s), and free for round 4.
+    assert port.asked == [(1, "nano-1"), (1, "nano-2"), (2, "nano-1"), (3, "nano-1"), (4, "nano-1"), (4, "nano-2")]
+    assert [row.stale for row in rows_of(tables, RoundRow)] == [0, 0, 1, 0]
+    assert [row.available for row in rows_of(tables, RoundRow)] == [2, 1, 1, 2]
+    joined = next(event for event in rows_of(tables, EventRow) if event.kind == "joined")
+    assert (joined.at_s, joined.round, joined.board) == (29.0, 3, "nano-2")
+    assert joined.message == "its result of round 1 joined, 2 rounds late, weighed by 0.33"
+    # Both add one to the model of round 3, so that whatever their weights are the mean is one more.
+    assert progress.arrays["w"].tolist() == [5.0, 5.0, 5.0]
+    assert [pending.round for pending in progress.pending] == [4]
+
+
+def test_a_late_reply_is_weighed_down_by_its_rounds() -> None:
+    class Bolder(Scripted):
+        def _reply(self, board: str, question: OutgoingRequest) -> IncomingReply:
+            reply = super()._reply(board, question)
+            if board == "nano-2" and reply.trained is not None:
+                trained = {name: value + np.float32(9) for name, value in reply.trained.arrays.items()}
+                reply = IncomingReply(reply.answer, TrainResult(trained, 0.5, 0.5))
+            return reply
+
+    port = Bolder(work_s={"nano-1": 5.0, "nano-2": 25.0})
+    spec = late("discount", staleness_exponent=1.0)
+    progress = coordinator(port, MemoryTables(), rounds=3, policy=DEADLINE, late=spec).run()
+
+    # Rounds 1 and 2 add 1; round 3 adds the mean of 1 at weight 1 and 10 at weight 1/3.
+    assert progress.arrays["w"].tolist() == pytest.approx([3.0 + (1.0 + 10.0 / 3.0) / (4.0 / 3.0)] * 3)
+
+
+def test_every_joule_of_a_discounted_board_is_in_one_place() -> None:
+    tables = MemoryTables()
+    port = Scripted(work_s={"nano-1": 5.0, "nano-2": 25.0})
+    coordinator(port, tables, rounds=3, policy=DEADLINE, late=late("discount")).run()
+    end_s = rows_of(tables, RoundRow)[-1].end_s
+    booked = sum(row.energy_j + row.resting_energy_j for row in rows_of(tables, RoundRow))
+
+    one = 3 * (45.0 + LINK.radio_j) + IDLE_W * (end_s - 15.0)
+    two = 225.0 + LINK.radio_j + IDLE_W * (end_s - 25.0)
+    assert booked == pytest.approx(one + two)
+
+
+def test_a_board_that_is_away_is_not_asked_and_one_that_goes_away_fails(tmp_path: Path) -> None:
+    port, tables = Scripted(), MemoryTables()
+    fleet = traced(tmp_path, "nano-1,0,", "nano-2,0,3", "nano-2,16,")
+    coordinator(port, tables, fleet=fleet, rounds=3).run()
+
+    # Round 1 takes 8 s, round 2 9 s: nano-2 leaves after 3 s, is away in round 2, and back in round 3.
+    assert port.asked == [(1, "nano-1"), (1, "nano-2"), (2, "nano-1"), (3, "nano-1"), (3, "nano-2")]
+    gone = next(row for row in rows_of(tables, ClientRow) if row.status == "failed")
+    assert (gone.board, gone.error, gone.end_s, gone.work_s) == ("nano-2", "went away after 3.0 s", 3.0, 2.5)
+    assert gone.energy_j == pytest.approx(2.5 * 9.0 + 0.25 * LINK.radio_j + IDLE_W * 5.5)
+
+
+def test_while_nobody_is_there_the_clock_moves_on(tmp_path: Path) -> None:
+    tables = MemoryTables()
+    fleet = traced(tmp_path, "nano-1,5,", "nano-2,30,")
+    progress = coordinator(Scripted(), tables, fleet=fleet, rounds=1).run()
+    waited, row = rows_of(tables, EventRow)[0], rows_of(tables, RoundRow)[0]
+
+    assert (waited.at_s, waited.kind, waited.message) == (5.0, "waited", "nobody could be asked for 5.0 s")
+    assert (row.start_s, row.selected, progress.clock_s) == (5.0, 1, 13.0)
+    assert row.resting_energy_j == pytest.approx(2 * IDLE_W * 5.0 + IDLE_W * 8.0)
+
+
+def test_when_nobody_ever_comes_back_the_run_ends_and_says_so(tmp_path: Path) -> None:
+    fleet = traced(tmp_path, "nano-1,0,8", "nano-2,0,8")
+    with pytest.raises(RunFailed, match="round 2: no board can be asked, now or later"):
+        coordinator(Scripted(), MemoryTables(), fleet=fleet).run()
+
+
+def test_a_round_in_which_everybody_goes_away_does_not_end_the_run(tmp_path: Path) -> None:
+    tables = MemoryTables()
+    fleet = traced(tmp_path, "nano-1,0,3", "nano-1,20,", "nano-2,0,2")
+    progress = coordinator(Scripted(), tables, fleet=fleet, rounds=2).run()
+
+    assert progress.arrays["w"].tolist() == [2.0, 2.0, 2.0]
+    assert [event.kind for event in rows_of(tables, EventRow)] == ["failed", "failed", "empty", "waited"]
+
+
+def test_a_battery_falls_by_its_boards_energy_and_spares_it_below_the_floor() -> None:
+    port, tables = Scripted(work_s={"nano-1": 5.0, "mains-1": 5.0}), MemoryTables()
+    battery = BatterySpec(capacity_wh=0.05, floor=0.5)
+    fleet = (FleetEntry(device="nano", battery=battery), FleetEntry(device="nano", name="mains"))
+    coordinator(port, tables, fleet=fleet, rounds=4).run()
+    charges = [row.charge for row in rows_of(tables, ClientRow) if row.board == "nano-1"]
+
+    # 180 J, of which a round takes 45 J of work, 1 J of radio and 4 J of idling.
+    assert charges == pytest.approx([130.0 / 180.0, 80.0 / 180.0], rel=1e-9)
+    assert [board for _, board in port.asked].count("nano-1") == 2
+    assert all(row.charge is None for row in rows_of(tables, ClientRow) if row.board == "mains-1")
+
+
+def test_a_board_whose_battery_runs_empty_fails_then() -> None:
+    tables = MemoryTables()
+    battery = BatterySpec(capacity_wh=0.01, floor=0.0)
+    fleet = (FleetEntry(device="nano", battery=battery), FleetEntry(device="nano", name="mains"))
+    coordinator(Scripted(work_s={"nano-1": 10.0}), tables, fleet=fleet, rounds=1).run()
+    empty = next(row for row in rows_of(tables, ClientRow) if row.board == "nano-1")
+
+    # 36 J: 1.25 J while fetching, then 9 W.
+    assert (empty.status, empty.charge) == ("failed", 0.0)
+    assert empty.error == f"its battery was empty after {0.5 + 34.75 / 9.0:.1f} s"
+    assert empty.energy_j == pytest.approx(36.0)
+
+
+def test_the_run_waits_until_a_battery_is_charged_enough() -> None:
+    tables = MemoryTables()
+    battery = BatterySpec(capacity_wh=0.05, charge=0.2, floor=0.5, charging_w=IDLE_W + 1.0)
+    fleet = (FleetEntry(device="nano", battery=battery),)
+    coordinator(Scripted(), tables, fleet=fleet, rounds=1).run()
+
+    assert rows_of(tables, RoundRow)[0].start_s == pytest.approx(0.3 * 180.0)
+
+
+def test_the_run_ends_before_the_round_that_would_exceed_its_energy_budget() -> None:
+    tables, unlimited = MemoryTables(), MemoryTables()
+    coordinator(Scripted(), unlimited, rounds=4, policy=PolicySpec(name="energy-budget", budget_j=1e9)).run()
+    of_each = [row.energy_j for row in rows_of(unlimited, RoundRow)]
+    limit_j = sum(of_each[:2]) + 60.0
+    policy = PolicySpec(name="energy-budget", budget_j=limit_j)
+    progress = coordinator(Scripted(), tables, rounds=4, policy=policy).run()
+
+    assert [row.energy_j for row in rows_of(tables, RoundRow)] == of_each[:2]
+    assert progress.spent_j == sum(of_each[:2])
+    last = rows_of(tables, EventRow)[-1]
+    assert (last.kind, last.round) == ("budget", 3)
+    assert f"of {limit_j:.0f} J are spent" in last.message
+
+
+def everything_on(tmp_path: Path) -> dict[str, object]:
+    """Selection with a memory, late replies that join later, batteries, boards that come and go."""
+    battery = BatterySpec(capacity_wh=0.2, floor=0.2, charging_w=IDLE_W + 2.0)
+    (entry,) = traced(tmp_path, "nano-1,0,40", "nano-1,45,200", "nano-2,3,", "nano-1,210,")
+    fleet = (
+        entry.model_copy(update={"battery": battery}),
+        FleetEntry(device="nano", name="slow", count=2),
+        FleetEntry(device="nano", name="spry", availability=AvailabilitySpec(on_s=30.0, off_s=5.0)),
+    )
+    selection = SelectionSpec(name="oort", count=2, over_commit=1.5)
+    return {"fleet": fleet, "selection": selection, "policy": DEADLINE, "late": late("discount")}
+
+
+@pytest.mark.parametrize("stop", range(1, 9))
+def test_a_run_with_everything_on_goes_on_after_any_round(tmp_path: Path, stop: int) -> None:
+    changes = everything_on(tmp_path)
+    work_s = {"slow-1": 21.0, "slow-2": 14.0}
+    whole, part, rest = MemoryTables(), MemoryTables(), MemoryTables()
+    want = coordinator(Scripted(work_s=work_s), whole, rounds=9, **changes).run()
+    coordinator(Scripted(work_s=work_s), part, tmp_path / "kept", rounds=stop, **changes).run()
+    kept = checkpoint.load_latest(tmp_path / "kept")
+    got = coordinator(Scripted(work_s=work_s), rest, rounds=9, **changes).run(kept)
+
+    assert part.rows + rest.rows == whole.rows
+    assert got.arrays["w"].tobytes() == want.arrays["w"].tobytes()
+    assert (got.histories, got.selection, got.spent_j) == (want.histories, want.selection, want.spent_j)
+
+
+def test_the_run_with_everything_on_has_everything(tmp_path: Path) -> None:
+    tables = MemoryTables()
+    port = Scripted(work_s={"slow-1": 21.0, "slow-2": 14.0})
+    coordinator(port, tables, rounds=9, **everything_on(tmp_path)).run()
+
+    assert {row.status for row in rows_of(tables, ClientRow)} >= {"done", "late"}
+    assert sum(row.stale for row in rows_of(tables, RoundRow)) >= 1
+    assert any(row.charge is not None for row in rows_of(tables, ClientRow))
+    assert len({row.available for row in rows_of(tables, RoundRow)}) > 1

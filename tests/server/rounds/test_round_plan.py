@@ -1,0 +1,79 @@
+"""What the server asks of every client."""
+
+from __future__ import annotations
+
+import pytest
+from contracts.reports import front
+
+from fedge.experiment import PolicySpec
+from server.rounds.round_plan import plan_round
+
+FRONTS = {"a": front(), "b": front(2.0)}
+
+
+def test_a_balanced_round_is_never_planned_longer_than_the_slowdown_allows() -> None:
+    plan = plan_round(PolicySpec(name="balanced", max_slowdown=1.2, time_weight=0.0), FRONTS, ["a", "b"])
+
+    assert plan.deadline_s is not None
+    assert 22.0 <= plan.deadline_s <= 1.2 * 22.0
+
+
+def test_only_selected_boards_count() -> None:
+    plan = plan_round(PolicySpec(name="balanced"), FRONTS, ["a"])
+
+    assert plan.deadline_s == pytest.approx(12.0, rel=0.06)
+    assert list(plan.goals) == ["a"]
+
+
+def test_a_board_without_a_front_takes_part_without_being_planned_for() -> None:
+    plan = plan_round(PolicySpec(name="balanced"), FRONTS, ["a", "new"])
+
+    assert plan.goals["new"].deadline_s == plan.deadline_s
+
+
+def test_without_any_front_there_is_no_plan() -> None:
+    assert plan_round(PolicySpec(name="balanced"), {}, ["a"]).deadline_s is None
+
+
+def test_the_users_own_deadline_and_limits_reach_the_boards() -> None:
+    plan = plan_round(PolicySpec(name="least-energy-within-deadline", deadline_s=33.0), FRONTS, ["a", "b"])
+
+    assert plan.deadline_s == 33.0
+    assert plan.goals["b"].limits == {"deadline_s": 33.0}
+
+
+def test_the_selector_s_deadline_wins_over_the_planner_s_but_the_shares_of_the_watts_stay() -> None:
+    policy = PolicySpec(name="fastest", fleet_power_w=12.0)
+    planned, given = (plan_round(policy, FRONTS, ["a", "b"], deadline_s=d) for d in (None, 50.0))
+
+    assert planned.deadline_s == 42.0
+    assert (given.deadline_s, given.round_s, given.energy_j) == (50.0, None, None)
+    assert {goal.deadline_s for goal in given.goals.values()} == {50.0}
+    assert [g.limits["power_w"] for g in given.goals.values()] == [g.limits["power_w"] for g in planned.goals.values()]
+
+
+def test_the_selector_s_deadline_reaches_boards_whose_policy_has_no_planner() -> None:
+    assert plan_round(PolicySpec(name="maxn"), FRONTS, ["a"], deadline_s=50.0).goals["a"].deadline_s == 50.0
+    assert plan_round(PolicySpec(name="maxn"), FRONTS, ["a"]).deadline_s is None
+
+
+def test_a_plan_carries_what_is_expected_of_the_round_and_of_maxn() -> None:
+    plan = plan_round(PolicySpec(name="least-energy", deadline_s=60.0), FRONTS, ["a", "b"])
+
+    assert (plan.deadline_s, plan.feasible) == (22.0, True)
+    assert plan.energy_j == (80.0 - 2.0 * 20.0) + (180.0 - 2.0 * 20.0) + 2 * 2.0 * 22.0
+    assert (plan.maxn_round_s, plan.maxn_energy_j) == (22.0, 90.0 + 3.0 * 12.0 + 180.0 + 3.0 * 2.0)
+
+
+def test_a_deadline_that_cannot_be_kept_is_replaced_by_the_shortest_possible() -> None:
+    plan = plan_round(PolicySpec(name="least-energy", deadline_s=5.0), FRONTS, ["a", "b"])
+
+    assert (plan.deadline_s, plan.feasible) == (22.0, False)
+    assert plan.goals["a"].deadline_s == 22.0
+
+
+def test_what_is_spent_travels_with_a_budget_only() -> None:
+    budgeted = plan_round(PolicySpec(name="energy-budget", budget_j=900.0), FRONTS, ["a"], spent_j=100.0)
+
+    assert budgeted.goals["a"].limits == {"budget_j": 900.0, "spent_j": 100.0}
+    assert plan_round(PolicySpec(name="balanced"), FRONTS, ["a"], spent_j=100.0).goals["a"].limits == {}

@@ -1,0 +1,97 @@
+"""A board's row of a round beside a standing service: requests, percentiles, what was left; what older runs lack."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from contracts.reports import LOW, report
+from contracts.store_rows import client_row as stored
+
+from fedge.telemetry import store_schema
+from fedge.types import Measurement, ServiceUse
+from fedge.worker.latency_histogram import bin_index
+from server.accounting.client_rows import ClientPart, RoundStart, client_row
+from server.dashboard.views import board_round
+
+OPENING = RoundStart(1, 0.0, None, {})
+COLUMNS = (
+    "requests", "late_requests", "dropped_requests", "latency_budget_s", "latency_p50_s", "latency_p95_s",
+    "latency_p99_s", "latency_worst_s", "service_batch", "service_share", "service_played", "train_steps_per_s",
+)  # fmt: skip
+FAST, SLOW = bin_index(0.1), bin_index(0.7)
+
+
+def use(requests: int, late: int, batch_size: int = 16) -> ServiceUse:
+    """Most answers after 0.1 s, the last one after 0.7 s."""
+    bins = ((FAST, requests - 1), (SLOW, 1))
+    return ServiceUse(batch_size, 10.0, 2.5, requests, late, 1, 7, 0.7, bins, 1.0, 0.5)
+
+
+def serving_report():
+    plain = report("nano-1", 10.0)
+    probe = Measurement(LOW, 2, 2.0, 5.0, service=use(100, 1, 4))
+    return dataclasses.replace(
+        plain, probes=(probe,), measured=dataclasses.replace(plain.measured, service=use(100, 2))
+    )
+
+
+def whole(until_s: float) -> ClientPart:
+    return ClientPart("done", None, until_s, until_s, whole=True)
+
+
+def test_a_row_tells_of_the_whole_round() -> None:
+    row = client_row(OPENING, whole(16.0), None, serving_report())
+
+    assert (row.requests, row.late_requests, row.dropped_requests) == (200, 3, 2)
+    assert (row.latency_budget_s, row.service_batch, row.service_share) == (0.5, 16, 0.25)
+    assert row.latency_p50_s == row.latency_p95_s == pytest.approx(0.1, rel=0.05)
+    assert row.latency_p99_s == pytest.approx(0.1, rel=0.05)
+    assert row.latency_worst_s == 0.7
+    assert row.train_steps_per_s == pytest.approx(12 / 14.0)
+
+
+def test_of_a_board_that_was_stopped_only_the_parts_that_were_begun_count() -> None:
+    row = client_row(OPENING, ClientPart("late", "too late", 2.5, 2.5, whole=False), None, serving_report())
+
+    assert row.requests == 100
+    assert row.service_batch == 16
+
+
+def test_a_row_without_a_service_has_none_of_it() -> None:
+    row = client_row(OPENING, whole(16.0), None, report("nano-1", 10.0))
+
+    assert {name: getattr(row, name) for name in COLUMNS} == dict.fromkeys(COLUMNS)
+
+
+def test_runs_that_were_written_before_are_read() -> None:
+    pytest.importorskip("pyarrow", reason="a run's tables are Parquet")
+    import pyarrow as pa
+
+    written = pa.Table.from_batches([store_schema.rows_to_batch(store_schema.CLIENTS, [stored(1), stored(2)])])
+    older = written.drop_columns(list(COLUMNS))
+
+    rows = store_schema.table_to_records(
+        store_schema.fit_to_schema(store_schema.CLIENTS, older), store_schema.ClientRow
+    )
+
+    assert rows == [stored(1), stored(2)]
+
+
+def test_what_is_written_is_read_again() -> None:
+    pytest.importorskip("pyarrow", reason="a run's tables are Parquet")
+    import pyarrow as pa
+
+    row = client_row(OPENING, whole(16.0), None, serving_report())
+    table = pa.Table.from_batches([store_schema.rows_to_batch(store_schema.CLIENTS, [row])])
+
+    assert store_schema.table_to_records(
+        store_schema.fit_to_schema(store_schema.CLIENTS, table), store_schema.ClientRow
+    ) == [row]
+
+
+def test_the_board_page_has_its_last_rounds_figures() -> None:
+    found = board_round(client_row(OPENING, whole(16.0), None, serving_report()))
+
+    assert (found.requests, found.late_requests, found.latency_budget_s) == (200, 5, 0.5)
+    assert board_round(client_row(OPENING, whole(16.0), None, report("nano-1", 10.0))).late_requests is None

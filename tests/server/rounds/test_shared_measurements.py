@@ -1,0 +1,161 @@
+"""What boards of one kind get of each other: spread over boards and modes, new modes first, nothing doubtful."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedge.experiment import Experiment, FleetEntry, list_boards
+from fedge.types import Measurement, PowerMode
+from fedge.wire import ClientState
+from server.rounds.shared_measurements import MAX_DONORS, MAX_SHARED, find_kinds, share_measurements
+
+COST = "resnet18-imagenet"
+NANO = ("nano", "model", COST)
+
+
+def mode(i: int) -> PowerMode:
+    return PowerMode(4, 1000.0 + i, 900.0, 1600.0)
+
+
+def seen(i: int, step_s: float = 1.0, power_w: float = 5.0, **more: object) -> Measurement:
+    return dataclasses.replace(Measurement(mode(i), 10, step_s, power_w), **more)
+
+
+def state(*modes: int) -> ClientState:
+    return ClientState(tuple(seen(i) for i in modes))
+
+
+def told(states: dict[str, ClientState], board: str = "a", limit: int = MAX_SHARED) -> tuple[Measurement, ...]:
+    return share_measurements(dict.fromkeys(states, NANO), states, [board], limit)[board]
+
+
+def test_boards_of_one_device_one_truth_and_one_cost_are_of_one_kind() -> None:
+    fleet = (
+        FleetEntry(device="agx-orin", count=2),
+        FleetEntry(device="agx-orin-64gb", name="shelf", ambient_c=40.0),
+        FleetEntry(device="agx-orin", name="replayed", truth="table:/a.csv"),
+        FleetEntry(device="nano"),
+        FleetEntry(device="nano", name="heavy", cost="resnet50-tinyimagenet224"),
+        FleetEntry(device="nano", name="named", cost=COST),
+    )
+    kinds = find_kinds(list_boards(Experiment(fleet=fleet)), COST)
+
+    assert kinds["agx-orin-1"] == kinds["agx-orin-2"] == kinds["shelf-1"]
+    assert kinds["nano-1"] == kinds["named-1"]
+    assert len({kinds["agx-orin-1"], kinds["replayed-1"], kinds["nano-1"], kinds["heavy-1"]}) == 4
+
+
+def test_a_board_gets_what_others_measured_under_their_names_and_nothing_of_its_own() -> None:
+    found = told({"a": state(1, 2), "b": state(3), "c": state(4)})
+
+    assert {(m.board, m.mode) for m in found} == {("b", mode(3)), ("c", mode(4))}
+
+
+def test_boards_of_another_kind_share_nothing() -> None:
+    states = {"a": state(1), "b": state(2)}
+
+    for other in (("nano", "table:/a.csv", COST), ("nano", "model", "resnet50-tinyimagenet224")):
+        assert share_measurements({"a": NANO, "b": other}, states, "ab") == {"a": (), "b": ()}
+
+
+def test_a_board_without_a_state_gets_what_there_is_and_before_the_first_round_there_is_nothing() -> None:
+    kinds = {"a": NANO, "b": NANO}
+
+    assert [m.mode for m in share_measurements(kinds, {"b": state(7)}, ["a"])["a"]] == [mode(7)]
+    assert share_measurements(kinds, {}, ["a", "b"]) == {"a": (), "b": ()}
+
+
+def test_modes_that_the_board_has_not_measured_itself_come_first() -> None:
+    assert [m.mode for m in told({"a": state(1, 2), "b": state(1, 2, 3)}, limit=1)] == [mode(3)]
+
+
+def test_a_mode_that_another_board_told_of_is_not_told_again_while_there_are_others() -> None:
+    found = told({"a": state(), "b": state(1), "c": state(2, 1), "d": state(3, 2, 1)}, limit=3)
+
+    assert {m.mode for m in found} == {mode(1), mode(2), mode(3)}
+
+
+def test_the_newest_come_first_to_be_chosen_and_last_in_order() -> None:
+    found = told({"a": state(), "b": state(1, 2, 3, 4)}, limit=2)
+
+    assert [m.mode for m in found] == [mode(3), mode(4)]
+
+
+def test_of_a_mode_measured_three_times_an_outlier_is_not_told() -> None:
+    measurements = (seen(1, 1.0), seen(1, 1.4), seen(1, 1.01))
+
+    assert [m.step_s for m in told({"a": state(), "b": ClientState(measurements)})] == [1.01]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"step_s": math.nan},
+        {"step_s": 0.0},
+        {"power_w": math.inf},
+        {"power_w": -1.0},
+        {"throttled": True},
+        {"mode": PowerMode(4, math.nan, 900.0, 1600.0)},
+    ],
+)
+def test_what_is_no_number_or_was_throttled_is_not_shared(wrong: dict[str, object]) -> None:
+    doubtful = dataclasses.replace(seen(1), **wrong)
+
+    assert [m.mode for m in told({"a": state(), "b": ClientState((doubtful, seen(2)))})] == [mode(2)]
+
+
+@pytest.mark.parametrize("wrong", [{"step_s": 2.0}, {"step_s": 0.5}, {"power_w": 8.0}])
+def test_two_boards_that_contradict_each_other_do_not_share_and_others_go_on(wrong: dict[str, float]) -> None:
+    bad = ClientState(tuple(dataclasses.replace(seen(i), **wrong) for i in (1, 2)))
+    states = {"a": state(1, 3), "b": bad, "c": state(1, 4)}
+
+    assert {m.board for m in told(states, "a")} == {"c"}
+    assert told(states, "b") == ()
+    assert {m.board for m in told(states, "c")} == {"a"}
+
+
+def test_boards_that_differ_as_boards_of_a_kind_do_share() -> None:
+    slower = ClientState(tuple(seen(i, 1.16, 4.3) for i in (1, 2)))
+
+    assert len(told({"a": state(1), "b": slower})) == 2
+
+
+def test_in_a_large_fleet_a_board_hears_of_some_and_not_all_of_the_same_ones() -> None:
+    states = {f"n{i:02d}": state(i, 100 + i) for i in range(40)}
+    found = share_measurements(dict.fromkeys(states, NANO), states, states)
+
+    donors = {board: {m.board for m in told} for board, told in found.items()}
+    assert {len(names) for names in donors.values()} == {MAX_DONORS}
+    assert set.union(*donors.values()) == set(states)
+
+
+fleets = st.dictionaries(
+    st.sampled_from("abcdefgh"), st.lists(st.integers(0, 15), max_size=20).map(lambda modes: state(*modes)), min_size=2
+)
+
+
+@given(states=fleets, limit=st.integers(1, 40), others=st.randoms())
+def test_shares_are_as_even_as_what_there_is_allows_and_do_not_depend_on_an_order(states, limit, others) -> None:
+    names = list(states)
+    others.shuffle(names)
+    kinds = dict.fromkeys(states, NANO)
+    found = share_measurements(kinds, states, states, limit)
+    again = share_measurements(dict.fromkeys(names, NANO), {name: states[name] for name in names}, names, limit)
+
+    assert found == again
+    assert all(share_measurements(kinds, states, [name], limit) == {name: found[name]} for name in names)
+    for board, told in found.items():
+        there = {other: len({m.mode for m in states[other].measurements}) for other in states if other != board}
+        counts = Counter(m.board for m in told)
+        assert len(told) == min(limit, sum(there.values()))
+        assert len({(m.board, m.mode) for m in told}) == len(told)
+        for other, count in there.items():
+            assert counts[other] <= count
+            if counts[other] < count:
+                assert counts[other] >= max(counts.values(), default=0) - 1

@@ -1,0 +1,142 @@
+"""A checkpoint holds all that the next round needs, appears whole, and only the newest are kept."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+from contracts.reports import answer, front, report
+from safetensors import safe_open
+from safetensors.numpy import save_file
+
+from fedge.errors import BadInput
+from fedge.types import EMPTY_TRACE, Trace, TrainResult
+from fedge.wire import ClientState
+from server.state import checkpoint
+from server.state.checkpoint import ClientHistory, PendingResult, RunState
+
+
+def progress(number: int) -> RunState:
+    return RunState(
+        number,
+        12.345678901234567,
+        {"b": np.arange(6, dtype=np.float32).reshape(2, 3), "a": np.array(number, np.int64)},
+        {"m_t/dict/000000/b": np.ones(3)},
+        {"nano-1": ClientState((report("nano-1", 3.0).measured,), 41.5, 9.0)},
+        {"nano-1": front()},
+        {"nano-1": ClientHistory(100, 0.5, 0.8, 12.0, number, 2, 34.5, 1_234.5)},
+        {"pacer_s": 7.25},
+        89.0625,
+        (
+            PendingResult(
+                number, 3.0, 45.0, answer("nano-1", 40.0), TrainResult({"b": np.ones(2, np.float32)}, 0.4, 0.9)
+            ),
+        ),
+        12.5,
+    )
+
+
+def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path, progress(3))
+    loaded = checkpoint.load_latest(tmp_path)
+
+    assert loaded is not None
+    assert (loaded.round, loaded.clock_s) == (3, 12.345678901234567)
+    assert list(loaded.arrays) == ["b", "a"]
+    assert loaded.arrays["b"].tolist() == progress(3).arrays["b"].tolist()
+    assert (loaded.arrays["a"].shape, loaded.arrays["a"].dtype) == ((), np.int64)
+    assert loaded.memory["m_t/dict/000000/b"].tolist() == [1.0, 1.0, 1.0]
+    assert loaded.states == progress(3).states
+    assert loaded.fronts == progress(3).fronts
+    assert loaded.histories == progress(3).histories
+    assert (loaded.selection, loaded.spent_j, loaded.last_j) == ({"pacer_s": 7.25}, 89.0625, 12.5)
+
+
+def test_a_result_under_way_is_kept_with_its_arrays(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path, progress(3))
+    loaded, want = checkpoint.load_latest(tmp_path), progress(3).pending[0]
+
+    assert loaded is not None
+    (got,) = loaded.pending
+    assert (got.round, got.start_s, got.end_s, got.answer) == (want.round, want.start_s, want.end_s, want.answer)
+    assert (got.trained.loss, got.trained.accuracy) == (0.4, 0.9)
+    assert got.trained.arrays["b"].tolist() == [1.0, 1.0]
+
+
+def test_a_result_under_way_is_kept_with_its_trace_to_the_last_bit(tmp_path: Path) -> None:
+    trace = Trace(
+        (0.0, 0.1 + 0.2),
+        (0.25, 1 / 3),
+        (7.1, 8.2),
+        (None, 41.37),
+        *((None, None),) * 6,
+        rails_w={"GPU": (3.1, None), "CPU": (None, 1.7)},
+    )
+    before = progress(3)
+    asked = [
+        dataclasses.replace(before.pending[0], answer=dataclasses.replace(before.pending[0].answer, trace=each))
+        for each in (trace, EMPTY_TRACE)
+    ]
+    path = checkpoint.save(tmp_path, dataclasses.replace(before, pending=tuple(asked)))
+    loaded = checkpoint.load_latest(tmp_path)
+
+    assert loaded is not None
+    assert [one.answer for one in loaded.pending] == [one.answer for one in asked]
+    with safe_open(path, framework="numpy") as opened:
+        assert "7.1" not in opened.metadata()["pending"]
+
+
+def test_the_newest_counts_and_old_ones_go(tmp_path: Path) -> None:
+    for number in range(1, 6):
+        checkpoint.save(tmp_path, progress(number))
+
+    loaded = checkpoint.load_latest(tmp_path)
+    assert loaded is not None
+    assert loaded.round == 5
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["round-000004.safetensors", "round-000005.safetensors"]
+
+
+def test_there_is_none_before_the_first(tmp_path: Path) -> None:
+    assert checkpoint.load_latest(tmp_path / "missing") is None
+
+
+@pytest.mark.parametrize("content", [b"", b"half a file"])
+def test_a_broken_file_is_named(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "round-000001.safetensors").write_bytes(content)
+
+    with pytest.raises(BadInput, match=r"round-000001.safetensors: got a file that cannot be read"):
+        checkpoint.load_latest(tmp_path)
+
+
+def test_a_damaged_newest_file_is_passed_over_for_the_one_before(tmp_path: Path) -> None:
+    for number in (1, 2):
+        checkpoint.save(tmp_path, progress(number))
+    newest = tmp_path / "round-000002.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-10])
+
+    loaded = checkpoint.load_latest(tmp_path)
+    assert loaded is not None
+    assert loaded.round == 1
+
+
+def test_a_file_of_arrays_alone_is_passed_over_too(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path, progress(1))
+    save_file({"w": np.zeros(2)}, tmp_path / "round-000002.safetensors")
+
+    loaded = checkpoint.load_latest(tmp_path)
+    assert loaded is not None
+    assert loaded.round == 1
+
+
+@pytest.mark.parametrize("change", [{"states": "[]"}, {"order": "3"}, {"pending": "[1]"}, {"round": "one"}])
+def test_a_file_whose_notes_are_not_a_checkpoint_s_is_named(tmp_path: Path, change: dict[str, str]) -> None:
+    path = checkpoint.save(tmp_path, progress(1))
+    with safe_open(path, framework="numpy") as opened:
+        notes = opened.metadata()
+        tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 -- not a mapping
+    save_file(tensors, path, metadata=notes | change)
+
+    with pytest.raises(BadInput, match=r"round-000001.safetensors: got a file that cannot be read"):
+        checkpoint.load_latest(tmp_path)

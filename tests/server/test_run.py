@@ -1,0 +1,32 @@
+"""A run that goes on has to be able to tell its whole story."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedge.errors import BadInput
+from fedge.experiment import Experiment, FleetEntry
+from server.run import read_claim_name, run_experiment
+from server.state import checkpoint
+from server.transport.client_port import LocalPort
+
+
+def test_a_run_whose_rows_are_gone_does_not_go_on(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path / "checkpoints", checkpoint.RunState(3, 9.0, {"w": np.zeros(2, np.float32)}))
+
+    with pytest.raises(BadInput, match=r"store/rounds: got no row of round 1; the rows of the 3 rounds played"):
+        run_experiment(Experiment(fleet=(FleetEntry(device="nano"),)), LocalPort({}), tmp_path)
+
+
+def test_a_run_claims_its_boards_by_one_name_that_no_other_run_has(tmp_path: Path) -> None:
+    experiment = Experiment(name="digits", fleet=(FleetEntry(device="nano"),))
+    folders = [tmp_path / each / "run" for each in ("here", "there")]
+    for folder in folders:
+        folder.mkdir(parents=True)
+    first, again, other = (read_claim_name(experiment, folder) for folder in (folders[0], folders[0], folders[1]))
+
+    assert first == again != other
+    assert first.startswith("digits (run, ")

@@ -1,0 +1,233 @@
+"""Over Flower's Grid: boards are found by name, replies come in any order or not at all, nothing waits for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import pytest
+from contracts.reports import answer
+from contracts.timed_grid import Up
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+
+from fedge.clock import SimulatedClock
+from fedge.errors import RunFailed
+from fedge.wire import ReplyMessage, RequestMessage, from_json, to_json
+from server.transport.client_port import OutgoingRequest
+from server.transport.flower_messages import ensure_identity
+from server.transport.grid_port import GridPort
+
+LOST_CLIENT = "its client ended in the middle of its work; out of memory? its log says more (Flower error 8)"
+MODEL = {"w": np.arange(6, dtype=np.float32).reshape(2, 3)}
+
+
+class FakeGrid:
+    """Nodes 11, 12, ... are the boards a, b, ...; each answers after ``delay`` pulls, as ``behave`` says."""
+
+    def __init__(
+        self, boards: str = "ab", silent: str = "", broken: str = "", delay: int = 2, late_nodes: int = 0
+    ) -> None:
+        ensure_identity()
+        self.boards = {11 + i: board for i, board in enumerate(boards)}
+        self.silent, self.broken, self.delay, self.late_nodes = silent, broken, delay, late_nodes
+        self.bare = ""
+        self.mute = False
+        self.names: dict[str, str] = {}
+        self.claims: dict[str, str] = {}
+        self.sent: dict[str, Message] = {}
+        self.asked: list[tuple[str, RequestMessage]] = []
+        self.pulls = 0
+
+    def get_nodes(self) -> Iterable[Up]:
+        self.late_nodes -= 1
+        up = list(self.boards)[:1] if self.late_nodes >= 0 else list(self.boards)
+        return [Up(node) for node in up]
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        ids = []
+        for message in messages:
+            message_id = f"m{len(self.sent)}"
+            self.sent[message_id] = message
+            ids.append(message_id)
+        self.pulls = 0
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        self.pulls += 1
+        if self.pulls < self.delay:
+            return []
+        replies = [self._reply(message_id) for message_id in sorted(message_ids, reverse=True)]
+        return [reply for reply in replies if reply is not None]
+
+    def _reply(self, message_id: str) -> Message | None:
+        sent = self.sent[message_id]
+        board = self.boards[sent.metadata.dst_node_id]
+        ask = from_json(RequestMessage, str(sent.content.config_records["fedge"]["ask"]))
+        self.asked.append((board, ask))
+        if board in self.silent and (ask.kind != "hello" or self.mute):
+            return None
+        if board in self.broken and ask.kind != "hello":
+            reply = Message(Error(8, "ClientApp stopped responding."), reply_to=sent)
+        else:
+            reply = Message(self._content(board, ask), reply_to=sent)
+        reply.metadata.__dict__["_reply_to_message_id"] = message_id
+        return reply
+
+    def _content(self, board: str, ask: RequestMessage) -> RecordDict:
+        if ask.kind == "hello":
+            return RecordDict({"fedge": ConfigRecord({"answer": to_json(ReplyMessage(self.names.get(board, board)))})})
+        said = to_json(answer(self.claims.get(board, board), 5.0))
+        if board in self.bare:
+            return RecordDict({"fedge": ConfigRecord({"answer": said})})
+        return RecordDict(
+            {
+                "fedge": ConfigRecord({"answer": said}),
+                "arrays": ArrayRecord({name: Array(value + 1) for name, value in MODEL.items()}),
+                "metrics": MetricRecord({"loss": 0.25, "accuracy": 0.75}),
+            }
+        )
+
+
+def questions(boards: str = "ab") -> dict[str, OutgoingRequest]:
+    return {board: OutgoingRequest(RequestMessage("train", 1), MODEL) for board in boards}
+
+
+def test_every_board_gets_its_own_question_and_its_own_reply() -> None:
+    grid = FakeGrid("abc")
+    replies = GridPort(grid, "abc", SimulatedClock()).ask(questions("abc"), 10.0)
+
+    assert sorted(replies) == ["a", "b", "c"]
+    for board, reply in replies.items():
+        assert reply.answer == answer(board, 5.0)
+        assert reply.trained is not None
+        assert reply.trained.arrays["w"].tolist() == (MODEL["w"] + 1).tolist()
+        assert (reply.trained.loss, reply.trained.accuracy) == (0.25, 0.75)
+
+
+def test_boards_are_asked_for_their_names_only_once() -> None:
+    grid = FakeGrid()
+    port = GridPort(grid, "ab", SimulatedClock())
+    port.ask(questions(), 10.0)
+    port.ask(questions(), 10.0)
+
+    assert sum(ask.kind == "hello" for _, ask in grid.asked) == 2
+
+
+def test_a_silent_board_is_a_reply_with_an_error_once_the_time_is_up() -> None:
+    clock = SimulatedClock()
+    replies = GridPort(FakeGrid(silent="b"), "ab", clock).ask(questions(), 5.0)
+
+    assert replies["a"].answer.error is None
+    assert replies["b"].answer.error == "no reply within 5 s"
+    assert 5.0 <= clock.now_s() < 6.0
+
+
+def test_a_board_whose_process_died_is_named_with_flowers_reason() -> None:
+    replies = GridPort(FakeGrid(broken="a"), "ab", SimulatedClock()).ask(questions(), 5.0)
+
+    assert replies["a"].answer == ReplyMessage("a", error=LOST_CLIENT)
+    assert replies["b"].answer.error is None
+
+
+def test_it_waits_for_all_nodes_to_come_up() -> None:
+    replies = GridPort(FakeGrid(late_nodes=20), "ab", SimulatedClock()).ask(questions(), 5.0)
+
+    assert [reply.answer.error for reply in replies.values()] == [None, None]
+
+
+def test_nodes_that_never_come_up_end_the_run() -> None:
+    port = GridPort(FakeGrid(late_nodes=10**9), "ab", SimulatedClock(), connect_timeout_s=3.0)
+
+    with pytest.raises(RunFailed, match="1 of 2 nodes came up in 3 s"):
+        port.ask(questions(), 5.0)
+
+
+def test_a_board_that_no_node_claims_never_connected() -> None:
+    replies = GridPort(FakeGrid("ab"), "abz", SimulatedClock(), least=1).ask(questions("abz"), 5.0)
+
+    assert replies["z"].answer.error == "never connected"
+
+
+def test_a_report_without_its_arrays_is_a_failure_of_that_board_only() -> None:
+    grid = FakeGrid()
+    grid.bare = "a"
+    replies = GridPort(grid, "ab", SimulatedClock()).ask(questions(), 5.0)
+
+    assert (replies["a"].answer.error or "").startswith("unreadable reply: KeyError")
+    assert replies["a"].answer.report is None
+    assert replies["b"].answer.error is None
+
+
+def test_a_board_that_speaks_for_another_is_not_believed() -> None:
+    grid = FakeGrid()
+    grid.claims = {"a": "b"}
+    replies = GridPort(grid, "ab", SimulatedClock()).ask(questions(), 5.0)
+
+    assert replies["a"].answer.error == "unreadable reply: Unreadable: it speaks for b"
+    assert replies["b"].answer == answer("b", 5.0)
+
+
+def test_a_board_that_comes_back_with_another_node_is_used_again() -> None:
+    grid = FakeGrid()
+    port = GridPort(grid, "ab", SimulatedClock())
+    port.ask(questions(), 10.0)
+    grid.boards = {11: "a", 17: "b"}
+
+    replies = port.ask(questions(), 10.0)
+
+    assert {board: reply.answer.error for board, reply in replies.items()} == {"a": None, "b": None}
+
+
+def test_a_fleet_goes_on_with_the_boards_that_came_and_takes_the_others_when_they_come() -> None:
+    grid, clock = FakeGrid("a"), SimulatedClock()
+    port = GridPort(grid, "ab", clock, 7.0, least=1)
+
+    first = port.ask(questions(), 10.0)
+    waited_s = clock.now_s()
+    grid.boards = {11: "a", 12: "b"}
+    second = port.ask(questions(), 10.0)
+
+    assert (first["a"].answer.error, first["b"].answer.error) == (None, "never connected")
+    assert second["b"].answer.error is None
+    assert waited_s < 8.0
+    assert clock.now_s() - waited_s < 1.0
+
+
+def test_a_board_of_another_fleet_is_asked_for_its_name_once_and_left_alone() -> None:
+    grid = FakeGrid("abx")
+    port = GridPort(grid, "ab", SimulatedClock())
+    port.ask(questions(), 10.0)
+    port.ask(questions(), 10.0)
+
+    assert [ask.kind for board, ask in grid.asked if board == "x"] == ["hello"]
+
+
+def test_only_boards_of_another_fleet_end_the_run_with_their_names() -> None:
+    with pytest.raises(RunFailed, match="x, y, are not in this fleet"):
+        GridPort(FakeGrid("xy"), "ab", SimulatedClock()).ask(questions(), 10.0)
+
+
+def test_a_node_that_does_not_say_who_it_is_holds_the_rounds_up_ever_more_seldom() -> None:
+    grid, clock = FakeGrid("abc", silent="c"), SimulatedClock()
+    grid.mute = True
+    port = GridPort(grid, "abc", clock, 10.0)
+    for _ in range(20):
+        port.ask(questions("ab"), 5.0)
+        clock.sleep_s(30.0)
+
+    assert clock.now_s() < 20 * 30.0 + 60.0 + 4 * 30.0 + 30.0
+    assert {message.metadata.dst_node_id for message in grid.sent.values()} == {11, 12, 13}
+
+
+def test_a_second_node_with_a_boards_name_is_left_alone_while_the_first_is_up() -> None:
+    grid = FakeGrid("ab")
+    port = GridPort(grid, "ab", SimulatedClock())
+    port.ask(questions(), 10.0)
+    grid.boards = {11: "a", 12: "b", 13: "x"}
+    grid.names = {"x": "a"}
+
+    for _ in range(3):
+        port.ask(questions(), 10.0)
+
+    asked = [ask.kind for board, ask in grid.asked if board == "x"]
+    assert asked == ["hello"]

@@ -1,0 +1,25 @@
+"""What boards and Flower send, as values; whatever is wrong is words for a user."""
+
+from __future__ import annotations
+
+import pytest
+from flwr.app import Error, Message, RecordDict
+
+from server.transport.flower_messages import build_message, ensure_identity
+from server.transport.message_codec import decode_reply
+
+ensure_identity()
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (5, "the board was lost: it is off or cut off, or its SuperNode ended (Flower error 5)"),
+        (8, "its client ended in the middle of its work; out of memory? its log says more (Flower error 8)"),
+        (2, "Flower error 2: ValueError: no"),
+    ],
+)
+def test_flowers_errors_are_told_in_words_where_they_mean_something_to_a_user(code: int, words: str) -> None:
+    asked = build_message(RecordDict(), "query", 11)
+
+    assert decode_reply("nano-1", Message(Error(code, "ValueError: no"), reply_to=asked)).answer.error == words

@@ -1,0 +1,109 @@
+"""Who is which board follows from what nodes said and which are up, whatever the order in which they come and go."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedge.wire import ReplyMessage
+from server.transport.node_registry import MAX_FOREIGN_CLAIM_S, SILENT_RETRY_S, NodeAddress, NodeRegistry
+
+NODES = range(11, 16)
+STEPS = st.lists(
+    st.tuples(
+        st.sets(st.sampled_from(NODES)),
+        st.dictionaries(st.sampled_from(NODES), st.sampled_from("abx")),
+    ),
+    max_size=8,
+)
+"""Which nodes are up, and what those that are asked then say; the others stay silent."""
+
+
+@given(STEPS)
+def test_a_board_has_one_seat_at_a_node_that_is_up_and_said_so(
+    steps: list[tuple[set[int], dict[int, str]]],
+) -> None:
+    roll, said, now_s = NodeRegistry(("a", "b")), dict[int, str](), 0.0
+    for up, names in steps:
+        roll.up = dict.fromkeys(up, "")
+        before = roll.list_addresses()
+        unknown = roll.list_unidentified(now_s)
+        roll.record_hellos(unknown, {node: ReplyMessage(names[node]) for node in unknown if node in names}, now_s)
+        said |= {node: names[node] for node in unknown if node in names}
+        now_s += 1.0
+
+        seats = roll.list_addresses()
+        assert all(said[seat.node] == board and seat.node in up for board, seat in seats.items())
+        assert before.items() <= seats.items()
+        assert "x" not in seats
+        for board in "ab":
+            claimants = {node for node in unknown if names.get(node) == board}
+            assert (board in seats) == (board in before or bool(claimants))
+
+
+@given(STEPS)
+def test_nobody_is_asked_who_has_a_seat_or_is_a_stranger_and_a_silent_node_not_at_once(
+    steps: list[tuple[set[int], dict[int, str]]],
+) -> None:
+    roll, strangers = NodeRegistry(("a", "b")), set[int]()
+    for i, (up, names) in enumerate(steps):
+        roll.up = dict.fromkeys(up, "")
+        unknown = roll.list_unidentified(float(i))
+        assert not strangers & set(unknown)
+        assert not {seat.node for seat in roll.list_addresses().values()} & set(unknown)
+        roll.record_hellos(unknown, {node: ReplyMessage(names[node]) for node in unknown if node in names}, float(i))
+        assert roll.list_unidentified(float(i)) == []
+        strangers |= {node for node in unknown if names.get(node) == "x"}
+
+
+def roll_of(**boards: int) -> NodeRegistry:
+    roll = NodeRegistry(tuple(boards), dict.fromkeys(boards.values(), "morning"))
+    roll.record_hellos(tuple(boards.values()), {node: ReplyMessage(board) for board, node in boards.items()}, 0.0)
+    return roll
+
+
+def test_a_node_that_was_started_anew_is_another_seat() -> None:
+    roll = roll_of(a=11)
+    before = roll.find_address("a")
+    roll.up = {11: "noon"}
+
+    assert (before, roll.find_address("a")) == (NodeAddress(11, "morning"), NodeAddress(11, "noon"))
+
+
+def test_a_board_that_is_gone_says_since_when_and_nothing_of_it_once_it_is_back() -> None:
+    roll = roll_of(a=11, b=12)
+    roll.up = {11: "morning"}
+    gone = [roll.explain_absence("b", number, 0.0) for number in (2, 3)]
+    roll.up = {11: "morning", 12: "noon"}
+    back = roll.explain_absence("b", 4, 0.0)
+    roll.up = {11: "morning"}
+
+    assert gone == ["connection lost since round 2"] * 2
+    assert back is None
+    assert roll.explain_absence("b", 5, 0.0) == "connection lost since round 5"
+    assert NodeRegistry(("z",)).explain_absence("z", 1, 0.0) == "never connected"
+
+
+def test_a_silent_node_is_asked_ever_more_seldom() -> None:
+    roll = NodeRegistry(("a",), {11: ""})
+    asked_s = []
+    for now_s in range(0, int(8 * SILENT_RETRY_S), 5):
+        if roll.list_unidentified(float(now_s)):
+            asked_s.append(now_s)
+            roll.record_hellos([11], {}, float(now_s))
+
+    assert asked_s == [0, SILENT_RETRY_S, 3 * SILENT_RETRY_S, 7 * SILENT_RETRY_S]
+
+
+@pytest.mark.parametrize(("held_s", "free_s"), [(20.0, 20.0), (9000.0, MAX_FOREIGN_CLAIM_S)])
+def test_a_held_board_is_left_alone_until_its_claim_ends_or_it_is_time_to_ask_again(
+    held_s: float, free_s: float
+) -> None:
+    roll = NodeRegistry(("a",), {11: ""})
+    roll.record_hellos([11], {11: ReplyMessage("a", error="works for another", held_s=held_s)}, 100.0)
+
+    assert roll.explain_absence("a", 1, 100.0 + free_s - 1.0) == "works for another"
+    assert roll.list_available(100.0 + free_s - 1.0) == ()
+    assert roll.explain_absence("a", 1, 100.0 + free_s) is None
+    assert roll.list_available(100.0 + free_s) == ("a",)
