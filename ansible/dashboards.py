@@ -37,12 +37,12 @@ class Panel:
 OF = '{device=~"$device",board=~"$board"}'
 KINDS = '{device=~"$device"}'
 FLEET = (
-    Panel("Energy of the run", [("", f"sum(fedge_run_energy_joules{OF})")], "joule", 4, "stat"),
-    Panel("Power now", [("", f"sum(fedge_board_power_watts{OF})")], "watt", 4, "stat"),
-    Panel("Accuracy", [("", "fedge_run_accuracy_ratio")], "percentunit", 4, "stat"),
-    Panel("Last round", [("", "fedge_round_duration_seconds")], "s", 4, "stat"),
-    Panel("Boards heard of", [("", f"sum(fedge_board_up{OF})")], "none", 4, "stat"),
-    Panel("Oldest sample", [("", f"max(fedge_board_sample_age_seconds{OF})")], "s", 4, "stat"),
+    Panel("Energy of the run", queries=[("", f"sum(fedge_run_energy_joules{OF})")], unit="joule", width=4, kind="stat"),
+    Panel("Power now", queries=[("", f"sum(fedge_board_power_watts{OF})")], unit="watt", width=4, kind="stat"),
+    Panel("Accuracy", queries=[("", "fedge_run_accuracy_ratio")], unit="percentunit", width=4, kind="stat"),
+    Panel("Last round", queries=[("", "fedge_round_duration_seconds")], unit="s", width=4, kind="stat"),
+    Panel("Boards heard of", queries=[("", f"sum(fedge_board_up{OF})")], unit="none", width=4, kind="stat"),
+    Panel("Oldest sample", queries=[("", f"max(fedge_board_sample_age_seconds{OF})")], unit="s", width=4, kind="stat"),
     Panel("Power by kind", [("{{device}}", f"sum by (device) (fedge_board_power_watts{OF})")], "watt", stacked=True),
     Panel("Power by board", [("{{board}}", f"sum by (board) (fedge_board_power_watts{OF})")], "watt"),
     Panel(
@@ -95,10 +95,12 @@ FLEET = (
 )
 RUN = '{run=~"$run"}'
 RAY = (
-    Panel("Energy", [("", f"sum(ray_fedge_energy_joules_total{RUN})")], "joule", 6, "stat"),
-    Panel("Power", [("", f"sum(ray_fedge_power_watts{RUN})")], "watt", 6, "stat"),
-    Panel("Slowest board's round", [("", f"max(ray_fedge_round_seconds{RUN})")], "s", 6, "stat"),
-    Panel("Accuracy", [("", f"max(ray_fedge_accuracy_ratio{RUN})")], "percentunit", 6, "stat"),
+    Panel("Energy", queries=[("", f"sum(ray_fedge_energy_joules_total{RUN})")], unit="joule", width=6, kind="stat"),
+    Panel("Power", queries=[("", f"sum(ray_fedge_power_watts{RUN})")], unit="watt", width=6, kind="stat"),
+    Panel(
+        "Slowest board's round", queries=[("", f"max(ray_fedge_round_seconds{RUN})")], unit="s", width=6, kind="stat"
+    ),
+    Panel("Accuracy", queries=[("", f"max(ray_fedge_accuracy_ratio{RUN})")], unit="percentunit", width=6, kind="stat"),
     Panel("Power by kind", [("{{device}}", f"sum by (device) (ray_fedge_power_watts{RUN})")], "watt", stacked=True),
     Panel("Power by board", [("{{board}}", f"sum by (board) (ray_fedge_power_watts{RUN})")], "watt"),
     Panel("Energy by board", [("{{board}}", f"sum by (board) (ray_fedge_energy_joules_total{RUN})")], "joule"),

@@ -76,7 +76,9 @@ def certificate(asked: argparse.Namespace, request: str) -> bytes:
     from experiments.fleet.key_folder import read_signer
 
     ca = read_signer(asked.ca, asked.ca_key)
-    made = make_board(ca, parse_request(request), asked.board, datetime.now(UTC), asked.days or BOARD_DAYS)
+    made = make_board(
+        ca, request=parse_request(request), board=asked.board, now=datetime.now(UTC), days=asked.days or BOARD_DAYS
+    )
     return encode_certificate(made)
 
 

@@ -80,13 +80,13 @@ def _calibrate_table(table: ProfileTable) -> CalibrationRow:
     x = table.modes.knobs / table.modes.knobs.max(axis=0)
     return CalibrationRow(
         f"{table.device} {table.workload}",
-        len(table.modes),
-        (100 * calibration.time.mape, 100 * calibration.power.mape),
-        (100 * calibration.time.p95_ape, 100 * calibration.power.p95_ape),
-        _compute_held_out_errors(table),
-        (_least_squares(x, table.step_s), _least_squares(x, table.power_w)),
-        (_least_squares(1.0 / x, table.step_s), _least_squares(np.hstack([x, x**2]), table.power_w)),
-        took,
+        rows=len(table.modes),
+        physical=(100 * calibration.time.mape, 100 * calibration.power.mape),
+        p95=(100 * calibration.time.p95_ape, 100 * calibration.power.p95_ape),
+        held_out=_compute_held_out_errors(table),
+        knobs=(_least_squares(x, table.step_s), _least_squares(x, table.power_w)),
+        inverse=(_least_squares(1.0 / x, table.step_s), _least_squares(np.hstack([x, x**2]), table.power_w)),
+        seconds=took,
     )
 
 
@@ -95,12 +95,12 @@ def _calibrate_inference(path: Path) -> list[InferenceCalibrationRow]:
     return [
         InferenceCalibrationRow(
             f"{done.device} {done.workload}",
-            done.batch_size,
-            done.rows,
-            (100 * done.time.mape, 100 * done.power.mape),
-            (100 * done.time.p95_ape, 100 * done.power.p95_ape),
-            (done.time.rows_off, done.power.rows_off),
-            _compute_left_out_errors(tables, left),
+            batch_size=done.batch_size,
+            rows=done.rows,
+            together=(100 * done.time.mape, 100 * done.power.mape),
+            p95=(100 * done.time.p95_ape, 100 * done.power.p95_ape),
+            rows_off=(done.time.rows_off, done.power.rows_off),
+            left_out=_compute_left_out_errors(tables, left),
         )
         for left, done in enumerate(calibrate_table_series(tables))
     ]
@@ -126,8 +126,8 @@ def _compute_left_out_errors(tables: list[ProfileTable], left: int) -> tuple[flo
 
 def _build_profile(done: TableCalibration) -> CostProfile:
     return CostProfile(
-        done.device, done.workload, done.batch_size, done.coefficients, "calibrated", done.table,
-        done.time.mape, done.power.mape, done.time.residual_sd_log, done.power.residual_sd_log, kind="infer",
+        done.device, workload=done.workload, batch_size=done.batch_size, coefficients=done.coefficients, label="calibrated", source=done.table,
+        time_mape=done.time.mape, power_mape=done.power.mape, residual_time_sd_log=done.time.residual_sd_log, residual_power_sd_log=done.power.residual_sd_log, kind="infer",
     )  # fmt: skip
 
 
@@ -135,8 +135,8 @@ def _compute_held_out_errors(table: ProfileTable) -> tuple[float, float]:
     order = np.random.default_rng(0).permutation(len(table.modes))
     seen, kept = order[::2], order[1::2]
     half = ProfileTable(
-        table.device, table.workload, table.batch_size, Modes(table.modes.knobs[seen]), table.step_s[seen],
-        table.power_w[seen], table.sha256, table.path,
+        table.device, workload=table.workload, batch_size=table.batch_size, modes=Modes(table.modes.knobs[seen]), step_s=table.step_s[seen],
+        power_w=table.power_w[seen], sha256=table.sha256, path=table.path,
     )  # fmt: skip
     fitted, rest = calibrate_table(half, table.maxn).coefficients, Modes(table.modes.knobs[kept])
     return (

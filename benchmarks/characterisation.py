@@ -56,9 +56,23 @@ REPEAT_MINIBATCHES = 300
 LENET, RESNET, MOBILENET = "lenet5-mnist", "resnet18-cifar10", "mobilenetv3l-gld23k"
 SHORT_NAMES = {LENET: "LeNet", RESNET: "ResNet", MOBILENET: "MobileNet"}
 WORKLOADS = {
-    LENET: WorkloadPlan(LENET, "lenet5", (1, 28, 28), 10, Images(60000, 28, 28, 1, "memory")),
-    RESNET: WorkloadPlan(RESNET, "resnet18", (3, 32, 32), 10, Images(50000, 32, 32, 3, "memory")),
-    MOBILENET: WorkloadPlan(MOBILENET, "mobilenet_v3_large", (3, 224, 224), 203, Images(23080, 800, 600)),
+    LENET: WorkloadPlan(
+        LENET,
+        model="lenet5",
+        input=(1, 28, 28),
+        classes=10,
+        images=Images(60000, width=28, height=28, channels=1, source="memory"),
+    ),
+    RESNET: WorkloadPlan(
+        RESNET,
+        model="resnet18",
+        input=(3, 32, 32),
+        classes=10,
+        images=Images(50000, width=32, height=32, channels=3, source="memory"),
+    ),
+    MOBILENET: WorkloadPlan(
+        MOBILENET, model="mobilenet_v3_large", input=(3, 224, 224), classes=203, images=Images(23080, 800, 600)
+    ),
 }
 STORAGES = {name: StoragePlan(name) for name in ("default", "ssd", "sd", "hdd")}
 BOARDS = ("agx-xavier", "xavier-nx", "nano", "agx-orin-64gb")
@@ -88,7 +102,13 @@ def run_epoch(
     cut: Any = given.pop("cut", None)
     seed = int(str(given.pop("seed", 1)))
     plan = CharacterisationPlan(
-        "paper", (board,), WORKLOADS, STORAGES, MeasurementSchedule(epochs=number + 1, minibatches=cut), (), seed
+        "paper",
+        boards=(board,),
+        workloads=WORKLOADS,
+        storages=STORAGES,
+        course=MeasurementSchedule(epochs=number + 1, minibatches=cut),
+        points=(),
+        seed=seed,
     )
     rig = build_emulated_rig(plan, board)
     point = SweepPoint(board, workload, mode=find_mode(board.rpartition("-")[0], mode), kind=kind, **given)  # type: ignore[arg-type]
@@ -192,13 +212,25 @@ def _build_loading_effect(
 ) -> PaperEffect:
     """An effect at the board's own mode, from the first of ``steps`` to the second."""
     before, after = steps
-    return PaperEffect(text, f"{board}-1", workload, quantity, (None, before), (None, after), size, size, **more)
+    return PaperEffect(
+        text,
+        board=f"{board}-1",
+        workload=workload,
+        quantity=quantity,
+        before=(None, before),
+        after=(None, after),
+        low=size,
+        high=size,
+        **more,
+    )
 
 
 def _build_batch_effect(small: int, large: int, size: float) -> PaperEffect:
     text = f"batch {small} -> {large}, ResNet: compute per batch"
     sizes: tuple[Setting, Setting] = ({"batch_size": small}, {"batch_size": large})
-    return _build_loading_effect(text, "agx-xavier", RESNET, "compute", sizes, size, form="times")
+    return _build_loading_effect(
+        text, board="agx-xavier", workload=RESNET, quantity="compute", steps=sizes, size=size, form="times"
+    )
 
 
 def _build_mode_effect(
@@ -207,42 +239,67 @@ def _build_mode_effect(
     """An effect of the power mode, without workers."""
     before, after = names.split(" -> ")
     text = f"{names} ({what}), {SHORT_NAMES[workload]}: {quantity}"
-    return PaperEffect(text, "agx-xavier-1", workload, quantity, (before, INLINE), (after, INLINE), low, high, **more)
+    return PaperEffect(
+        text,
+        board="agx-xavier-1",
+        workload=workload,
+        quantity=quantity,
+        before=(before, INLINE),
+        after=(after, INLINE),
+        low=low,
+        high=high,
+        **more,
+    )
 
 
 ONE, TWO = _build_setting(1), _build_setting(2)
 STORAGE_EFFECT = "epoch 0, MobileNet: stall"
 EFFECTS = (
-    _build_loading_effect("workers 0 -> 1, LeNet: stall", "agx-xavier", LENET, "stall", (INLINE, ONE), -0.45),
-    _build_loading_effect("workers 0 -> 1, LeNet: stall", "xavier-nx", LENET, "stall", (INLINE, ONE), -0.447, told=True),
-    _build_loading_effect("workers 1 -> 2, MobileNet: stall", "xavier-nx", MOBILENET, "stall", (ONE, TWO), -0.67),
-    _build_loading_effect("workers 1 -> 2, MobileNet: E2E", "xavier-nx", MOBILENET, "e2e", (ONE, TWO), -0.30, told=True),
-    _build_loading_effect("pipelining, the most: energy", "agx-xavier", LENET, "energy", (INLINE, TWO), -0.39),
+    _build_loading_effect("workers 0 -> 1, LeNet: stall", board="agx-xavier", workload=LENET, quantity="stall", steps=(INLINE, ONE), size=-0.45),
+    _build_loading_effect("workers 0 -> 1, LeNet: stall", board="xavier-nx", workload=LENET, quantity="stall", steps=(INLINE, ONE), size=-0.447, told=True),
+    _build_loading_effect("workers 1 -> 2, MobileNet: stall", board="xavier-nx", workload=MOBILENET, quantity="stall", steps=(ONE, TWO), size=-0.67),
+    _build_loading_effect("workers 1 -> 2, MobileNet: E2E", board="xavier-nx", workload=MOBILENET, quantity="e2e", steps=(ONE, TWO), size=-0.30, told=True),
+    _build_loading_effect("pipelining, the most: energy", board="agx-xavier", workload=LENET, quantity="energy", steps=(INLINE, TWO), size=-0.39),
     *(
-        _build_loading_effect(f"{name} beside ssd, {STORAGE_EFFECT}", "agx-xavier", MOBILENET, "stall", (COLD["ssd"], COLD[name]),
-                 seconds / 306, form="times", told=True)
+        _build_loading_effect(f"{name} beside ssd, {STORAGE_EFFECT}", board="agx-xavier", workload=MOBILENET, quantity="stall", steps=(COLD["ssd"], COLD[name]),
+                 size=seconds / 306, form="times", told=True)
         for name, seconds in (("sd", 485), ("hdd", 741))
     ),
-    _build_loading_effect("hdd beside ssd, cached, 4 workers: E2E", "agx-xavier", MOBILENET, "e2e", (WARM["ssd"], WARM["hdd"]), 1.0,
+    _build_loading_effect("hdd beside ssd, cached, 4 workers: E2E", board="agx-xavier", workload=MOBILENET, quantity="e2e", steps=(WARM["ssd"], WARM["hdd"]), size=1.0,
              form="times"),
     *(_build_batch_effect(*step) for step in ((1, 8, 1.4), (1, 16, 1.56), (16, 32, 2.0), (32, 64, 2.0))),
 )  # fmt: skip
 LOWEST = ("g -> lowest GPU", "1377 -> 115", RESNET)
 MODE_EFFECTS = (
-    _build_mode_effect("b -> c", "GPU 670 -> 900", RESNET, "compute", -0.22, -0.22),
+    _build_mode_effect("b -> c", what="GPU 670 -> 900", workload=RESNET, quantity="compute", low=-0.22, high=-0.22),
     *(
-        _build_mode_effect("d -> e", "CPU 1200 -> 2100", name, "stall", -0.31, -0.39, told=name == LENET)
+        _build_mode_effect(
+            "d -> e",
+            what="CPU 1200 -> 2100",
+            workload=name,
+            quantity="stall",
+            low=-0.31,
+            high=-0.39,
+            told=name == LENET,
+        )
         for name in WORKLOADS
     ),
     *(
-        _build_mode_effect("e -> f", "8 -> 2 cores", name, "stall", 0.47, 0.54, told=name == LENET)
+        _build_mode_effect(
+            "e -> f", what="8 -> 2 cores", workload=name, quantity="stall", low=0.47, high=0.54, told=name == LENET
+        )
         for name in WORKLOADS
     ),
     *(
-        _build_mode_effect("e -> f", "8 -> 2 cores", name, "compute", size, size, told=name != LENET)
+        _build_mode_effect(
+            "e -> f", what="8 -> 2 cores", workload=name, quantity="compute", low=size, high=size, told=name != LENET
+        )
         for name, size in ((LENET, 0.36), (MOBILENET, 0.16), (RESNET, 0.02))
     ),
-    *(_build_mode_effect("h -> g", "EMC x 2", name, "compute", -0.26, -0.33) for name in (RESNET, MOBILENET)),
+    *(
+        _build_mode_effect("h -> g", what="EMC x 2", workload=name, quantity="compute", low=-0.26, high=-0.33)
+        for name in (RESNET, MOBILENET)
+    ),
     _build_mode_effect(*LOWEST, "compute", 10.3, 10.3, form="times"),
     _build_mode_effect(*LOWEST, "power", 3.6, 3.6, form="share"),
     _build_mode_effect(*LOWEST, "energy", 2.5, 2.5, form="times"),

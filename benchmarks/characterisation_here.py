@@ -50,13 +50,17 @@ if TYPE_CHECKING:
 
 CONSOLE = Console(width=170)
 SMALL, LARGE = Images(960, 320, 240), Images(640, 640, 480)
-LENET = WorkloadPlan("lenet", "lenet5", (3, 64, 64), 10, SMALL)
+LENET = WorkloadPlan("lenet", model="lenet5", input=(3, 64, 64), classes=10, images=SMALL)
 WORKLOADS = {
     "lenet": LENET,
-    "lenet, large files": WorkloadPlan("lenet, large files", "lenet5", (3, 64, 64), 10, LARGE),
-    "mobilenet": WorkloadPlan("mobilenet", "mobilenet_v3_small", (3, 96, 96), 10, SMALL),
-    "cnn, light": WorkloadPlan("cnn, light", "digits-cnn", (3, 32, 32), 10, SMALL),
-    "cnn, large files": WorkloadPlan("cnn, large files", "digits-cnn", (3, 32, 32), 10, LARGE),
+    "lenet, large files": WorkloadPlan(
+        "lenet, large files", model="lenet5", input=(3, 64, 64), classes=10, images=LARGE
+    ),
+    "mobilenet": WorkloadPlan("mobilenet", model="mobilenet_v3_small", input=(3, 96, 96), classes=10, images=SMALL),
+    "cnn, light": WorkloadPlan("cnn, light", model="digits-cnn", input=(3, 32, 32), classes=10, images=SMALL),
+    "cnn, large files": WorkloadPlan(
+        "cnn, large files", model="digits-cnn", input=(3, 32, 32), classes=10, images=LARGE
+    ),
 }
 SUMS: tuple[tuple[str, WorkKind, int], ...] = (
     ("lenet", "train", 16),
@@ -114,7 +118,9 @@ class HostBench:
     def measure_points(self, points: Sequence[SweepPoint], course: MeasurementSchedule) -> Iterator[PointMeasurement]:
         """Each of them as often as was asked, in random order."""
         storages = {"default": StoragePlan("default", str(self.folder))}
-        plan = CharacterisationPlan("bench", ("here",), WORKLOADS, storages, course, tuple(points))
+        plan = CharacterisationPlan(
+            "bench", boards=("here",), workloads=WORKLOADS, storages=storages, course=course, points=tuple(points)
+        )
         rig = build_local_rig(plan, self.folder)
         todo = [point for point in points for _ in range(self.repeats)]
         random.Random(0).shuffle(todo)
@@ -242,12 +248,12 @@ def _build_loops(bench: HostBench) -> tuple[Callable[[], None], Callable[[], Non
     bare = _build_plain_dataset(files, loading.ImageTransform(LENET.input))
     work = steps.make_step_function(make_network(LENET.model, LENET.input, LENET.classes), "train", 0.01, 0.9)
     step = steps.time_on_host(work)
-    batches = loading.plan_batches(images.count, 16, STEPS, 0, 0)
+    batches = loading.plan_batches(images.count, batch_size=16, most=STEPS, seed=0, epoch=0)
     how = loading.TimedLoaderSettings(16)
 
     def stamped() -> None:
         loader = loading.make_loader(samples, how, batches)
-        epoch_profiler.run_epoch(loader, step, epoch_profiler.StepTimeTable(STEPS), 0, 0)
+        epoch_profiler.run_epoch(loader, step=step, notes=epoch_profiler.StepTimeTable(STEPS), epoch=0, workers=0)
 
     def plain() -> None:
         for pixels, labels in loading.make_loader(bare, how, batches, collate=None):
@@ -303,10 +309,14 @@ def _measure_stamp_cost_s(batch_size: int = 16, turns: int = 5000) -> float:
         for _, _, begun_s, fetched_s, done_s in samples:
             fetch_s += fetched_s - begun_s
             preprocess_s += done_s - fetched_s
-        stamps = loading.BatchStamps(fetch_s, preprocess_s, samples[0][2], gathered_s, now_s())
+        stamps = loading.BatchStamps(
+            fetch_s, preprocess_s=preprocess_s, begun_s=samples[0][2], gathered_s=gathered_s, made_s=now_s()
+        )
         batch = loading.TimedBatch(None, None, stamps)  # type: ignore[arg-type]
         asked_s, got_s, _, _, end_s, closed_s = (now_s() for _ in range(6))
-        notes.add_row(0, k, epoch_profiler.split_step_time(asked_s, got_s, end_s, batch, did, 0))
+        notes.add_row(
+            0, k, epoch_profiler.split_step_time(asked_s, got_s=got_s, end_s=end_s, batch=batch, did=did, workers=0)
+        )
         notes.close_row(closed_s)
 
     begun_s = time.process_time()

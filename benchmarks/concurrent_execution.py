@@ -178,7 +178,12 @@ def prepare_workers(workers: dict[str, WorkerClient], arguments: argparse.Namesp
     budget_s = arguments.margin * batch_sizing.peak_latency_s(infer_batch, batch_s, step_s, rate_hz)
     arrivals = {"kind": "poisson", "rate_hz": rate_hz}
     return ServingRegime(
-        SideBySideJobs(train, infer, train_batch, infer_batch, budget_s, arrivals), batch_s, step_s, rate_hz
+        SideBySideJobs(
+            train, infer=infer, train_batch=train_batch, infer_batch=infer_batch, latency_s=budget_s, arrivals=arrivals
+        ),
+        batch_s,
+        step_s,
+        rate_hz,
     ), device
 
 

@@ -193,7 +193,14 @@ def _score_fedge(
     time, energy = [], []
     for look in judged:
         point = look.point
-        setting = EpochSetting(point.batch_size, look.steps, point.workers, point.prefetch, point.storage, look.cached)
+        setting = EpochSetting(
+            point.batch_size,
+            steps=look.steps,
+            workers=point.workers,
+            prefetch=point.prefetch,
+            storage=point.storage,
+            cached=look.cached,
+        )
         said = model.predict(setting, stack_modes([look.mode]))
         assert said.energy_j is not None
         time.append(float(said.e2e_s[0]))
@@ -240,7 +247,7 @@ def _run_sweep(name: str, minibatches: int | None) -> SweepResult:
     plan = replace(plan, course=course)
     rig = build_emulated_rig(plan, BOARD)
     seen = (rig.measure(point, plan.workloads[point.workload], course, lambda _: None) for point in plan.points)
-    return SweepResult(plan, Path(), tuple(to_finished_point(one) for one in seen), (), ())
+    return SweepResult(plan, folder=Path(), points=tuple(to_finished_point(one) for one in seen), skipped=(), failed=())
 
 
 def _find_mode(result: SweepResult, knobs: tuple[int, ...]) -> PowerMode:

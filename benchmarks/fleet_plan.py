@@ -29,7 +29,9 @@ Row = dict[str, str | int | float | None]
 
 def main(seeds: int, rounds: int, overrides: Sequence[str]) -> None:
     """Play everything and print it."""
-    asked = FleetStudyOptions(CONFIG, POLICIES, rounds, seeds, None, (*list_fleet_entries(), *overrides))
+    asked = FleetStudyOptions(
+        CONFIG, policies=POLICIES, rounds=rounds, seeds=seeds, steps=None, overrides=(*list_fleet_entries(), *overrides)
+    )
     jobs = build_fleet_jobs(asked)
     runs = run_jobs(run_fleet_job, jobs, lambda name: print(f"done: {name}", file=sys.stderr, flush=True))
     for policy in dict.fromkeys(run.policy for run in runs):

@@ -59,7 +59,11 @@ def _compute_errors(table: ProfileTable) -> dict[str, Floats]:
     }
     return {
         name: np.mean(
-            [[_compute_error(table, spec, found, count, seed) for count in MEASURED_COUNTS] for seed in SEEDS], axis=0
+            [
+                [_compute_error(table, spec=spec, priors=found, count=count, seed=seed) for count in MEASURED_COUNTS]
+                for seed in SEEDS
+            ],
+            axis=0,
         )
         for name, found in priors.items()
     }

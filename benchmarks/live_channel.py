@@ -54,11 +54,35 @@ def build_message(board: int, seq: int, at_s: float) -> bytes:
     """One HTTP request, as the proxy sends it."""
     name = f"orin-nano-{board}"
     rails = {"VDD_IN": (7.1,), "VDD_CPU_GPU_CV": (3.2,), "VDD_SOC": (1.4,)}
-    trace = Trace((at_s,), (1.0,), (7.1,), (46.5,), (1510.4,), (624.75,), (2133.0,), (0.41,), (0.97,), (0.3,), rails)
-    doing = BoardProgress(
-        name, at_s, "training", "orin-nano-8gb", "run", 3, 400, seq % 400, "6c/1510.4/624.75/2133 MHz", 7.1, 46.5
+    trace = Trace(
+        (at_s,),
+        span_s=(1.0,),
+        power_w=(7.1,),
+        temperature_c=(46.5,),
+        cpu_mhz=(1510.4,),
+        gpu_mhz=(624.75,),
+        mem_mhz=(2133.0,),
+        cpu_load=(0.41,),
+        gpu_load=(0.97,),
+        mem_load=(0.3,),
+        rails_w=rails,
     )
-    body = encode_batch(TelemetryBatch(VERSION, name, "a1b2c3d4e5f60718", seq, trace, doing))
+    doing = BoardProgress(
+        name,
+        at_s=at_s,
+        state="training",
+        device="orin-nano-8gb",
+        run="run",
+        round=3,
+        steps=400,
+        steps_done=seq % 400,
+        mode="6c/1510.4/624.75/2133 MHz",
+        power_w=7.1,
+        temperature_c=46.5,
+    )
+    body = encode_batch(
+        TelemetryBatch(VERSION, board=name, stream="a1b2c3d4e5f60718", seq=seq, trace=trace, progress=doing)
+    )
     head = f"POST /telemetry HTTP/1.1\r\nHost: fleet\r\nX-Fedge-Board: {name}\r\nContent-Length: {len(body)}\r\n\r\n"
     return head.encode("ascii") + body
 
@@ -133,7 +157,12 @@ def measure_server(
     wall_s, spent_s = time.monotonic() - begun_s, read_cpu_s(process) - cpu_s
     ordered = sorted(took_s)
     return ServerCost(
-        done, done / wall_s, 1e3 * spent_s / done, spent_s / wall_s, 1e3 * ordered[len(ordered) // 2], 1e3 * ordered[-1]
+        done,
+        per_s=done / wall_s,
+        cpu_ms=1e3 * spent_s / done,
+        cores=spent_s / wall_s,
+        median_ms=1e3 * ordered[len(ordered) // 2],
+        worst_ms=1e3 * ordered[-1],
     )
 
 

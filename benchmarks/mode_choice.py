@@ -63,7 +63,9 @@ def main(seeds: int, rounds: int, policies: str) -> None:
         jobs = [
             job
             for ratio in RATIOS
-            for job in build_mode_choice_jobs(ModeChoiceOptions(path, (ratio,), rounds, policies, seeds))
+            for job in build_mode_choice_jobs(
+                ModeChoiceOptions(path, ratios=(ratio,), rounds=rounds, policies=policies, seeds=seeds)
+            )
         ]
         choices = run_jobs(
             run_mode_choice_job, jobs, lambda name: print(f"done: {name}", file=sys.stderr, flush=True), PROCESSES

@@ -115,7 +115,7 @@ def report_planner(_: argparse.Namespace) -> None:
         sizes = (1, 8, 64)
         tried = [evaluate_placement(board, resnet50(), one, goal.rate_hz) for one in list_all_placements(board, sizes)]
         best = min((compute_cost(goal, one) for one in tried), default=math.inf)
-        found = plan_placement(board, resnet50(), goal, sizes, 1).chosen
+        found = plan_placement(board, network=resnet50(), goal=goal, batch_sizes=sizes, most_instances=1).chosen
         reached = math.inf if found is None else compute_cost(goal, found)
         infeasible += best == math.inf
         wrong += not (reached == best or abs(reached - best) <= 1e-7 * abs(best))
@@ -134,7 +134,9 @@ def report_planner(_: argparse.Namespace) -> None:
             PlacementGoal("latency", 200.0, 40.0),
         ):
             begin = time.process_time()
-            found_plan = plan_placement(board, resnet50(), goal, DEFAULT_BATCH_SIZES, most)
+            found_plan = plan_placement(
+                board, network=resnet50(), goal=goal, batch_sizes=DEFAULT_BATCH_SIZES, most_instances=most
+            )
             took_s = time.process_time() - begin
             CONSOLE.print(
                 f"{title}, up to {most} each, {goal.objective} {goal.rate_hz or ''} {goal.max_power_w or ''}: "

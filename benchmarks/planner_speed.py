@@ -133,7 +133,9 @@ def build_fronts(columns: FrontColumns) -> dict[str, Front]:
         work_s = [float(columns.above_idle_j[k] / (columns.power_w[k] - idle_w)) for k in rows]
         listed = [FrontPoint(MODE, t, t * float(columns.power_w[k]), 0.05) for k, t in zip(rows, work_s, strict=True)]
         maxn = FrontPoint(MODE, float(columns.maxn_work_s[i]), float(columns.maxn_work_j[i]), 0.05)
-        fronts[board] = Front(tuple(listed), maxn, idle_w, 1.0, float(columns.maxn_idle_w[i]))
+        fronts[board] = Front(
+            tuple(listed), maxn=maxn, idle_w=idle_w, link_s=1.0, maxn_idle_w=float(columns.maxn_idle_w[i])
+        )
     return fronts
 
 

@@ -67,22 +67,64 @@ VIT, RESNET50 = f"{XAVIER}/vit-b16-cifar10.csv", f"{XAVIER}/resnet50-tinyimagene
 TX2, NANO = "tx2/train/vit-b16-cifar10.csv", "orin-nano/train/resnet18-imagenet.csv"
 CASES = (
     PredictorCase(
-        "Orin MobileNet, ResNet known", MOBILENET, RESNET, (), ((6.1, 2.7), (4.3, 3.0), (3.2, 2.0), (2.4, 1.5))
+        "Orin MobileNet, ResNet known",
+        target=MOBILENET,
+        reference=RESNET,
+        without=(),
+        recipe=((6.1, 2.7), (4.3, 3.0), (3.2, 2.0), (2.4, 1.5)),
     ),
-    PredictorCase("Orin YOLO, ResNet known", YOLO, RESNET, (), ((14.0, 6.1), (6.0, 4.0), (4.3, 2.5), (3.9, 2.1))),
-    PredictorCase("Xavier ViT, ResNet-50 known", VIT, RESNET50, (), ((2.7, 2.1), (0.9, 2.3), (0.9, 1.7), (0.7, 1.3))),
-    PredictorCase("Xavier ResNet-50, ViT known", RESNET50, VIT, (), ((1.0, 1.8), (0.8, 2.0), (0.6, 1.4), (0.5, 1.1))),
-    PredictorCase("Orin MobileNet", MOBILENET, None, ("agx-orin",), ((10.1, 4.3), (8.0, 3.8), (6.7, 2.9), (2.7, 1.6))),
-    PredictorCase("Orin YOLO", YOLO, None, ("agx-orin",), ((24.1, 9.6), (8.0, 4.2), (5.4, 2.9), (4.0, 2.2))),
-    PredictorCase("TX2 ViT", TX2, None, ("tx2",), ((2.8, 5.8), (1.7, 4.5), (1.1, 3.8), (0.8, 2.8))),
-    PredictorCase("Orin Nano ResNet", NANO, None, ("orin-nano",), ((4.8, 4.7), (3.6, 4.3), (3.2, 3.2), (2.0, 2.2))),
+    PredictorCase(
+        "Orin YOLO, ResNet known",
+        target=YOLO,
+        reference=RESNET,
+        without=(),
+        recipe=((14.0, 6.1), (6.0, 4.0), (4.3, 2.5), (3.9, 2.1)),
+    ),
+    PredictorCase(
+        "Xavier ViT, ResNet-50 known",
+        target=VIT,
+        reference=RESNET50,
+        without=(),
+        recipe=((2.7, 2.1), (0.9, 2.3), (0.9, 1.7), (0.7, 1.3)),
+    ),
+    PredictorCase(
+        "Xavier ResNet-50, ViT known",
+        target=RESNET50,
+        reference=VIT,
+        without=(),
+        recipe=((1.0, 1.8), (0.8, 2.0), (0.6, 1.4), (0.5, 1.1)),
+    ),
+    PredictorCase(
+        "Orin MobileNet",
+        target=MOBILENET,
+        reference=None,
+        without=("agx-orin",),
+        recipe=((10.1, 4.3), (8.0, 3.8), (6.7, 2.9), (2.7, 1.6)),
+    ),
+    PredictorCase(
+        "Orin YOLO",
+        target=YOLO,
+        reference=None,
+        without=("agx-orin",),
+        recipe=((24.1, 9.6), (8.0, 4.2), (5.4, 2.9), (4.0, 2.2)),
+    ),
+    PredictorCase(
+        "TX2 ViT", target=TX2, reference=None, without=("tx2",), recipe=((2.8, 5.8), (1.7, 4.5), (1.1, 3.8), (0.8, 2.8))
+    ),
+    PredictorCase(
+        "Orin Nano ResNet",
+        target=NANO,
+        reference=None,
+        without=("orin-nano",),
+        recipe=((4.8, 4.7), (3.6, 4.3), (3.2, 3.2), (2.0, 2.2)),
+    ),
 )
 KNOWN_BOARDS = (
-    PredictorCase("Orin ResNet, its board known", RESNET, None, (), ()),
-    PredictorCase("Orin MobileNet, its board known", MOBILENET, None, (), ()),
-    PredictorCase("Orin YOLO, its board known", YOLO, None, (), ()),
-    PredictorCase("Xavier ViT, its board known", VIT, None, (), ()),
-    PredictorCase("Xavier ResNet-50, its board known", RESNET50, None, (), ()),
+    PredictorCase("Orin ResNet, its board known", target=RESNET, reference=None, without=(), recipe=()),
+    PredictorCase("Orin MobileNet, its board known", target=MOBILENET, reference=None, without=(), recipe=()),
+    PredictorCase("Orin YOLO, its board known", target=YOLO, reference=None, without=(), recipe=()),
+    PredictorCase("Xavier ViT, its board known", target=VIT, reference=None, without=(), recipe=()),
+    PredictorCase("Xavier ResNet-50, its board known", target=RESNET50, reference=None, without=(), recipe=()),
 )
 """No reference is at hand, but calibrated profiles of other workloads on such a board."""
 FEW_COUNTS = (2, 5, 10)

@@ -98,7 +98,7 @@ def report_choices(tables: Sequence[ProfileTable], networks: dict[str, NetworkCo
             "", "plausible rows", *(_format_oracle_share(fewer, margin) for margin in MARGINS), _format_errors(fewer)
         )
     for left_out in ways:
-        cases = predict_left_out(tables, networks, spec, left_out, "pagoda")
+        cases = predict_left_out(tables, networks=networks, spec=spec, left_out=left_out, method="pagoda")
         summary.add_row(
             "five constants",
             left_out,

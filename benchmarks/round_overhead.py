@@ -196,7 +196,7 @@ def _write_samples(folder: Path, count: int, seed: int) -> None:
     from fedge.worker import sources
 
     folder.mkdir(parents=True, exist_ok=True)
-    data = sources.make_synthetic(count, 3, 32, 10, seed)
+    data = sources.make_synthetic(count, channels=3, side=32, classes=10, seed=seed)
     if seed == 0:
         data = data._replace(test_x=data.train_x, test_y=data.train_y)
     for part in sources.ARRAY_NAMES:
@@ -220,9 +220,13 @@ def _run_plain(asked: argparse.Namespace, folder: Path, address: str, block: int
     config = {"rounds": asked.rounds + 2, "nodes": len(BOARDS), "model": asked.model, "samples": str(folder / "test")}
     config |= {"batch-size": BATCH, "steps": asked.steps, "learning-rate": RATE, "momentum": MOMENTUM}
     (home / "run-config.toml").write_text(run_config_toml(config), encoding="utf-8")
-    launch = Launch(app, home, place / "logs", private_environment(os.environ, place), lambda: None)
+    launch = Launch(
+        app, flwr_home=home, logs=place / "logs", env=private_environment(os.environ, place), on_poll=lambda: None
+    )
     with end_processes_on_exit(launch):
-        submit(launch, open_serverapp_log(launch), home / "run-config.toml", [], lambda: None)
+        submit(
+            launch, log=open_serverapp_log(launch), config_file=home / "run-config.toml", options=[], check=lambda: None
+        )
 
 
 def _run_fedge(asked: argparse.Namespace, folder: Path, address: str, block: int) -> None:
@@ -285,7 +289,9 @@ def _read_rounds(trace: Path, metered: Mapping[int, Sequence[float]]) -> list[Ro
         known = metered.get(number)
         shares = known or [left[each]["train_s"] for each in push["ids"]]
         sent = tuple(
-            _build_message_times(push["begun_s"], entered[each], left[each], pulled_s[each], share)
+            _build_message_times(
+                push["begun_s"], entered=entered[each], left=left[each], pulled_s=pulled_s[each], share_s=share
+            )
             for each, share in zip(push["ids"], shares, strict=True)
         )
         rounds.append(RoundTimes(last_s - push["begun_s"], following["begun_s"] - last_s, sent))
@@ -297,7 +303,14 @@ def _build_message_times(
 ) -> MessageTimes:
     started_s, at_s, left_s = entered["started_s"], entered["at_s"], left["at_s"]
     answer_s = left_s - at_s - share_s
-    return MessageTimes(started_s - begun_s, at_s - started_s, answer_s, share_s, pulled_s - left_s, left["cpu_s"])
+    return MessageTimes(
+        started_s - begun_s,
+        start=at_s - started_s,
+        answer=answer_s,
+        training=share_s,
+        back=pulled_s - left_s,
+        cpu=left["cpu_s"],
+    )
 
 
 def _print_rounds(plain: Sequence[RoundTimes], ours: Sequence[RoundTimes]) -> None:

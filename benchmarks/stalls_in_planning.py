@@ -204,7 +204,15 @@ def _run_rounds(experiment: Experiment, rounds: int) -> BoardRun:
     reports: list[RoundReport] = []
     for number in range(1, rounds + 1):
         goal = RoundGoal(POLICY, seat.steps, deadline_s=deadline_s, rounds_left=rounds - number)
-        ask = RequestMessage("train", number, number * deadline_s, POLICY, state, goal, 1_000_000)
+        ask = RequestMessage(
+            "train",
+            round=number,
+            start_s=number * deadline_s,
+            policy=POLICY,
+            state=state,
+            goal=goal,
+            model_bytes=1_000_000,
+        )
         answer, _ = emulated.answer_request(experiment, 0, ask, arrays)
         assert answer.report is not None, answer.error
         assert answer.state is not None
@@ -212,11 +220,11 @@ def _run_rounds(experiment: Experiment, rounds: int) -> BoardRun:
         state = answer.state
     return BoardRun(
         tuple(_round_energy_j(report, deadline_s) for report in reports),
-        sum(report.busy_s > LATE_TOLERANCE * deadline_s for report in reports),
-        float(np.mean([report.busy_s for report in reports])) / deadline_s,
-        str(max(reports[-1].parts, key=lambda part: part.steps).mode),
-        reports[0].prior_time_ape or 0.0,
-        reports[-1].time_ape or 0.0,
+        late=sum(report.busy_s > LATE_TOLERANCE * deadline_s for report in reports),
+        busy=float(np.mean([report.busy_s for report in reports])) / deadline_s,
+        mode=str(max(reports[-1].parts, key=lambda part: part.steps).mode),
+        first_ape=reports[0].prior_time_ape or 0.0,
+        last_ape=reports[-1].time_ape or 0.0,
     )
 
 

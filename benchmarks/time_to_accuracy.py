@@ -154,7 +154,7 @@ def run_variant(job: AccuracyTask, way: RunVariant, seed: int, rounds: int) -> A
     end = find_target_row(rows, job.target)
     if asynchronous and end is not None:
         rows = run_until_target(job, build_experiment(job, way, seed, end + 1))
-    return summarize_run(job, way, seed, rows, end, time.monotonic() - started_s)
+    return summarize_run(job, way=way, seed=seed, rows=rows, end=end, wall_s=time.monotonic() - started_s)
 
 
 def run_until_target(job: AccuracyTask, experiment: Experiment) -> list[RoundRow]:
@@ -190,10 +190,20 @@ def summarize_run(
     """What a run's rounds come to that reached the target in row ``end``."""
     best = max(row.accuracy for row in rows)
     if end is None:
-        return AccuracyRun(job.task, way.name, seed, len(rows), best, wall_s)
+        return AccuracyRun(job.task, way=way.name, seed=seed, rounds=len(rows), best=best, wall_s=wall_s)
     joules = sum(row.energy_j for row in rows[: end + 1])
     fleet_joules = joules + sum(row.resting_energy_j or 0.0 for row in rows[: end + 1])
-    return AccuracyRun(job.task, way.name, seed, end + 1, best, wall_s, rows[end].end_s, joules, fleet_joules)
+    return AccuracyRun(
+        job.task,
+        way=way.name,
+        seed=seed,
+        rounds=end + 1,
+        best=best,
+        wall_s=wall_s,
+        seconds=rows[end].end_s,
+        joules=joules,
+        fleet_joules=fleet_joules,
+    )
 
 
 def describe_spread(job: AccuracyTask) -> str:
@@ -288,7 +298,7 @@ def main(given: Sequence[str]) -> None:
     runs: list[AccuracyRun] = []
     with ProcessPoolExecutor(asked.processes) as pool:
         waiting = [
-            pool.submit(run_variant, job, way, seed, QUICK_ROUNDS if asked.quick else job.rounds)
+            pool.submit(run_variant, job=job, way=way, seed=seed, rounds=QUICK_ROUNDS if asked.quick else job.rounds)
             for seed in seeds
             for job in jobs
             for way in ways

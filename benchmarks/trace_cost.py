@@ -95,7 +95,9 @@ def main(count: int, rounds: int, epochs: float) -> None:
     port = LocalPort({b.name: lambda question, i=b.index: respond(i, question) for b in list_boards(experiment)})
     with tempfile.TemporaryDirectory() as folder:
         tables = SeparateTraceTables(Path(folder), timed)
-        build_coordinator(experiment, port, tables, Path(folder) / "checkpoints", timed.end_round).run()
+        build_coordinator(
+            experiment, port=port, tables=tables, checkpoints=Path(folder) / "checkpoints", on_round=timed.end_round
+        ).run()
     print_report(timed.rounds[1:], traces)
 
 

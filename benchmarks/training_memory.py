@@ -150,7 +150,9 @@ def _predict_left_out(network: str, target: TargetName) -> tuple[MeasuredSteps, 
     there = steps[np.isfinite(steps.measured[target])]
     trained = np.isin(there.level, TRAIN_LEVELS)
     judge = there[(there.network == network) & ~trained]
-    off: np.ndarray = np.log(predict_fedge(there[trained], judge, target, "within", 0) / judge.measured[target])
+    off: np.ndarray = np.log(
+        predict_fedge(there[trained], judge=judge, target=target, split="within", seed=0) / judge.measured[target]
+    )
     return judge, off
 
 
@@ -173,7 +175,7 @@ def report_pairs() -> None:
 
 
 def _compute_error(learn: MeasuredSteps, judge: MeasuredSteps, target: str) -> float:
-    predicted = predict_fedge(learn, judge, target, "left-out", 0)  # type: ignore[arg-type]
+    predicted = predict_fedge(learn, judge=judge, target=target, split="left-out", seed=0)  # type: ignore[arg-type]
     return _compute_mape(np.log(predicted / judge.measured[target]))  # type: ignore[index]
 
 

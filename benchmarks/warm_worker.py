@@ -108,7 +108,14 @@ def measure_task(task: str, python: str, repeats: int, cold: int) -> StartTimes:
         colds = [measure_cold_start_s(task, python, model) for _ in range(cold)]
     size_mb = sum(array.nbytes for array in arrays.values()) / 1e6
     middle = statistics.median
-    return StartTimes(task, size_mb, middle(warm), max(warm), middle(outside), middle(colds))
+    return StartTimes(
+        task,
+        model_mb=size_mb,
+        warm_s=middle(warm),
+        warm_worst_s=max(warm),
+        client_s=middle(outside),
+        cold_s=middle(colds),
+    )
 
 
 def build_train_options() -> dict[str, float]:

@@ -37,7 +37,9 @@ def _build_reply(message: Message, context: Context) -> Message:
     records = message.content.array_records
     arrays = {name: array.numpy() for name, array in records["arrays"].items()} if "arrays" in records else None
     folder = str(context.run_config.get("folder", ""))
-    answer, trained = _compute_answer(experiment, context.node_config, ask, arrays, Path(folder) if folder else None)
+    answer, trained = _compute_answer(
+        experiment, node=context.node_config, ask=ask, arrays=arrays, folder=Path(folder) if folder else None
+    )
     content = RecordDict({"fedge": ConfigRecord({"answer": to_json(answer)})})
     if trained is not None and not answer.cut:
         content["arrays"] = ArrayRecord({name: Array(value) for name, value in trained.arrays.items()})
@@ -54,7 +56,9 @@ def _compute_answer(
 ) -> tuple[ReplyMessage, TrainResult | None]:
     """Of the emulated board of this place in the fleet, in the run's folder, or, on a real board, of that itself."""
     if PARTITION_KEY in node:
-        return fleetsim.answer_request(experiment, int(str(node[PARTITION_KEY])), ask, arrays, folder)
+        return fleetsim.answer_request(
+            experiment, index=int(str(node[PARTITION_KEY])), ask=ask, arrays=arrays, folder=folder
+        )
     from fedge.client import real as on_board
     from fedge.devices.node_settings import SETTINGS_PATH, read_settings
 

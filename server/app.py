@@ -25,7 +25,14 @@ def main(grid: Grid, context: Context) -> None:
     real = experiment.backend == "fleet"
     claiming = ClaimTerms(read_claim_name(experiment, folder), experiment.reply_timeout_s) if real else None
     least = 1 if real else len(names)
-    port = GridPort(grid, names, RealClock(), experiment.superlink.connect_timeout_s, least, claiming)
+    port = GridPort(
+        grid,
+        boards=names,
+        clock=RealClock(),
+        connect_timeout_s=experiment.superlink.connect_timeout_s,
+        least=least,
+        claiming=claiming,
+    )
     try:
         run_experiment(experiment, port, folder, overdue=port)
     finally:

@@ -52,7 +52,14 @@ def run_experiment(
         tables.forget_after(progress.round if progress else -1)
         _check_rows(folder, progress.round if progress else 0)
         with ExportingTables(tables, build_factories(experiment, folder)) as telling:
-            coordinator = build_coordinator(experiment, port, telling, folder / CHECKPOINTS, on_round, overdue)
+            coordinator = build_coordinator(
+                experiment,
+                port=port,
+                tables=telling,
+                checkpoints=folder / CHECKPOINTS,
+                on_round=on_round,
+                overdue=overdue,
+            )
             arrays = coordinator.run(progress).arrays
         tables.close()
         save_model(folder / MODEL, arrays)
@@ -77,10 +84,22 @@ def build_coordinator(
     """The loop that the experiment's strategy asks for; without ``checkpoints`` nothing is kept on disk."""
     task, strategy = load_experiment_task(experiment), build_strategy(experiment.strategy)
     if not isinstance(strategy, AsyncStrategy):
-        return Coordinator(experiment, port, task, tables, checkpoints, on_round, overdue)
+        return Coordinator(
+            experiment, port=port, task=task, tables=tables, checkpoints=checkpoints, on_round=on_round, overdue=overdue
+        )
     name = experiment.selection.name
     selector, reach = load_selector(ASYNC_SELECTORS.get(name, name)), build_availability(experiment)
-    return AsyncCoordinator(experiment, strategy, port, task, tables, selector, reach, checkpoints, on_round)
+    return AsyncCoordinator(
+        experiment,
+        strategy=strategy,
+        port=port,
+        task=task,
+        tables=tables,
+        selector=selector,
+        reach=reach,
+        checkpoints=checkpoints,
+        on_round=on_round,
+    )
 
 
 @contextmanager

@@ -22,7 +22,13 @@ def run_fleet(experiment: Experiment, folder: Path, on_round: Callable[[], None]
     task = experiment.workload.task
     plugins = [Path(plugin) for plugin in (*experiment.plugins, *([task] if task.endswith(TASK_FILE_SUFFIX) else []))]
     app = stage_app(folder, plugins, config={"experiment": "", "folder": ""})
-    launch = Launch(app.resolve(), folder / ".flwr", folder / "logs", private_environment(os.environ, folder), on_round)
+    launch = Launch(
+        app.resolve(),
+        flwr_home=folder / ".flwr",
+        logs=folder / "logs",
+        env=private_environment(os.environ, folder),
+        on_poll=on_round,
+    )
     launch.flwr_home.mkdir(parents=True, exist_ok=True)
     config_file = launch.flwr_home / "run-config.toml"
     config = {"experiment": experiment.model_dump_json(), "folder": str(folder)}
@@ -30,7 +36,7 @@ def run_fleet(experiment: Experiment, folder: Path, on_round: Callable[[], None]
     (launch.flwr_home / "config.toml").write_text(connection_toml(experiment.superlink), encoding="utf-8")
     log = open_serverapp_log(launch)
     with end_processes_on_exit(launch), stop_run_on_error(launch, log):
-        submit(launch, log, config_file, [], lambda: None)
+        submit(launch, log=log, config_file=config_file, options=[], check=lambda: None)
 
 
 def connection_toml(superlink: SuperlinkSpec) -> str:

@@ -92,7 +92,9 @@ def _continue_locked(experiment: Experiment, folder: Path, refresh: Refresh) -> 
     ended = find_budget_end(rounds, events)
     if ended and not rounds:
         raise RunFailed(f"no round was played: {ended}; raise policy.budget_j in {run_folder.RUN_YAML}")
-    summary = summarise_run(experiment, rounds, read_rows(folder, ClientRow), earlier_s, events)
+    summary = summarise_run(
+        experiment, rounds=rounds, clients=read_rows(folder, ClientRow), wall_s=earlier_s, events=events
+    )
     summary["labels"] = experiment_checks.build_labels(
         experiment, {row.board for row in events if row.kind == RECORDED and row.board}
     )

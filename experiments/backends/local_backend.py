@@ -22,5 +22,7 @@ def run_local(experiment: Experiment, folder: Path, on_round: Callable[[], None]
 
 
 def _respond(experiment: Experiment, folder: Path, board: FleetBoard, question: OutgoingRequest) -> IncomingReply:
-    answer, trained = emulated.answer_request(experiment, board.index, question.ask, question.arrays, folder)
+    answer, trained = emulated.answer_request(
+        experiment, index=board.index, ask=question.ask, arrays=question.arrays, folder=folder
+    )
     return IncomingReply(answer, trained)

@@ -116,7 +116,7 @@ def open_dashboard(
     with _temporary_folder() as temp:
         token = secrets.token_hex(32)
         env = private_environment(os.environ, folder) | SETTINGS | {"RAY_AUTH_TOKEN": token}
-        launch = Launch(temp, folder / ".flwr", folder / "logs", env, on_poll)
+        launch = Launch(temp, flwr_home=folder / ".flwr", logs=folder / "logs", env=env, on_poll=on_poll)
         with end_processes_on_exit(launch):
             address, dashboard = _start_head(launch, port, len(list_boards(experiment)))
             token_file = temp / "token"

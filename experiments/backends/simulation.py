@@ -46,14 +46,26 @@ def simulate(
     Raises ``RunFailed`` with the reason and the end of the log that shows it.
     """
     env = simulation_environment(os.environ, app_dir.resolve(), run_dir.resolve())
-    launch = Launch(app_dir.resolve(), run_dir.resolve() / ".flwr", run_dir.resolve() / "logs", env, on_poll)
+    launch = Launch(
+        app_dir.resolve(),
+        flwr_home=run_dir.resolve() / ".flwr",
+        logs=run_dir.resolve() / "logs",
+        env=env,
+        on_poll=on_poll,
+    )
     launch.flwr_home.mkdir(parents=True, exist_ok=True)
     config_file = launch.flwr_home / "run-config.toml"
     config_file.write_text(run_config_toml(run_config), encoding="utf-8")
     with end_processes_on_exit(launch):
         superlink, log = _start_superlink(launch)
         options = ["--federation-config", federation_config(n_nodes, env)]
-        submit(launch, open_serverapp_log(launch), config_file, options, lambda: _check_alive(superlink, log))
+        submit(
+            launch,
+            log=open_serverapp_log(launch),
+            config_file=config_file,
+            options=options,
+            check=lambda: _check_alive(superlink, log),
+        )
 
 
 def _check_alive(superlink: subprocess.Popen[bytes], log: RunLog) -> None:

@@ -55,7 +55,9 @@ def _try_aggregation(experiment: Experiment) -> None:
         return
     model = {"w": np.zeros((2, 2), np.float32)}
     results = [
-        Contribution(f"{i:03d}", {"w": np.full((2, 2), 0.01 * i, np.float32)}, 10, 0.5, 0.5)
+        Contribution(
+            f"{i:03d}", arrays={"w": np.full((2, 2), 0.01 * i, np.float32)}, samples=10, loss=0.5, accuracy=0.5
+        )
         for i in range(1, count + 1)
     ]
     aggregator = Aggregator(build_strategy(experiment.strategy), experiment.seed)

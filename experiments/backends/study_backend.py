@@ -87,5 +87,14 @@ def _plausible_modes(truth: str, surface: ModeSurface, maxn: PowerMode) -> NDArr
     """The modes of a measured table whose figures fit those of the modes around them; all of an emulated surface."""
     if not truth.startswith(TABLE_PREFIX):
         return np.ones(len(surface.modes), dtype=np.bool_)
-    table = ProfileTable("", "", 1, surface.modes, surface.step_s, surface.power_w, "", truth)
+    table = ProfileTable(
+        "",
+        workload="",
+        batch_size=1,
+        modes=surface.modes,
+        step_s=surface.step_s,
+        power_w=surface.power_w,
+        sha256="",
+        path=truth,
+    )
     return find_plausible_rows(table, maxn)

@@ -44,7 +44,9 @@ def check_board(
         allowed = power.describe()["allowed"]
         with BoardLease(lambda: PowerdClient(place.power_socket), HOLDER) as lease:
             findings = [
-                finding for knob in WIRE_KNOBS for finding in _check_knob(power, lease.token, knob, allowed, tell)
+                finding
+                for knob in WIRE_KNOBS
+                for finding in _check_knob(power, token=lease.token, knob=knob, allowed=allowed, tell=tell)
             ]
             tell(f"measuring for {seconds:g} s ...")
             findings += _measure_power(here, seconds)

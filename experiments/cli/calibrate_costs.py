@@ -82,7 +82,11 @@ def calibrate_tables(
     """
     if workload is not None and len(tables) > 1:
         raise BadInput("--workload", f"{len(tables)} tables", "one table, or no --workload (names come from the paths)")
-    fits = [fitted for path in tables for fitted in _fit_table(path, device, workload, batch_size, kind, maxn)]
+    fits = [
+        fitted
+        for path in tables
+        for fitted in _fit_table(path, device=device, workload=workload, batch_size=batch_size, kind=kind, maxn=maxn)
+    ]
     profiles = [_to_cost_profile(fitted, origin) for fitted in fits]
     names = [profile_file_name(profile) for profile in profiles]
     for name in names:
@@ -158,13 +162,13 @@ def _to_cost_profile(fitted: _TableCalibration, origin: str) -> CostProfile:
         residual_power_sd_log=power.residual_sd_log,
         evidence=CalibrationEvidence(
             calibration.table,
-            calibration.sha256,
-            calibration.rows,
-            time.p95_ape,
-            power.p95_ape,
-            origin,
-            time.rows_off,
-            power.rows_off,
+            sha256=calibration.sha256,
+            rows=calibration.rows,
+            time_p95_ape=time.p95_ape,
+            power_p95_ape=power.p95_ape,
+            origin=origin,
+            time_rows_off=time.rows_off,
+            power_rows_off=power.rows_off,
         ),
         kind=fitted.kind,
     )
@@ -174,17 +178,17 @@ def _to_outcome(fitted: _TableCalibration, written: Path | None) -> CalibrationO
     calibration = fitted.calibration
     return CalibrationOutcome(
         str(fitted.path),
-        CANONICAL_BOARDS.get(calibration.device, calibration.device),
-        calibration.workload,
-        calibration.batch_size,
-        calibration.rows,
-        fitted.duplicates,
-        calibration.time.mape,
-        calibration.time.p95_ape,
-        calibration.power.mape,
-        calibration.power.p95_ape,
-        str(written) if written else None,
-        fitted.kind,
-        calibration.time.rows_off,
-        calibration.power.rows_off,
+        device=CANONICAL_BOARDS.get(calibration.device, calibration.device),
+        workload=calibration.workload,
+        batch_size=calibration.batch_size,
+        rows=calibration.rows,
+        duplicates=fitted.duplicates,
+        time_mape=calibration.time.mape,
+        time_p95_ape=calibration.time.p95_ape,
+        power_mape=calibration.power.mape,
+        power_p95_ape=calibration.power.p95_ape,
+        written=str(written) if written else None,
+        kind=fitted.kind,
+        time_rows_off=calibration.time.rows_off,
+        power_rows_off=calibration.power.rows_off,
     )

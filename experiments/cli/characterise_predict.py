@@ -102,7 +102,9 @@ def predict_epochs(result: SweepResult, asked: EpochPredictionOptions) -> list[E
         if asked.workload
         else _list_workloads(result)
     )
-    return [line for name in names for line in _predict_workload(result, asked, board, name, spec)]
+    return [
+        line for name in names for line in _predict_workload(result, asked=asked, board=board, workload=name, spec=spec)
+    ]
 
 
 def _check_options(asked: EpochPredictionOptions) -> None:
@@ -164,7 +166,15 @@ def _predict_workload(
     if not counted:
         right = "a sweep with a finished point of it, in a mode that is known"
         raise BadInput(str(asked.folder), f"nothing of {workload} on {board} ({asked.kind})", right)
-    case = _Case(result, asked, board, workload, spec, looks, _build_setting(asked, counted, result, workload))
+    case = _Case(
+        result,
+        asked=asked,
+        board=board,
+        workload=workload,
+        spec=spec,
+        looks=looks,
+        setting=_build_setting(asked, counted, result, workload),
+    )
     modes = _select_modes(asked, counted, spec)
     if asked.method == "simple":
         said = _predict_simple(case, modes)
@@ -222,7 +232,16 @@ def _predict_simple(case: _Case, modes: Modes) -> EpochPredictions:
         raise BadInput("--method simple", got, "a setting that the sweep tried in some modes: it predicts modes alone")
     made = LinearEpochModel(case.spec.maxn).fit(seen).predict(workload, modes)
     nothing = np.full(len(modes), np.nan)
-    return EpochPredictions(modes, made.epoch_s, nothing, nothing, nothing, made.energy_j, nothing, "estimated")
+    return EpochPredictions(
+        modes,
+        e2e_s=made.epoch_s,
+        stall_s=nothing,
+        compute_s=nothing,
+        e2e_sd_log=nothing,
+        energy_j=made.energy_j,
+        energy_sd_log=nothing,
+        label="estimated",
+    )
 
 
 def _has_same_loader(look: PointObservation, setting: EpochSetting) -> bool:

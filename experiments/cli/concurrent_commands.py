@@ -102,8 +102,22 @@ def evaluate(
     from experiments.cli.concurrent_eval import evaluate_strategies as command
     from experiments.cli.concurrent_tables import ConcurrentTableOptions
 
-    tables = ConcurrentTableOptions(tuple(train or ()), tuple(infer or ()), device, workload, batch_size)
-    command(ConcurrentEvalOptions(tables, strategy, problems, reuse, sample, seed, seeds, plausible), json_file)
+    tables = ConcurrentTableOptions(
+        tuple(train or ()), infer=tuple(infer or ()), device=device, workload=workload, batch_size=batch_size
+    )
+    command(
+        ConcurrentEvalOptions(
+            tables,
+            strategies=strategy,
+            problems=problems,
+            reuse=reuse,
+            sample=sample,
+            seed=seed,
+            seeds=seeds,
+            plausible=plausible,
+        ),
+        json_file,
+    )
 
 
 @app.command("plan")
@@ -154,4 +168,6 @@ def plan(
         batch_sizes=batch_sizes,
         batch_size=batch_size,
     )
-    command(ConcurrentPlanOptions(jobs, power_w, arrivals, strategy, seed), as_json=as_json)
+    command(
+        ConcurrentPlanOptions(jobs, power_w=power_w, arrivals=arrivals, strategy=strategy, seed=seed), as_json=as_json
+    )

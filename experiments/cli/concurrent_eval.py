@@ -71,7 +71,7 @@ def build_eval_jobs(asked: ConcurrentEvalOptions) -> list[StrategyJob]:
     if asked.sample is not None and asked.sample > least:
         raise BadInput("--sample", str(asked.sample), f"at most {least}: so many problems there are")
     return [
-        StrategyJob(case, name, seed, asked.sample, asked.reuse)
+        StrategyJob(case, strategy=name, seed=seed, sample=asked.sample, reuse=asked.reuse)
         for case in cases
         for name in names
         for seed in range(asked.seed, asked.seed + asked.seeds)
@@ -206,7 +206,7 @@ def _build_case(
         priors=known.priors,
         modes_left_out=len(whole.modes) - len(pair.modes) if leave_out else None,
     )
-    return StrategyCase(pair, family, problems, known.ground, about)
+    return StrategyCase(pair, family=family, problems=problems, ground=known.ground, blank_row=about)
 
 
 # Output ---------------------------------------------------------------------------------------------------------------

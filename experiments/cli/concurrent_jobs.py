@@ -95,7 +95,16 @@ def build_jobs(source: JobTables, typed: ConcurrentJobOptions) -> ServingJobs:
     ):
         rows = [rank[first + i] for i in range(len(tables))]
         sizes = tuple(table.batch_size for table in tables)
-        services.append(MeasuredServiceDemand(name, rate, latency, sizes, pair.infer_s[rows], pair.infer_w[rows]))
+        services.append(
+            MeasuredServiceDemand(
+                name,
+                rate_hz=rate,
+                latency_s=latency,
+                batch_sizes=sizes,
+                infer_s=pair.infer_s[rows],
+                infer_w=pair.infer_w[rows],
+            )
+        )
         first += len(tables)
     trains = source.train is not None
     return ServingJobs(pair.modes, tuple(services), pair.train_s if trains else None, pair.train_w if trains else None)
@@ -113,7 +122,11 @@ def name_services(source: JobTables) -> list[str]:
 def _read_measured(typed: ConcurrentJobOptions) -> JobTables:
     # One service may be there twice, at rates of its own.
     training, _ = (
-        read_job_tables(ConcurrentTableOptions((typed.train,), (), typed.device, None, typed.batch_size))
+        read_job_tables(
+            ConcurrentTableOptions(
+                (typed.train,), infer=(), device=typed.device, workload=None, batch_size=typed.batch_size
+            )
+        )
         if typed.train
         else ([], [])
     )
@@ -183,7 +196,16 @@ def _predict_table(spec: DeviceSpec, modes: Modes, profile: CostProfile) -> Prof
     seconds = time_power_model.compute_step_s(profile.coefficients, spec.maxn, modes)
     watts = time_power_model.compute_power_w(profile.coefficients, spec.maxn, modes)
     sha256 = profile.evidence.sha256 if profile.evidence else ""
-    return ProfileTable(spec.name, profile.workload, profile.batch_size, modes, seconds, watts, sha256, profile.source)
+    return ProfileTable(
+        spec.name,
+        workload=profile.workload,
+        batch_size=profile.batch_size,
+        modes=modes,
+        step_s=seconds,
+        power_w=watts,
+        sha256=sha256,
+        path=profile.source,
+    )
 
 
 def _describe_profiles(profiles: Sequence[CostProfile]) -> str:

@@ -115,8 +115,20 @@ def advise_interleaving(asked: ConcurrentPlanOptions) -> InterleavingAdvice:
     order = found.rank_places(asked.power_w)
     if not order:
         moves = tuple(serving_planner.find_nearest_limits(jobs, asked.power_w))
-        return InterleavingAdvice(asked, source, jobs, None, None, None, (), (), (), moves, search)
-    return _build_advice(asked, source, found, order, search)
+        return InterleavingAdvice(
+            asked,
+            tables=source,
+            jobs=jobs,
+            choice=None,
+            first=None,
+            simulation=None,
+            limits=(),
+            runners_up=(),
+            neighbours=(),
+            moves=moves,
+            search=search,
+        )
+    return _build_advice(asked, source=source, found=found, order=order, search=search)
 
 
 def _build_advice(
@@ -134,17 +146,17 @@ def _build_advice(
     choice = first if seen is None else seen.option
     return InterleavingAdvice(
         asked,
-        source,
-        jobs,
-        choice,
-        None if choice == first else first,
-        seen,
-        tuple(serving_planner.find_binding_limits(jobs, asked.power_w, first)),
-        tuple(option for option in serving_planner.list_runners_up(found, order) if option != choice),
-        tuple(serving_planner.vary_limits(jobs, asked.power_w)),
-        (),
-        search,
-        tuple(list_implausible_rows(_select_measured_tables(source, choice), choice.mode)),
+        tables=source,
+        jobs=jobs,
+        choice=choice,
+        first=None if choice == first else first,
+        simulation=seen,
+        limits=tuple(serving_planner.find_binding_limits(jobs, asked.power_w, first)),
+        runners_up=tuple(option for option in serving_planner.list_runners_up(found, order) if option != choice),
+        neighbours=tuple(serving_planner.vary_limits(jobs, asked.power_w)),
+        moves=(),
+        search=search,
+        doubtful=tuple(list_implausible_rows(_select_measured_tables(source, choice), choice.mode)),
     )
 
 

@@ -75,7 +75,9 @@ def run_concurrently(asked: ConcurrentRunOptions, json_file: Path | None) -> Non
             jobs = _build_jobs(asked, asked.infer_batch or _choose_batch_size(asked, pairs, console))
             console.print(_describe_run(asked, jobs, device), soft_wrap=True, highlight=False, markup=False)
             for how in EXECUTIONS[asked.how]:
-                _run_turn(pairs[how], jobs, how, _duration_s(asked), outcomes, console)
+                _run_turn(
+                    pairs[how], jobs=jobs, how=how, seconds=_duration_s(asked), outcomes=outcomes, console=console
+                )
     except (KeyboardInterrupt, RunFailed) as error:
         ended = error
     if outcomes:
@@ -161,7 +163,12 @@ def _arrivals_data(asked: ConcurrentRunOptions) -> dict[str, Any]:
 
 def _build_jobs(asked: ConcurrentRunOptions, infer_batch: int) -> SideBySideJobs:
     return SideBySideJobs(
-        asked.train, asked.infer, asked.train_batch, infer_batch, asked.latency_s, _arrivals_data(asked)
+        asked.train,
+        infer=asked.infer,
+        train_batch=asked.train_batch,
+        infer_batch=infer_batch,
+        latency_s=asked.latency_s,
+        arrivals=_arrivals_data(asked),
     )
 
 

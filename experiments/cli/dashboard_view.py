@@ -72,7 +72,7 @@ def serve_dashboard(asked: DashboardOptions) -> None:
         url, token = parse_address(shown)
         if asked.relay_token_file is not None:
             token = read_token(asked.relay_token_file)
-        backend.show_relay(url, token, place, _announce_url(asked.open), _note)
+        backend.show_relay(url, token=token, place=place, told=_announce_url(asked.open), note=_note)
     else:
         backend.show_run(find_run_folder(Path(shown)), place, _announce_url(asked.open))
 

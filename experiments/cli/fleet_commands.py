@@ -246,7 +246,17 @@ def proxy(
 
     addresses = tuple(listen) if listen else ALL_ADDRESSES
     networks = tuple(management or ())
-    text = build_configuration(NginxProxy(keys, superlink_port, port, addresses, networks, management_port, telemetry))
+    text = build_configuration(
+        NginxProxy(
+            keys,
+            superlink_port=superlink_port,
+            fleet_port=port,
+            addresses=addresses,
+            management=networks,
+            control_port=management_port,
+            telemetry=telemetry,
+        )
+    )
     _print_or_write(text, out)
 
 

@@ -33,7 +33,7 @@ def layers(
     """FLOP, bytes, parameters and activations of a network, per layer; operators without a rule are named."""
     from experiments.cli.layers_cost import print_layers as command
 
-    command(model, batch, input_shape, kind, json_file, top)
+    command(model, batch_size=batch, input_shape=input_shape, kind=kind, json_file=json_file, top=top)
 
 
 def register_commands(app: typer.Typer) -> None:

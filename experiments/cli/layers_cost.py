@@ -43,7 +43,7 @@ def print_layers(
     network = load_network_cost(model, parse_input_shape(input_shape))
     if json_file is not None:
         json_file.write_text(json.dumps(network_to_dict(network)) + "\n", encoding="utf-8")
-    print_cost(Console(), network, batch_size, kind, top)
+    print_cost(Console(), network=network, batch_size=batch_size, kind=kind, top=top)
     if network.unknown:
         _warn_uncounted(Console(stderr=True), network)
 
@@ -78,7 +78,7 @@ def list_costliest_layers(network: NetworkCost, batch_size: int, kind: StepKind,
 def _sum_layers(name: str, part: list[LayerCost], batch_size: int, kind: StepKind) -> LayerCostRow:
     work = NetworkCost(name, (), tuple(part), "").batch_work(batch_size, kind)
     output = "x".join(map(str, part[0].output)) if len(part) == 1 else ""
-    return LayerCostRow(name, part[0].kind, len(part), work.flop, work.bytes, output)
+    return LayerCostRow(name, kind=part[0].kind, layers=len(part), flop=work.flop, bytes=work.bytes, output=output)
 
 
 def _totals_table(network: NetworkCost, batch_size: int, kind: StepKind) -> Table:

@@ -73,7 +73,13 @@ def run(
 
     given = {"backend": backend, "seed": seed}
     extra = [f"{key}={value}" for key, value in given.items() if value is not None]
-    command(config, [*(override or []), *extra], out, as_json, _resolve_ray_port(ray_dashboard, ray_dashboard_port))
+    command(
+        config,
+        overrides=[*(override or []), *extra],
+        out=out,
+        as_json=as_json,
+        ray_port=_resolve_ray_port(ray_dashboard, ray_dashboard_port),
+    )
 
 
 @app.command()
@@ -157,7 +163,17 @@ def board(
     from experiments.cli.dashboard_view import DashboardOptions
     from experiments.cli.dashboard_view import serve_dashboard as command
 
-    command(DashboardOptions(shown, serve, host, port, token_file, relay_token_file, open_it))
+    command(
+        DashboardOptions(
+            shown,
+            serve=serve,
+            host=host,
+            port=port,
+            token_file=token_file,
+            relay_token_file=relay_token_file,
+            open=open_it,
+        )
+    )
 
 
 @devices.command("list")
@@ -186,7 +202,7 @@ def devices_modes(
     """A board's power modes."""
     from experiments.cli.devices_list import show_modes
 
-    show_modes(name, preset, every, _make_console(), as_json)
+    show_modes(name, preset=preset, every=every, console=_make_console(), json=as_json)
 
 
 @app.command()

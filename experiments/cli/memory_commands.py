@@ -32,7 +32,7 @@ def evaluate(
     """Errors of memory and time on pruning levels that were not learnt from, and on networks left out."""
     from experiments.cli.memory_eval import evaluate_memory as command
 
-    command(data, method, leave_network_out, seed, json_file)
+    command(data, method=method, left_out=leave_network_out, seed=seed, json_file=json_file)
 
 
 @app.command()
@@ -56,7 +56,7 @@ def predict(
     """Peak memory and time of a training step, and the largest batch that fits."""
     from experiments.cli.memory_predict import print_memory as command
 
-    command(model, device, batch, input_shape, as_json)
+    command(model, device=device, batch_size=batch, input_shape=input_shape, as_json=as_json)
 
 
 @app.command()

@@ -74,7 +74,15 @@ def predict_memory(network: NetworkCost, device: DeviceSpec, batch_size: int) ->
         return _find_largest_batch(fits)
 
     step = predict_step_need(network, device, batch_size)
-    return MemoryPrediction(network, device, batch_size, step, limit_mb, largest(0.0), largest(CONFIDENT_SDS))
+    return MemoryPrediction(
+        network,
+        device=device,
+        batch_size=batch_size,
+        step=step,
+        limit_mb=limit_mb,
+        largest_batch=largest(0.0),
+        largest_sure_batch=largest(CONFIDENT_SDS),
+    )
 
 
 def _find_largest_batch(fits: Callable[[int], bool]) -> int:
@@ -117,8 +125,10 @@ def print_prediction(console: Console, found: MemoryPrediction) -> None:
     lines = (
         f"Memory   {_format_mb(step.memory_mb)} ({_format_spread(step.memory_sd_log)}), {fits}",
         f"Time     {_format_seconds(step.step_s)} ({_format_spread(step.step_sd_log)})",
-        f"Limit    {_format_mb(found.limit_mb)}: {found.device.ram_gb.value:g} GB less "
-        f"{_format_percent(SYSTEM_SHARE)}, the system's",
+        (
+            f"Limit    {_format_mb(found.limit_mb)}: {found.device.ram_gb.value:g} GB less "
+            f"{_format_percent(SYSTEM_SHARE)}, the system's"
+        ),
         f"Largest  batch {_format_batch(found.largest_batch)}; surely (95 %) {_format_batch(found.largest_sure_batch)}",
         f"From     {step.label}: {step.source}",
     )

@@ -92,7 +92,18 @@ def place_run(
     from experiments.cli.place_run import PlacementRunOptions
     from experiments.cli.place_run import measure_and_print as command
 
-    command(PlacementRunOptions(model, tuple(instances or ()), batches, most, seconds, sensor, input_shape), out)
+    command(
+        PlacementRunOptions(
+            model,
+            instances=tuple(instances or ()),
+            batches=batches,
+            most=most,
+            seconds=seconds,
+            sensor=sensor,
+            input_shape=input_shape,
+        ),
+        out,
+    )
 
 
 def register_commands(app: typer.Typer) -> None:

@@ -107,10 +107,14 @@ def advise_placement(asked: PlacementOptions) -> PlacementAdvice:
         raise BadInput("--measurements", "no watts", "rows with watts (fedge place-run --sensor): none are known here")
     fitted_board = _restrict_accelerators(fitted.board if fitted else board, asked.on)
     begin = time.perf_counter()
-    found = plan_placement(fitted_board, network, goal, sizes, asked.instances)
+    found = plan_placement(fitted_board, network=network, goal=goal, batch_sizes=sizes, most_instances=asked.instances)
     took_s = time.perf_counter() - begin
     if found.chosen is None:
-        raise _infeasible_error(asked, goal, relax_limits(fitted_board, network, goal, sizes, asked.instances))
+        raise _infeasible_error(
+            asked,
+            goal,
+            relax_limits(fitted_board, network=network, goal=goal, batch_sizes=sizes, most_instances=asked.instances),
+        )
     return PlacementAdvice(
         options=asked,
         network=network,

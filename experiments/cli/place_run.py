@@ -124,7 +124,7 @@ def _open_power_reader(sensor: str | None) -> Iterator[Callable[[], float] | Non
     from fedge.devices.sensing import open_sensor
     from fedge.powerd.machine import Machine
 
-    opened = open_sensor(sensor, Machine("/"), RealClock(), None, "--sensor")
+    opened = open_sensor(sensor, machine=Machine("/"), clock=RealClock(), total_power=None, where="--sensor")
     try:
         yield lambda: opened.read().total_w
     finally:

@@ -99,7 +99,7 @@ def import_(
     """Bring measurements made elsewhere into the normal form."""
     from experiments.cli.predict_import import import_table as command
 
-    command(source, layout, out, steps, batch_size, as_json)
+    command(source, layout=layout, out=out, steps=steps, batch_size=batch_size, as_json=as_json)
 
 
 @app.command()
@@ -165,7 +165,15 @@ def choose(
     """Choose a power mode: name one of the four aims."""
     from experiments.cli.predict_use import choose_mode as command
 
-    command(model, power_w, deadline_s, time_weight, knee, confidence, as_json)
+    command(
+        model,
+        power_w=power_w,
+        deadline_s=deadline_s,
+        time_weight=time_weight,
+        knee=knee,
+        confidence=confidence,
+        as_json=as_json,
+    )
 
 
 @app.command()
@@ -179,4 +187,4 @@ def pareto(
     """The modes from which none is both faster and cheaper."""
     from experiments.cli.predict_use import print_pareto_front as command
 
-    command(model, against, csv, html, as_json)
+    command(model, against=against, csv=csv, html=html, as_json=as_json)

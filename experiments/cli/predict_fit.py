@@ -79,7 +79,9 @@ def _build_request(asked: PredictFitOptions) -> FitRequest:
         modes = EMULATED_MODES
     explores = asked.table is None or asked.has_budget
     explorer = resolve_setup(asked.method, asked.explorer).explorer if explores else None
-    return FitRequest(asked.method, asked.seed, explorer, modes, asked.cost_s, asked.cost_j)
+    return FitRequest(
+        asked.method, seed=asked.seed, explorer=explorer, modes=modes, cost_s=asked.cost_s, cost_j=asked.cost_j
+    )
 
 
 # What is learnt from --------------------------------------------------------------------------------------------------
@@ -96,13 +98,21 @@ def _open_truth(asked: PredictFitOptions) -> ProfilingSource:
     if size is not None and asked.batch_size not in (None, size.batch_size):
         right = f"{size.batch_size}, the batch size at which {asked.workload} was measured"
         raise BadInput("--batch-size", str(asked.batch_size), right)
-    return source_from_board(asked.device, asked.workload, asked.seed, references, asked.prior_without)
+    return source_from_board(
+        asked.device, workload=asked.workload, seed=asked.seed, references=references, without=asked.prior_without
+    )
 
 
 def _open_table_truth(asked: PredictFitOptions, path: Path, references: list[ProfileTable]) -> ProfilingSource:
     own = catalogue.load_spec(asked.device) if asked.device and asked.device.endswith((".yaml", ".yml")) else None
     table = read_mode_table(path, own.name if own else asked.device, asked.workload, asked.batch_size)
-    return source_from_table(table, own or find_board_spec(table.device), path.name, references, asked.prior_without)
+    return source_from_table(
+        table,
+        spec=own or find_board_spec(table.device),
+        name=path.name,
+        references=references,
+        without=asked.prior_without,
+    )
 
 
 def _read_reference(path: Path, batch_size: int | None) -> ProfileTable:

@@ -43,7 +43,7 @@ def import_table(
         needed = f"a CSV file that says when each mode ran ({layout} logs power only)"
         raise BadInput("--steps", *(("nothing", needed) if steps is None else (str(steps), f"no file for {layout}")))
     device, workload = parse_table_path(out)
-    imported = _import_tables(source, layout, steps, batch_size, (device, workload))
+    imported = _import_tables(source, layout=layout, steps=steps, batch_size=batch_size, names=(device, workload))
     _write_table(out, imported)
     outcome = _outcome_data(out, layout, imported)
     if as_json:
@@ -61,15 +61,29 @@ def _import_tables(
     if steps is not None:
         formula = spec.total_power if spec else None
         return LOG_IMPORTERS[layout](
-            where, _read_text(source, LAYOUTS[layout]), _read_steps_file(steps, batch_size), device, workload, formula
+            where,
+            text=_read_text(source, LAYOUTS[layout]),
+            steps=_read_steps_file(steps, batch_size),
+            device=device,
+            workload=workload,
+            total_power=formula,
         )
     if layout == "bofl":
         cores = max(spec.cores) if spec else None
-        return bofl_json.import_json(where, _read_text(source, LAYOUTS[layout]), device, workload, batch_size, cores)
+        return bofl_json.import_json(
+            where,
+            text=_read_text(source, LAYOUTS[layout]),
+            device=device,
+            workload=workload,
+            batch_size=batch_size,
+            cores=cores,
+        )
     found = powertrain_files.read_source(source)
     if isinstance(found, str):
-        return powertrain_files.import_results(where, found, device, workload, batch_size)
-    return powertrain_files.import_folders(where, found, device, workload, batch_size)
+        return powertrain_files.import_results(
+            where, text=found, device=device, workload=workload, batch_size=batch_size
+        )
+    return powertrain_files.import_folders(where, modes=found, device=device, workload=workload, batch_size=batch_size)
 
 
 def _find_board(device: str) -> DeviceSpec | None:

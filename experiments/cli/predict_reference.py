@@ -58,15 +58,15 @@ def _train_networks(path: Path, batch_size: int | None) -> ReferenceNetworks:
     time_mape, power_mape = (float(mape) for mape in reference.trained.validation_mape)
     return ReferenceNetworks(
         str(path),
-        table.device,
-        table.workload,
-        table.batch_size,
-        len(table.modes),
-        time_mape,
-        power_mape,
-        reference.train_s,
-        str(reference_path(table, REFERENCE_SEED, folder)),
-        reference.cached,
+        device=table.device,
+        workload=table.workload,
+        batch_size=table.batch_size,
+        rows=len(table.modes),
+        time_mape=time_mape,
+        power_mape=power_mape,
+        train_s=reference.train_s,
+        file=str(reference_path(table, REFERENCE_SEED, folder)),
+        cached=reference.cached,
     )
 
 

@@ -76,7 +76,9 @@ def open_model(path: Path) -> OpenedModel:
     predictor = fit_model_predictor(model)
     measured = frozenset(measurement.mode for measurement in model.measurements)
     maxn = find_nearest_row(model.candidates, model.knowledge.maxn)
-    return OpenedModel(model, predictor, predict_candidates(model, predictor), measured, maxn)
+    return OpenedModel(
+        model, predictor=predictor, predictions=predict_candidates(model, predictor), measured=measured, maxn_row=maxn
+    )
 
 
 # show -----------------------------------------------------------------------------------------------------------------
@@ -167,10 +169,10 @@ def choose_for_aim(predictions: Predictions, aim: ChoiceAim) -> ModeChoice:
     """The choice for an aim; raises ``BadInput`` for a limit that cannot be meant."""
     z = compute_margin_z(aim.confidence, "--confidence")
     if aim.option == "--power-w":
-        _check_limit(aim, predictions.power_w, "W", "draw", "milliwatts")
+        _check_limit(aim, predicted=predictions.power_w, unit="W", verb="draw", smaller="milliwatts")
         return mode_objectives.find_fastest_within_power(predictions, aim.value, z)
     if aim.option == "--deadline-s":
-        _check_limit(aim, predictions.step_s, "s", "take", "milliseconds")
+        _check_limit(aim, predicted=predictions.step_s, unit="s", verb="take", smaller="milliseconds")
         return mode_objectives.find_least_energy_within_deadline(predictions, aim.value, z)
     if aim.option == "--time-weight":
         return mode_objectives.find_best_weighted(predictions, aim.value)

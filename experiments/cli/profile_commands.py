@@ -35,7 +35,20 @@ def profile(
     from experiments.cli.profile_modes import ProfileOptions
     from experiments.cli.profile_modes import profile_board as command
 
-    command(ProfileOptions(board, workload, out, modes, explorer, batch_size, seed, settings, limit_s), as_json)
+    command(
+        ProfileOptions(
+            board,
+            workload=workload,
+            out=out,
+            modes=modes,
+            explorer=explorer,
+            batch_size=batch_size,
+            seed=seed,
+            settings=settings,
+            limit_s=limit_s,
+        ),
+        as_json,
+    )
 
 
 def register_commands(app: typer.Typer) -> None:

@@ -62,7 +62,7 @@ def profile_board(asked: ProfileOptions, as_json: bool) -> None:
     journal_path = _check_table_path(asked.out)
     with _open_bench(asked, journals.last_temperature_c(journal_path)) as bench:
         check_request(bench, wanted)
-        _measure_and_record(asked, bench, wanted, journal_path, as_json)
+        _measure_and_record(asked, bench=bench, wanted=wanted, journal_path=journal_path, as_json=as_json)
 
 
 def _measure_and_record(
@@ -93,7 +93,9 @@ def _open_bench(asked: ProfileOptions, temperature_c: float | None) -> Iterator[
     """The board on the bench; an emulated one goes on at ``temperature_c``."""
     if asked.board != HERE:
         name = asked.board.removeprefix(EMULATED)
-        yield build_emulated_bench(name, asked.workload, asked.batch_size, asked.seed, temperature_c)
+        yield build_emulated_bench(
+            name, workload=asked.workload, batch_size=asked.batch_size, seed=asked.seed, temperature_c=temperature_c
+        )
         return
     from fedge.devices.node_settings import load_local_settings
     from fedge.profiling.real_bench import resolve_workload

@@ -54,7 +54,7 @@ def _bench_real(device: str, seconds: float) -> RooflineSweep:
     counter = open_package_meter() if device == "cpu" else None
     points = run_microbenchmark(device, seconds, time.perf_counter, counter or (lambda: None))
     note = "energy of the processor's packages by RAPL" if counter else NO_METER_NOTES[device]
-    return fit_sweep(device, "as it is set", points, "measured", note)
+    return fit_sweep(device, mode="as it is set", points=points, label="measured", note=note)
 
 
 def _bench_emulated(device: str, mode: str | None, seed: int) -> RooflineSweep:
@@ -66,7 +66,7 @@ def _bench_emulated(device: str, mode: str | None, seed: int) -> RooflineSweep:
     lines = compute_rooflines(basis.constants, basis.modes)
     points = emulate_microbenchmark(lines, row, np.random.default_rng(seed))
     note = f"an emulated {spec.name}: nothing was measured; priced by {basis.constants.source}"
-    return fit_sweep(spec.name, str(basis.modes[row]), points, lines.label, note)
+    return fit_sweep(spec.name, mode=str(basis.modes[row]), points=points, label=lines.label, note=note)
 
 
 def _sweep_table(sweep: RooflineSweep) -> Table:

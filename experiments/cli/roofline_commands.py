@@ -60,7 +60,11 @@ def network(
     from experiments.cli.roofline_network import RooflineOptions
     from experiments.cli.roofline_network import print_roofline as command
 
-    command(RooflineOptions(model, device, mode, batch, max_slowdown, tables), html, json_file)
+    command(
+        RooflineOptions(model, device=device, mode=mode, batch_size=batch, max_slowdown=max_slowdown, tables=tables),
+        html,
+        json_file,
+    )
 
 
 @app.command(BENCH)
@@ -80,4 +84,4 @@ def bench(
     """Measure a roofline's constants: kernels from few to many FLOP per byte."""
     from experiments.cli.roofline_bench import run_bench as command
 
-    command(device, seconds, mode, seed, out)
+    command(device, seconds=seconds, mode=mode, seed=seed, out=out)

@@ -132,7 +132,9 @@ def _build_from_profiles(spec: DeviceSpec) -> RooflineBasis:
         source += f", carried to {spec.name} by data-sheet ratios"
     networks = find_networks([table.workload for table in tables])
     known = [table for table in tables if table.workload in networks]
-    constants = fit_constants(known, networks, spec, "calibrated" if own else "estimated", source)
+    constants = fit_constants(
+        known, networks=networks, spec=spec, label="calibrated" if own else "estimated", source=source
+    )
     low = fitted.knobs.min(axis=0)
     every = build_grid(spec)
     modes = Modes(every.knobs[(every.knobs >= low - 1e-6).all(axis=1)])
@@ -145,7 +147,16 @@ def _predict_table(spec: DeviceSpec, modes: Modes, profile: CostProfile) -> Prof
     seconds = time_power_model.compute_step_s(profile.coefficients, spec.maxn, modes)
     watts = time_power_model.compute_power_w(profile.coefficients, spec.maxn, modes)
     sha256 = profile.evidence.sha256 if profile.evidence else ""
-    return ProfileTable(spec.name, profile.workload, profile.batch_size, modes, seconds, watts, sha256, profile.source)
+    return ProfileTable(
+        spec.name,
+        workload=profile.workload,
+        batch_size=profile.batch_size,
+        modes=modes,
+        step_s=seconds,
+        power_w=watts,
+        sha256=sha256,
+        path=profile.source,
+    )
 
 
 def _describe_profiles(profiles: Sequence[CostProfile]) -> list[str]:

@@ -84,7 +84,9 @@ class RooflineAnalysis:
     def explanation(self) -> str:
         """Why the chosen mode is chosen."""
         maxn = self.lines.mode_roofline(self.choice.maxn_row)
-        return explain_choice(self.choice, self.basis.modes, maxn, self.batch, self.batch_times)
+        return explain_choice(
+            self.choice, modes=self.basis.modes, roofline=maxn, batch=self.batch, spent=self.batch_times
+        )
 
 
 def print_roofline(asked: RooflineOptions, html: Path | None, json_file: Path | None) -> None:
@@ -115,9 +117,21 @@ def analyse_roofline(asked: RooflineOptions) -> RooflineAnalysis:
     batch = build_roofline_batch(network, asked.batch_size)
     spent = compute_batch_times(lines, batch)
     joules = batch_energy_j(lines, batch, spent.total_s)
-    choice = choose_within_slowdown(basis.modes, spent.total_s, joules, basis.maxn_row, asked.max_slowdown)
+    choice = choose_within_slowdown(
+        basis.modes, time_s=spent.total_s, joules=joules, maxn_row=basis.maxn_row, max_slowdown=asked.max_slowdown
+    )
     row = choice.row if asked.mode is None else find_mode_row(basis, asked.mode)
-    return RooflineAnalysis(asked, network, basis, lines, batch, spent, joules, choice, row)
+    return RooflineAnalysis(
+        asked,
+        network=network,
+        basis=basis,
+        lines=lines,
+        batch=batch,
+        batch_times=spent,
+        joules=joules,
+        choice=choice,
+        shown_row=row,
+    )
 
 
 # Terminal -------------------------------------------------------------------------------------------------------------

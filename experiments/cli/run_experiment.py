@@ -43,7 +43,13 @@ def start_run(
         _warn_power_limit(experiment, console)
     with _mirror_to_ray(experiment, folder, ray_port, console) as mirrored:
         # Being shown is no part of the experiment: a run that is resumed without it is not shown.
-        _launch(partial(launcher.start_run, written=experiment), mirrored, folder, console, as_json)
+        _launch(
+            partial(launcher.start_run, written=experiment),
+            experiment=mirrored,
+            folder=folder,
+            console=console,
+            as_json=as_json,
+        )
 
 
 def resume_run(folder: Path, as_json: bool, ray_port: int | None = None) -> None:
@@ -52,7 +58,7 @@ def resume_run(folder: Path, as_json: bool, ray_port: int | None = None) -> None
     with _prefix_errors(folder / run_folder.RUN_YAML):
         launcher.check_runnable(experiment)
     with _mirror_to_ray(experiment, folder.resolve(), ray_port, console) as mirrored:
-        _launch(launcher.continue_run, mirrored, folder.resolve(), console, as_json)
+        _launch(launcher.continue_run, experiment=mirrored, folder=folder.resolve(), console=console, as_json=as_json)
 
 
 @contextmanager

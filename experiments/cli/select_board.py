@@ -57,7 +57,7 @@ def print_board_selection(asked: BoardSelectionOptions, console: Console) -> Non
     """Print the ranking, and write it as JSON where that is asked for. Raises ``BadInput`` for what cannot be meant."""
     aim = _parse_aim(asked.by)
     work, network = build_workload(asked)
-    job = BoardSelectionRequest(work, network, asked.samples, asked.limits, aim)
+    job = BoardSelectionRequest(work, network=network, samples=asked.samples, limits=asked.limits, aim=aim)
     found = rank_boards(_find_boards(asked.boards), catalogue.load_catalogue(), job, estimate_usable_mb)
     console.print(_offers_table(found, work, asked), highlight=False)
     for line in _describe_best(found, asked):

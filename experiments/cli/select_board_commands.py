@@ -51,6 +51,14 @@ def select_board(
     check_output("--json", json_file, "{")
     limits = BoardLimits(max_power_w, max_epoch_s)
     asked = BoardSelectionOptions(
-        workload, batch, parse_input_shape(input_shape), samples, limits, by, tuple(board or ()), infer, json_file
+        workload,
+        batch_size=batch,
+        input_shape=parse_input_shape(input_shape),
+        samples=samples,
+        limits=limits,
+        by=by,
+        boards=tuple(board or ()),
+        infer=infer,
+        json_file=json_file,
     )
     command(asked, Console())

@@ -82,5 +82,7 @@ def fleet(
     """A fleet without training: rounds and energy against an oracle, all boards at MAXN, and the best presets."""
     from experiments.cli.study_fleet import FleetStudyOptions, run_fleet_study
 
-    asked = FleetStudyOptions(config, policy, rounds, seeds, steps, tuple(override or ()))
+    asked = FleetStudyOptions(
+        config, policies=policy, rounds=rounds, seeds=seeds, steps=steps, overrides=tuple(override or ())
+    )
     run_fleet_study(asked, json_file, html)

@@ -99,7 +99,7 @@ def build_mode_choice_jobs(asked: ModeChoiceOptions) -> list[ModeChoiceJob]:
         raise BadInput(str(asked.table), "one power mode", "a table of several: there is nothing to choose")
     steps = find_steps(table) if asked.steps is None else asked.steps
     return [
-        ModeChoiceJob(table, ratio, asked.rounds, steps, policy, seed)
+        ModeChoiceJob(table, ratio=ratio, rounds=asked.rounds, steps=steps, policy=policy, seed=seed)
         for policy in policies
         for ratio in asked.ratios
         for seed in range(1, asked.seeds + 1)
@@ -141,7 +141,9 @@ def run_mode_choice_job(job: ModeChoiceJob) -> PolicyRun:
     from experiments.report.predictors.choice_summary import PolicyRun
     from fedge.studies.mode_choice_study import run_mode_choice_study
 
-    played = run_mode_choice_study(job.table, job.ratio, job.rounds, job.steps, job.policy, job.seed)
+    played = run_mode_choice_study(
+        job.table, ratio=job.ratio, rounds=job.rounds, steps=job.steps, policy=job.policy, seed=job.seed
+    )
     return PolicyRun(job.policy, job.ratio, job.seed, played)
 
 

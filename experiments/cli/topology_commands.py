@@ -82,7 +82,7 @@ def find(
         confidence=confidence,
         seed=seed,
     )
-    command(asked, out, json_file, html, check_training)
+    command(asked, out=out, json_file=json_file, html=html, check_training=check_training)
 
 
 @app.command()

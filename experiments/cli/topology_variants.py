@@ -138,7 +138,9 @@ def _load_prunable(asked: TopologyOptions) -> tuple[nn.Module, PrunableNetwork]:
         raise BadInput("--method", repr(asked.method), f"known: {', '.join(IMPORTANCE_METHODS)}")
     _build_limits(asked, catalogue.find(asked.device))
     module, shape = build_module(asked.model, parse_input_shape(asked.input_shape))
-    return module, build_prunable(module, asked.model, shape, asked.method, asked.round_to, asked.seed)
+    return module, build_prunable(
+        module, model=asked.model, input_shape=shape, method=asked.method, round_to=asked.round_to, seed=asked.seed
+    )
 
 
 def _build_limits(asked: TopologyOptions, device: DeviceSpec) -> StepLimits:

@@ -79,7 +79,7 @@ def make_ca(key: Key, now: datetime, days: int) -> Signer:
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"fedge fleet CA {serial % 16**8:08x}")])
     usage = _key_usage(signs_certificates=True)
     builder = (
-        _start_certificate(name, name, key.public_key(), now, now + timedelta(days=days))
+        _start_certificate(name, issuer=name, public=key.public_key(), now=now, until=now + timedelta(days=days))
         .serial_number(serial)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
@@ -98,7 +98,7 @@ def make_server(ca: Signer, key: Key, hosts: Sequence[str], now: datetime, days:
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedge SuperLink")])
     authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(ca.key.public_key())
     builder = (
-        _start_certificate(subject, ca.certificate.subject, key.public_key(), now, until)
+        _start_certificate(subject, issuer=ca.certificate.subject, public=key.public_key(), now=now, until=until)
         .serial_number(x509.random_serial_number())
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_key_usage(signs_certificates=False), critical=True)
@@ -144,7 +144,7 @@ def make_board(
         raise BadInput("the CA", f"one that ended on {until:%Y-%m-%d}", "a CA that holds (`fedge fleet keys`)")
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, board)])
     builder = (
-        _start_certificate(subject, ca.certificate.subject, key, now, until)
+        _start_certificate(subject, issuer=ca.certificate.subject, public=key, now=now, until=until)
         .serial_number(x509.random_serial_number())
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_key_usage(signs_certificates=False), critical=True)

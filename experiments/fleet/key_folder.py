@@ -66,7 +66,7 @@ def create_keys(folder: Path, hosts: Sequence[str], now: datetime, days: int) ->
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise BadInput("--out", f"{folder}, which holds something else", "a new or an empty folder")
     ca, key = make_ca(new_key(), now, max(CA_DAYS, days)), new_key()
-    server = make_server(ca, key, hosts, now, days)
+    server = make_server(ca, key=key, hosts=hosts, now=now, days=days)
     _create_folder(
         folder,
         {
@@ -88,7 +88,7 @@ def renew_server_certificate(folder: Path, hosts: Sequence[str], now: datetime, 
     kept = hosts or list_certificate_hosts(_read_certificate(folder / SERVER_CERT))
     key_path = folder / SERVER_KEY
     key = _read_key(key_path) if key_path.exists() else new_key()
-    server = make_server(ca, key, kept, now, days)
+    server = make_server(ca, key=key, hosts=kept, now=now, days=days)
     if not key_path.exists():
         _replace_file(key_path, encode_key(key))
     _replace_file(folder / SERVER_CERT, encode_certificate(server))

@@ -41,7 +41,9 @@ def check_serving(experiment: Experiment) -> None:
                 raise BadInput(f"fleet[{i}].serving.latency_s", got, f"at most {MAX_LATENCY_S:g} s")
             kind = build_kind(firsts[entry], experiment.workload)
             inference = _estimate_inference(kind, entry.serving, f"fleet[{i}].serving")
-            _check_sustainable(experiment, entry.serving, kind, inference, f"fleet[{i}].serving")
+            _check_sustainable(
+                experiment, spec=entry.serving, kind=kind, inference=inference, where=f"fleet[{i}].serving"
+            )
 
 
 def _check_model(spec: ServingSpec, where: str) -> None:
@@ -81,7 +83,7 @@ def _check_sustainable(
         raise BadInput(f"{where}.latency_s", f"{spec.latency_s:g} s", right)
     policy = experiment.policy.name
     if policy.startswith("preset:"):
-        _check_preset(policy.removeprefix("preset:"), spec, kind, inference, demand)
+        _check_preset(policy.removeprefix("preset:"), spec=spec, kind=kind, inference=inference, demand=demand)
 
 
 def _check_preset(

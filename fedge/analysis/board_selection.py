@@ -121,14 +121,14 @@ def _build_offer(
     row, broken = find_best_row(seconds, watts, job.limits, job.aim)
     return BoardOffer(
         spec.name,
-        modes[row],
-        float(seconds[row]),
-        float(seconds[row] * watts[row]),
-        float(watts[row]),
-        _estimate_memory_fit(spec, job, allowed_mb),
-        cost.label,
-        cost.source,
-        broken,
+        mode=modes[row],
+        epoch_s=float(seconds[row]),
+        energy_j=float(seconds[row] * watts[row]),
+        power_w=float(watts[row]),
+        memory=_estimate_memory_fit(spec, job, allowed_mb),
+        label=cost.label,
+        source=cost.source,
+        broken=broken,
     )
 
 

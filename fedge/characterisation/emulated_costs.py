@@ -68,13 +68,27 @@ class EmulatedCosts:
         gpu_s, math_s, mem_s = (own.compute * float(part[0]) for part in (parts.gpu_s, parts.math_s, parts.mem_s))
         launch_s, overlap = float(parts.launch_s[0]), own.overlap
         compute_s = float((gpu_s**overlap + launch_s**overlap) ** (1.0 / overlap))
-        return ComputeCost(compute_s, (launch_s / compute_s) ** overlap, gpu_s, math_s, mem_s, launch_s)
+        return ComputeCost(
+            compute_s,
+            host_share=(launch_s / compute_s) ** overlap,
+            gpu_s=gpu_s,
+            math_s=math_s,
+            mem_s=mem_s,
+            launch_s=launch_s,
+        )
 
     def build_pipeline(self, mode: PowerMode, loader: Loader, stored: Storage) -> InputPipeline:
         """The input pipeline in a mode, with everything in the page cache."""
         spec, does = self.spec, self.compute_cost(mode)
         cores = max(spec.cores)
-        top = build_pipeline(self.fed, self.batch_size, loader, stored, spec.cpu_score.value, cores)
+        top = build_pipeline(
+            self.fed,
+            batch_size=self.batch_size,
+            loader=loader,
+            stored=stored,
+            cpu_score=spec.cpu_score.value,
+            cores=cores,
+        )
         clocks = ClockShares(mode.cores, mode.cpu_mhz / spec.maxn.cpu_mhz, mode.mem_mhz / spec.maxn.mem_mhz)
         return scale_to_clocks(top, clocks, does.compute_s, does.host_share)
 
@@ -121,7 +135,13 @@ def estimate_costs(device: str, workload: WorkloadPlan, kind: WorkKind, batch_si
     profile = _with_min_loading_power(profile, LOADING_SHARE * spec.max_w.value)
     elements = int(np.prod(workload.input))
     fed = SampleFormat(images.mpixel, elements, images.source == "memory", images.kb)
-    return EmulatedCosts(spec, profile, fed, batch_size, _estimate_memory_mb(network, spec, kind, batch_size))
+    return EmulatedCosts(
+        spec,
+        profile=profile,
+        fed=fed,
+        batch_size=batch_size,
+        memory_mb=_estimate_memory_mb(network, spec, kind, batch_size),
+    )
 
 
 def _with_min_loading_power(profile: CostProfile, least_w: float) -> CostProfile:

@@ -141,7 +141,7 @@ class EmulatedRig:
             played = simulate_epoch(fed, steps, _draw_jitter(steps, own.time, number == 0, rng))
             watts = own.power * costs.power_w(mode, played) * np.exp(rng.normal(0.0, NOISE_POWER_SD))
             epochs.append(_SimulatedEpoch(number, fed, played, watts))
-        return self._build_measurement(point, costs, epochs, cached, course)
+        return self._build_measurement(point, costs=costs, epochs=epochs, cached=cached, course=course)
 
     def idle(self, seconds: float) -> None:
         """Nothing happens: points do not depend on what was before them."""
@@ -169,19 +169,24 @@ class EmulatedRig:
     ) -> PointMeasurement:
         mode = point.mode or self.spec.maxn
         heat = _ThermalState(build_thermal_model(self.spec, AMBIENT_C))
-        rows = tuple(_summarise_epoch(one, costs, mode, cached, point.workers, heat) for one in epochs)
+        rows = tuple(
+            _summarise_epoch(one, costs=costs, mode=mode, cached=cached, workers=point.workers, heat=heat)
+            for one in epochs
+        )
         first = epochs[-1].pipeline
         return PointMeasurement(
             point,
-            _concatenate_minibatches(epochs),
-            rows,
-            _build_sensor_trace(epochs, costs, mode, course.sample_hz, rows, point.workers),
-            "estimated",
-            f"an emulated {self.spec.title}: input-pipeline model, computing by the network's layers",
-            sum(row.e2e_s for row in rows),
-            _runtime_notes(point),
-            "estimated",
-            {
+            minibatches=_concatenate_minibatches(epochs),
+            epochs=rows,
+            sensor_trace=_build_sensor_trace(
+                epochs, costs=costs, mode=mode, sample_hz=course.sample_hz, rows=rows, workers=point.workers
+            ),
+            label="estimated",
+            source=f"an emulated {self.spec.title}: input-pipeline model, computing by the network's layers",
+            seconds=sum(row.e2e_s for row in rows),
+            notes=_runtime_notes(point),
+            power_label="estimated",
+            parameters={
                 "cores": float(mode.cores),
                 "sample_preprocess_s": first.samples.preprocess_s,
                 "sample_file_mb": first.samples.file_mb,

@@ -166,10 +166,14 @@ def _draft_cheaper_mode(top: PooledSetting, cheapest: PooledSetting, joules: Est
         (top, cheapest),
         clauses=(Clause(_describe_mode_change(cheapest, top), tuple(figures)), *([] if sure else [unsure])),
         evidence=(
-            f"Energy: {_format_figure(top, 'energy_j')} and {_format_figure(cheapest, 'energy_j')}, so "
-            f"{format_interval(joules)} (95 %).",
-            f"Time: {_format_figure(top, 'e2e_s')} and {_format_figure(cheapest, 'e2e_s')}, so "
-            f"{format_interval(times)} (95 %).",
+            (
+                f"Energy: {_format_figure(top, 'energy_j')} and {_format_figure(cheapest, 'energy_j')}, so "
+                f"{format_interval(joules)} (95 %)."
+            ),
+            (
+                f"Time: {_format_figure(top, 'e2e_s')} and {_format_figure(cheapest, 'e2e_s')}, so "
+                f"{format_interval(times)} (95 %)."
+            ),
             f"The top mode is {top.point.mode}; both with {describe_other_knobs(top.point, 'mode')}.",
         ),
         strength=1.0 - joules.value,

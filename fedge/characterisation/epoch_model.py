@@ -128,13 +128,13 @@ class EpochModel:
         known = bool(self.metered_)
         return EpochPredictions(
             modes,
-            e2e_s,
-            fill_s + setting.steps * made.stall_s,
-            setting.steps * alone.step_s,
-            time_sd,
-            e2e_s * made.power_w if known else None,
-            np.hypot(time_sd, power_sd) if known else None,
-            self.label_,
+            e2e_s=e2e_s,
+            stall_s=fill_s + setting.steps * made.stall_s,
+            compute_s=setting.steps * alone.step_s,
+            e2e_sd_log=time_sd,
+            energy_j=e2e_s * made.power_w if known else None,
+            energy_sd_log=np.hypot(time_sd, power_sd) if known else None,
+            label=self.label_,
         )
 
     def _fit_with_priors(
@@ -154,7 +154,11 @@ class EpochModel:
 
     def _make_loading(self, setting: EpochSetting) -> LoaderModel:
         pipeline = self.feeding_.pipeline_at(
-            setting.batch_size, setting.workers, setting.prefetch, setting.storage, setting.cached
+            setting.batch_size,
+            workers=setting.workers,
+            prefetch=setting.prefetch,
+            storage=setting.storage,
+            cached=setting.cached,
         )
         return LoaderModel(pipeline, self.spec.maxn, self.priors_[0], self.spec.idle_w.value)
 
@@ -175,7 +179,12 @@ class EpochModel:
         share = _host_share(self.priors_[0], self.spec, look.mode)
         alone_s = uncontended_compute_s(look, self.feeding_.top.host, share)
         setting = EpochSetting(
-            means.batch_size, look.steps, means.workers, means.prefetch, look.point.storage, look.cached
+            means.batch_size,
+            steps=look.steps,
+            workers=means.workers,
+            prefetch=means.prefetch,
+            storage=look.point.storage,
+            cached=look.cached,
         )
         watts = 1.0 if look.power_w is None else look.power_w
         seen = Measurement(look.mode, OBSERVATION_STEPS, means.step_s, watts, stall_s=means.stall_s)

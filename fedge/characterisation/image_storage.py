@@ -121,7 +121,13 @@ def make_image_request(images: Images) -> generated_images.ImageSetSpec:
     """The images to be made."""
     in_memory = images.source == "memory"
     return generated_images.ImageSetSpec(
-        images.count, images.width, images.height, images.channels, 0, images.kb, in_memory
+        images.count,
+        width=images.width,
+        height=images.height,
+        channels=images.channels,
+        seed=0,
+        kb=images.kb,
+        in_memory=in_memory,
     )
 
 

@@ -83,7 +83,7 @@ def build_measurement(
         epochs=epochs,
         sensor_trace=held.complete_trace(system_sampler.build_sensor_trace(story.looks, begun_s), begun_s),
         label="measured",
-        source=_describe_source(point, story, ground, images, metered),
+        source=_describe_source(point, story=story, ground=ground, images=images, metered=metered),
         seconds=time.monotonic() - begun_s,
         notes=(*story.notes, *held.notes, *_list_disturbances(story)),
         power_label="measured" if metered else None,
@@ -247,17 +247,24 @@ class LocalRig:
         """Measure a point; raises ``BoardError``, also for a mistake in the workload that only trying it shows."""
         begun_s = time.monotonic()
         try:
-            images = image_storage.prepare_data_set(self._plan, self._folder, point, workload, told)
+            images = image_storage.prepare_data_set(
+                self._plan, folder=self._folder, point=point, workload=workload, told=told
+            )
         except BadInput as error:
             raise BoardError(str(error)) from error
         told("fills the page cache" if point.cache == "warm" else "drops the page cache")
         notes = image_storage.set_cache_state(images.cached_files, point.cache, drop_all=self._drop_page_cache)
         with self._open_work_folder() as work, self._ground.hold(point) as held:
             story = self._run_measurement(
-                point, _make_program_spec(point, workload, course, images), work, images, course, told
+                point,
+                spec=_make_program_spec(point, workload, course, images),
+                work=work,
+                images=images,
+                course=course,
+                told=told,
             )
             story.notes = (*notes, *story.notes)
-            return build_measurement(point, story, held, self._ground, images, begun_s)
+            return build_measurement(point, story=story, held=held, ground=self._ground, images=images, begun_s=begun_s)
 
     def idle(self, seconds: float) -> None:
         """Let the machine do nothing for so long."""
@@ -280,7 +287,9 @@ class LocalRig:
         (work / "spec.json").write_text(json.dumps(spec), encoding="utf-8")
         out = work / "minibatches.npz"
         folders = [images.folder, *(Path(folder) for folder in spec["modules"])]
-        command = measurement_process.build_command(runtime, work / "spec.json", out, folders, name)
+        command = measurement_process.build_command(
+            runtime, spec=work / "spec.json", out=out, folders=folders, name=name
+        )
         eyes = SystemSampler(
             images.mount.disk, PackageEnergyCounter.try_open(self._place.root) if self._ground.meter is None else None
         )
@@ -305,7 +314,9 @@ class LocalRig:
         finally:
             measurement_process.remove_container(runtime, name)
         others = CpuWork.read_now().other_cores_since(before) if runtime.engine is None else None
-        return ProgramRun(out, tuple(looking.looks), facts, eyes.rapl is not None, others)
+        return ProgramRun(
+            out, looks=tuple(looking.looks), facts=facts, by_rapl=eyes.rapl is not None, other_cores=others
+        )
 
     @contextmanager
     def _open_work_folder(self) -> Iterator[Path]:

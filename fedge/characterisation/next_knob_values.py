@@ -64,7 +64,7 @@ def propose_clocks(model: SettingModel, group: Sequence[PooledSetting]) -> Itera
             if value is not None:
                 other: dict[str, Any] = {knob: value}
                 turn = _ClockChange(knob, mode, replace(mode, **other), value / own)
-                yield _propose_clock_step(model, now, group, turn, spec)
+                yield _propose_clock_step(model, now=now, group=group, turn=turn, spec=spec)
 
 
 def propose_cores(model: SettingModel, group: Sequence[PooledSetting]) -> Iterator[KnobChange]:
@@ -75,13 +75,20 @@ def propose_cores(model: SettingModel, group: Sequence[PooledSetting]) -> Iterat
         return
     host = replace(model.pipeline.host, cores=float(more))
     why = f"{mode.cores} cores are shared by the training and {model.pipeline.loader.workers} loader workers"
-    yield KnobChange("cores", int(more), replace(model.pipeline, host=host), why, model.error, same_work=False)
+    yield KnobChange(
+        "cores",
+        then=int(more),
+        pipeline=replace(model.pipeline, host=host),
+        why=why,
+        error=model.error,
+        same_work=False,
+    )
 
 
 def _propose_clock_step(
     model: SettingModel, now: PooledSetting, group: Sequence[PooledSetting], turn: _ClockChange, spec: DeviceSpec
 ) -> KnobChange:
-    pipeline, shown = _pipeline_at_clocks(model, now, group, turn, spec)
+    pipeline, shown = _pipeline_at_clocks(model, now=now, group=group, turn=turn, spec=spec)
     e2e_s = model.predict_e2e_s(pipeline)
     change = e2e_s.value - model.now.e2e_s.value
     ends = [e2e_s.value + by * SLOPE_UNCERTAINTY * change for by in (-1.0, 1.0)]
@@ -92,10 +99,10 @@ def _propose_clock_step(
     slower = f"; an epoch takes {100 * change / model.now.e2e_s.value:.0f} % longer" if change > 0 else ""
     return KnobChange(
         turn.knob,
-        then,
-        pipeline,
-        f"one step from {getattr(turn.mode, turn.knob):g} MHz to {CLOCK_FORMATS[turn.knob].format(then)}, {by}{slower}",
-        MIN_ERROR,
+        then=then,
+        pipeline=pipeline,
+        why=f"one step from {getattr(turn.mode, turn.knob):g} MHz to {CLOCK_FORMATS[turn.knob].format(then)}, {by}{slower}",
+        error=MIN_ERROR,
         same_work=False,
         e2e_s=likely,
         power=None if drawn is None else scale_by_slope(drawn, turn.ratio),
@@ -177,7 +184,9 @@ def propose_workers(model: SettingModel, group: Sequence[PooledSetting]) -> Iter
         best, left_s = found, min(found.stall_s, seen.stall_s)
         hidden = "hide it" if left_s < MIN_ERROR * seen.step_s else f"hide all but {format_seconds(left_s)}"
         name = "1 worker" if present + more == 1 else f"{present + more} workers"
-        yield KnobChange("workers", present + more, then, f"{waits}; {name} would {hidden}", model.error)
+        yield KnobChange(
+            "workers", then=present + more, pipeline=then, why=f"{waits}; {name} would {hidden}", error=model.error
+        )
 
 
 def propose_prefetch(model: SettingModel, group: Sequence[PooledSetting]) -> Iterator[KnobChange]:
@@ -198,7 +207,12 @@ def propose_prefetch(model: SettingModel, group: Sequence[PooledSetting]) -> Ite
         "chance; a longer queue hides some of it, and cannot save more"
     )
     yield KnobChange(
-        "prefetch", 2 * own.prefetch, model.pipeline, why, model.error, e2e_s=Estimate(likely, best, whole_s, 0)
+        "prefetch",
+        then=2 * own.prefetch,
+        pipeline=model.pipeline,
+        why=why,
+        error=model.error,
+        e2e_s=Estimate(likely, best, whole_s, 0),
     )
 
 
@@ -229,7 +243,7 @@ def propose_batch_size(model: SettingModel, group: Sequence[PooledSetting]) -> I
     drawn = estimate_slope(_find_pooled(model, group), group, "batch_size", mean_power_w)
     power = None if drawn is None else scale_by_slope(drawn, 2.0)
     turned = replace(pipeline, batch_size=size, step=larger)
-    yield KnobChange("batch_size", size, turned, why, model.error, same_work=False, power=power)
+    yield KnobChange("batch_size", then=size, pipeline=turned, why=why, error=model.error, same_work=False, power=power)
 
 
 def _second_batch_size(sizes: Sequence[int], own: int, then: int) -> int:
@@ -248,7 +262,9 @@ def propose_warm_cache(model: SettingModel, group: Sequence[PooledSetting]) -> I
     if least_s >= 0.5 * now_s:  # contention alone makes that difference
         return
     why = f"fetching a sample takes {format_seconds(now_s)}, from the page cache {format_seconds(least_s)}"
-    yield KnobChange("cache", "warm", _with_fetch_factor(model.pipeline, least_s / now_s), why, model.error)
+    yield KnobChange(
+        "cache", then="warm", pipeline=_with_fetch_factor(model.pipeline, least_s / now_s), why=why, error=model.error
+    )
 
 
 def propose_storage(model: SettingModel, group: Sequence[PooledSetting]) -> Iterator[KnobChange]:
@@ -272,7 +288,9 @@ def propose_storage(model: SettingModel, group: Sequence[PooledSetting]) -> Iter
             f"the sweep "
             "has both"
         )
-        yield KnobChange("storage", name, _with_fetch_factor(model.pipeline, part), why, model.error)
+        yield KnobChange(
+            "storage", then=name, pipeline=_with_fetch_factor(model.pipeline, part), why=why, error=model.error
+        )
 
 
 def propose_pinned_memory(model: SettingModel, group: Sequence[PooledSetting]) -> Iterator[KnobChange]:
@@ -287,7 +305,16 @@ def propose_pinned_memory(model: SettingModel, group: Sequence[PooledSetting]) -
         f"copying takes {format_seconds(copy_s)} of every {format_seconds(minibatch_means(model.now).step_s)}; "
         f"more than that it cannot save"
     )
-    yield KnobChange("pinned", True, halved, why, MIN_ERROR, same_work=False, e2e_s=expected, power=SAME_POWER)
+    yield KnobChange(
+        "pinned",
+        then=True,
+        pipeline=halved,
+        why=why,
+        error=MIN_ERROR,
+        same_work=False,
+        e2e_s=expected,
+        power=SAME_POWER,
+    )
 
 
 PROPOSERS: tuple[Callable[[SettingModel, Sequence[PooledSetting]], Iterator[KnobChange]], ...] = (

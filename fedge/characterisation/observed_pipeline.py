@@ -82,8 +82,10 @@ def fit_input_pipeline(
     if not looks:
         raise BadInput("the sweep", "no finished point of this workload on this board in a known mode", "one at least")
     stored = _fit_storages(looks, maxn, plans)
-    made = _build_pipeline(looks, maxn, host_share, stored, _fit_host(looks, maxn, host_share))
-    return FittedPipeline(made, stored, _pace_error(made, looks, maxn, host_share, stored))
+    made = _build_pipeline(
+        looks, maxn=maxn, host_share=host_share, stored=stored, host=_fit_host(looks, maxn, host_share)
+    )
+    return FittedPipeline(made, stored, _pace_error(made, looks=looks, maxn=maxn, host_share=host_share, stored=stored))
 
 
 def _fit_host(looks: Sequence[PointObservation], maxn: PowerMode, host_share: HostShare) -> HostCores:
@@ -223,7 +225,14 @@ def _pace_error(
         group = list(same)
         storage = stored.get(name, pipeline.storage)
         readers = count_served_readers(storage, pipeline.samples.file_mb)
-        needs = BatchNeeds(*np.array([_make_needs_row(one, pipeline, maxn, host_share, storage) for one in group]).T)
+        needs = BatchNeeds(
+            *np.array(
+                [
+                    _make_needs_row(one, pipeline=pipeline, maxn=maxn, host_share=host_share, storage=storage)
+                    for one in group
+                ]
+            ).T
+        )
         found = solve_steady_states(needs, workers, readers, pipeline.host)
         logs.append(np.log(found.step_s / np.array([one.means.step_s for one in group])))
     return float(np.sqrt(np.mean(np.square(np.concatenate(logs)))))

@@ -251,7 +251,7 @@ def _parse_base_and_sweeps(
             knob: parse_knob_values(knob, given[knob], names, f"{where}.{knob}") for knob in KNOBS if knob in given
         }
         sweeps.append({**{knob: values for knob, values in everywhere.items() if knob not in turned}, **turned})
-        _check_choice_given(base, file.base, sweeps[-1], names, where)
+        _check_choice_given(base, said=file.base, sweep=sweeps[-1], names=names, where=where)
         _check_prefetch(base, sweeps[-1], where)
     return base, sweeps
 

@@ -73,7 +73,7 @@ def _observe_point(finished: FinishedPoint, result: SweepResult) -> Iterable[Poi
     discarded = [one for one in finished.epochs if one not in counted]
     for epochs, counts in ((discarded, False), (counted, True)):
         if epochs and (counts or _cached_share(epochs, finished.point, file_mb) < WARM_SHARE):
-            yield _make_observation(finished, minibatches, epochs, file_mb, counts)
+            yield _make_observation(finished, minibatches=minibatches, epochs=epochs, file_mb=file_mb, counts=counts)
 
 
 def _make_observation(

@@ -60,9 +60,13 @@ def compute_variability(stats: Sequence[PointStats]) -> tuple[Variability, ...]:
         for quantity in VARIABILITY_QUANTITIES:
             for board, own in boards.items():
                 found += _measure_variability(
-                    "within", board, point, quantity, {str(one.point.repeat + 1): [one] for one in own}
+                    "within",
+                    board=board,
+                    point=point,
+                    quantity=quantity,
+                    groups={str(one.point.repeat + 1): [one] for one in own},
                 )
-            found += _measure_variability("between", point.board, point, quantity, boards)
+            found += _measure_variability("between", board=point.board, point=point, quantity=quantity, groups=boards)
     return tuple(found)
 
 
@@ -241,11 +245,15 @@ def find_doubtful_points(stats: Sequence[PointStats]) -> list[SweepFinding]:
     beside = "measured while other programs kept cores busy: measure again on a quiet machine"
     busy = [f": {others[one.key]:.1f} cores" for one in disturbed]
     found = (
-        _make_doubt_finding("throttled", throttled, len(stats), protects, [""] * len(throttled)),
+        _make_doubt_finding("throttled", marked=throttled, of=len(stats), said=protects, whys=[""] * len(throttled)),
         _make_doubt_finding(
-            "unsettled", unsettled, len(stats), depends, [f": {one.unsettled_reason}" for one in unsettled]
+            "unsettled",
+            marked=unsettled,
+            of=len(stats),
+            said=depends,
+            whys=[f": {one.unsettled_reason}" for one in unsettled],
         ),
-        _make_doubt_finding("disturbed", disturbed, len(stats), beside, busy),
+        _make_doubt_finding("disturbed", marked=disturbed, of=len(stats), said=beside, whys=busy),
     )
     return [one for one in found if one]
 

@@ -153,7 +153,7 @@ def fit_setting_model(
         fits[own] = _fit_pipeline(settings)
     pipeline, error = fits[own]
     pipeline = with_loader(pipeline, now.point.workers, now.point.prefetch)
-    return SettingModel(now.stats, pipeline, error, len(beside), settings)
+    return SettingModel(now.stats, pipeline=pipeline, error=error, check_count=len(beside), loaders=settings)
 
 
 def _fit_pipeline(settings: Sequence[PointStats]) -> tuple[InputPipeline, float]:

@@ -45,7 +45,7 @@ def find_time_shares(points: Sequence[PooledSetting]) -> list[FindingDraft]:
         waiting = max(group, key=lambda one: one.stats.stall_s.value / one.stats.e2e_s.value)
         rivals = _describe_rivals(fastest, [one for one in group if one is not fastest])
         which = "At the fastest setting{aside} an" if len(group) > 1 else "An"
-        found.append(_draft_time_shares(fastest, which, among, 1.0, rivals))
+        found.append(_draft_time_shares(fastest, which=which, among=among, weight=1.0, rivals=rivals))
         if waiting is not fastest and _epoch_share(waiting.stats, "stall_s").value >= MIN_STALL_SHARE:
             found.append(_draft_time_shares(waiting, "At the setting that waits most{aside} an", among, DESCRIBED))
     return found

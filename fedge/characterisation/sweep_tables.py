@@ -88,13 +88,13 @@ def to_table_row(finished: FinishedPoint, course: MeasurementSchedule) -> SweepT
     step_s = mean_step_s(finished.read_minibatches(), epochs)
     return SweepTableRow(
         finished.point,
-        mode,
-        step_s,
-        joules / seconds,
-        len(epochs),
-        finished.label,
-        finished.power_label,
-        finished.source,
+        mode=mode,
+        step_s=step_s,
+        power_w=joules / seconds,
+        epochs=len(epochs),
+        label=finished.label,
+        power_label=finished.power_label,
+        source=finished.source,
     )
 
 
@@ -148,7 +148,16 @@ def _build_tables(path: Path, rows: Sequence[SweepTableRow]) -> list[ProfileTabl
         step_s, power_w = np.array([row.step_s for row in own]), np.array([row.power_w for row in own])
         modes = stack_modes(row.mode for row in own)
         made.append(
-            ProfileTable(kind_of_board(point.board), point.workload, size, modes, step_s, power_w, "", str(path))
+            ProfileTable(
+                kind_of_board(point.board),
+                workload=point.workload,
+                batch_size=size,
+                modes=modes,
+                step_s=step_s,
+                power_w=power_w,
+                sha256="",
+                path=str(path),
+            )
         )
     return made
 

@@ -176,12 +176,12 @@ class SystemSampler:
         hottest_c = max(sysfs_readings.read_temperatures_c(self._zones).values(), default=math.nan)
         return SystemSample(
             self.now_s(),
-            busy,
-            ticks,
-            read_resident_mb(pids, self._proc) or math.nan,
-            self._total_read_bytes(pids),
-            math.nan if self.rapl is None else self.rapl.read_energy_j(),
-            hottest_c,
+            busy_so_far=busy,
+            ticks_so_far=ticks,
+            memory_mb=read_resident_mb(pids, self._proc) or math.nan,
+            read_bytes_so_far=self._total_read_bytes(pids),
+            joules_so_far=math.nan if self.rapl is None else self.rapl.read_energy_j(),
+            temperature_c=hottest_c,
         )
 
     def close(self) -> None:

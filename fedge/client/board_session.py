@@ -76,12 +76,12 @@ def _load_share(experiment: Experiment, index: int) -> sources.Data:
     share: NDArray[np.int64] = shares[index]
     return sources.Data(
         images.train_x[share],
-        images.train_y[share],
-        images.test_x,
-        images.test_y,
-        tuple(images.mean),
-        tuple(images.sd),
-        images.classes,
+        train_y=images.train_y[share],
+        test_x=images.test_x,
+        test_y=images.test_y,
+        mean=tuple(images.mean),
+        sd=tuple(images.sd),
+        classes=images.classes,
     )
 
 
@@ -125,7 +125,9 @@ def open_session(experiment: Experiment, settings: NodeSettings) -> Iterator[Boa
         closing(WorkerClient(settings.worker_socket, STRETCH_LIMIT_S)) as worker,
         open_local_board(settings.place) as here,
     ):
-        yield BoardSession(experiment, board, here, worker, samples, recorded=settings.root != "/")
+        yield BoardSession(
+            experiment, board=board, here=here, worker=worker, samples=samples, recorded=settings.root != "/"
+        )
 
 
 def _find_entry(experiment: Experiment, name: str) -> FleetBoard:

@@ -135,7 +135,18 @@ def _build_client(experiment: Experiment, board: FleetBoard, share: NDArray[np.i
         surface = load.surface
     truth = surface.select_rows(allowed)
     return EmulatedClient(
-        board, kind, surface, truth, references, link, share, steps, allowed, serving, means, loader=load
+        board,
+        kind=kind,
+        surface=surface,
+        truth=truth,
+        references=references,
+        link=link,
+        share=share,
+        steps=steps,
+        candidate_mask=allowed,
+        serving=serving,
+        scaling=means,
+        loader=load,
     )
 
 
@@ -204,7 +215,7 @@ def answer_request(
         with open_emulated_reporter(
             folder, BoardProgress(name, 0.0, "fetching", round=ask.round, steps=seat.steps), wall_s
         ) as teller:
-            return _answer_round(experiment, seat, ask, arrays or {}, teller)
+            return _answer_round(experiment, seat=seat, ask=ask, arrays=arrays or {}, teller=teller)
     except Exception as error:
         logger.warning("%s failed in round %s", name, ask.round, exc_info=error)
         reason = str(error) if isinstance(error, FedgeError) else f"{type(error).__name__}: {error}"
@@ -215,11 +226,13 @@ def _answer_front(experiment: Experiment, seat: EmulatedClient, ask: RequestMess
     tried = _first_attempt(seat, ask)
     seat = _client_at_scale(seat, tried)
     duty = _plan_service(experiment, seat, ask)
-    player = _build_context(experiment, seat, ask, _build_board(experiment, seat, ask, duty), duty, tried)
+    player = _build_context(
+        experiment, seat=seat, ask=ask, board=_build_board(experiment, seat, ask, duty), duty=duty, tried=tried
+    )
     own = ask.state.measurements
     shared = select_consistent_peers(player, own, ask.shared)
     steps = seat.steps + warm_up_steps(own)
-    _, front = build_offer(player, own, shared, steps, seat.link.transfer(ask.model_bytes))
+    _, front = build_offer(player, own=own, shared=shared, steps=steps, link=seat.link.transfer(ask.model_bytes))
     return ReplyMessage(seat.board.name, front=front, samples=len(seat.share))
 
 
@@ -237,7 +250,9 @@ def _answer_round(
     tried, means = _first_attempt(seat, ask), seat.scaling
     while True:
         try:
-            answer, trained = _run_round_at(experiment, _client_at_scale(seat, tried), ask, arrays, teller, tried)
+            answer, trained = _run_round_at(
+                experiment, seat=_client_at_scale(seat, tried), ask=ask, arrays=arrays, teller=teller, tried=tried
+            )
         except OutOfMemory:
             assert tried is not None
             assert means is not None
@@ -272,7 +287,7 @@ def _run_round_at(
     duty = _plan_service(experiment, seat, ask)
     board = _build_board(experiment, seat, ask, duty)
     start_c = board.temperature_c
-    player = _build_context(experiment, seat, ask, board, duty, tried)
+    player = _build_context(experiment, seat=seat, ask=ask, board=board, duty=duty, tried=tried)
     link = seat.link.transfer(ask.model_bytes)
     first = not ask.state.measurements
     truth = _truth_surface(seat, duty)
@@ -280,9 +295,13 @@ def _run_round_at(
     goal = dataclasses.replace(ask.goal or RoundGoal(ask.policy, seat.steps), steps=seat.steps)
     teller.report(device=seat.kind.spec.name)
     peak_mb = _round_peak_mb(experiment, seat, tried)
-    training = ProgressTraining(_start_training(experiment, seat, ask, arrays, tried, peak_mb), teller)
+    training = ProgressTraining(
+        _start_training(experiment, seat=seat, ask=ask, arrays=arrays, tried=tried, peak_mb=peak_mb), teller
+    )
     telling_player = attach_progress(player, teller, seat.steps)
-    played = run_round(telling_player, goal, ask.state.measurements, link, training, ask.shared)
+    played = run_round(
+        telling_player, goal=goal, measurements=ask.state.measurements, link=link, training=training, shared=ask.shared
+    )
     apes = _mean_errors(played.predictions, truth)
     told = build_report(
         played,
@@ -360,7 +379,9 @@ def _build_board(
         seed = derive_seed(experiment.seed, seat.board.name, ask.round, "requests")
         service = ServiceSimulation(seat.serving, duty, seat.surface, seed)
     thermal = build_thermal_model(seat.kind.spec, ambient_c)
-    board = EmulatedBoard(seat.kind.spec, seat.surface, thermal, temperature_c, rng, service)
+    board = EmulatedBoard(
+        seat.kind.spec, surface=seat.surface, thermal=thermal, temperature_c=temperature_c, rng=rng, beside=service
+    )
     board.idle_for(max(0.0, ask.start_s - ask.state.rested_at_s), _choose_waiting_mode(seat, ask, duty))
     return board
 
@@ -379,7 +400,7 @@ def _plan_service(experiment: Experiment, seat: EmulatedClient, ask: RequestMess
     believed = expected_inference_costs(seat.serving, seat.truth.modes, seat.candidate_mask)
     pinned = choose_waiting_mode(ask.policy, seat.kind.spec, seat.truth.modes)
     stay = (find_top_mode(seat.surface), *((pinned,) if ask.policy.startswith("preset:") else ()))
-    return plan_round_service(believed, seat.serving.demand, inner, ask.state.measurements, stay)
+    return plan_round_service(believed, demand=seat.serving.demand, inner=inner, own=ask.state.measurements, stay=stay)
 
 
 def _idle_power_w(seat: EmulatedClient) -> float:
@@ -452,17 +473,17 @@ def _build_context(
     inner = _CachedPredictor(seat, experiment.predictor, idle_w, duty)
     player = RoundContext(
         seat.board.name,
-        board,
-        inner,
-        load_policy(ask.policy),
-        build_workload(seat.board.entry, experiment.workload),
-        seat.truth.modes,
-        maxn,
-        _choose_waiting_mode(seat, ask, duty),
-        experiment.exploration,
-        lambda modes: load_explorer(PROBE_EXPLORER, modes, knowledge),
-        ask.state.allowed_s,
-        ask.policy == POWER_PLANNING_POLICY,
+        device=board,
+        predictor=inner,
+        policy=load_policy(ask.policy),
+        workload=build_workload(seat.board.entry, experiment.workload),
+        candidates=seat.truth.modes,
+        fastest_mode=maxn,
+        waiting_mode=_choose_waiting_mode(seat, ask, duty),
+        exploration=experiment.exploration,
+        make_explorer=lambda modes: load_explorer(PROBE_EXPLORER, modes, knowledge),
+        step_budgets_s=ask.state.allowed_s,
+        includes_low_power=ask.policy == POWER_PLANNING_POLICY,
     )
     if seat.loader is not None:
         player = attach_loader(player, seat.loader.expected, wrap_with_stalls(seat.loader, board))
@@ -479,14 +500,16 @@ def true_front(seat: EmulatedClient, player: RoundContext, link_s: float) -> Fro
     truth, idle_w = _oracle_surface(seat)
     warm = (seat.steps + WARM_UP_STEPS) / seat.steps
     none = np.zeros(len(truth.modes))
-    known = Predictions(truth.modes, truth.step_s * warm, truth.power_w, none, none)
+    known = Predictions(
+        truth.modes, step_s=truth.step_s * warm, power_w=truth.power_w, step_s_sd_log=none, power_w_sd_log=none
+    )
     maxn_idle_w = player.device.idle_w(player.fastest_mode)
     return pareto.build_front(
         known,
-        seat.steps,
-        idle_w,
-        link_s,
-        player.fastest_mode,
+        steps=seat.steps,
+        idle_w=idle_w,
+        link_s=link_s,
+        maxn=player.fastest_mode,
         maxn_idle_w=maxn_idle_w,
         limit=None,
         power=player.includes_low_power,

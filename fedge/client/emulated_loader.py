@@ -67,7 +67,7 @@ def build_loader(
 def _compose_loader(believed: LoaderModel, true: LoaderModel, bare: ModeSurface) -> EmulatedLoader:
     made = add_stalls(true, bare.modes, bare.step_s, bare.power_w)
     surface = dataclasses.replace(bare, step_s=made.step_s, power_w=np.maximum(made.power_w, bare.idle_w))
-    return EmulatedLoader(believed, true, bare, surface, made.stall_s / made.step_s)
+    return EmulatedLoader(believed, true=true, bare=bare, surface=surface, stall_share=made.stall_s / made.step_s)
 
 
 def build_loader_pipeline(spec: LoaderSpec, device: DeviceSpec, batch_size: int) -> InputPipeline:
@@ -79,7 +79,9 @@ def build_loader_pipeline(spec: LoaderSpec, device: DeviceSpec, batch_size: int)
     fed = SampleFormat(spec.image_mpixel, SAMPLE_ELEMENTS, kb=None if spec.file_mb is None else 1e3 * spec.file_mb)
     loader, cores = Loader(spec.workers, spec.prefetch), max(device.cores)
     stored = find_storage(spec.storage or boards_of(device.name).storage, "loader.storage")
-    whole = emulated_pipeline.build_pipeline(fed, batch_size, loader, stored, device.cpu_score.value, cores)
+    whole = emulated_pipeline.build_pipeline(
+        fed, batch_size=batch_size, loader=loader, stored=stored, cpu_score=device.cpu_score.value, cores=cores
+    )
     step = dataclasses.replace(whole.step, copy_s=0.0, handover_s=0.0, overhead_s=0.0)
     host = dataclasses.replace(whole.host, background=0.0)
     return dataclasses.replace(whole, step=step, host=host, cached=spec.cached)

@@ -201,9 +201,13 @@ class ServiceSimulation:
         interleaver.end_step()
         told, seconds = interleaver.take_statistics()[SERVICE_NAME], self.now_s - began_s
         longer = self._extrapolate_rest(done, stretch.steps, seconds, ends_s)
-        use = _build_service_use(told, batch_size, seconds, train_s, longer)
+        use = _build_service_use(told, batch_size=batch_size, seconds=seconds, train_s=train_s, longer=longer)
         return SharedWorkResult(
-            round(done * longer), seconds * longer, train_s * longer, self._non_training_w(told, seconds - train_s), use
+            round(done * longer),
+            seconds=seconds * longer,
+            train_s=train_s * longer,
+            other_w=self._non_training_w(told, seconds - train_s),
+            use=use,
         )
 
     def _extrapolate_rest(self, done: int, steps: int, seconds: float, ends_s: float) -> float:

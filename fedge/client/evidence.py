@@ -52,7 +52,7 @@ def build_offer(
     Its own modes count as it measured them.
     """
     predictions = correct_with_measurements(fit_and_predict(player, own, shared), player.normalize(own))
-    return predictions, build_front(player, predictions, own, steps, link)
+    return predictions, build_front(player, predictions=predictions, own=own, steps=steps, link=link)
 
 
 def build_front(
@@ -63,10 +63,10 @@ def build_front(
     link_s = link.down_s + link.up_s
     front = pareto.build_front(
         predictions,
-        steps,
-        idle_w,
-        link_s,
-        player.fastest_mode,
+        steps=steps,
+        idle_w=idle_w,
+        link_s=link_s,
+        maxn=player.fastest_mode,
         maxn_idle_w=maxn_idle_w,
         power=player.includes_low_power,
     )
@@ -87,8 +87,8 @@ def nearest_prediction(predictions: Predictions, mode: PowerMode) -> Prediction:
     i = pareto.find_nearest_row(predictions.modes, mode)
     return Prediction(
         mode,
-        float(predictions.step_s[i]),
-        float(predictions.power_w[i]),
-        float(predictions.step_s_sd_log[i]),
-        float(predictions.power_w_sd_log[i]),
+        step_s=float(predictions.step_s[i]),
+        power_w=float(predictions.power_w[i]),
+        step_s_sd_log=float(predictions.step_s_sd_log[i]),
+        power_w_sd_log=float(predictions.power_w_sd_log[i]),
     )

@@ -137,7 +137,11 @@ def plan_installed_service(
     every = average_inference_costs(device, spec.cost, demand.batch_sizes, candidates)
     size = _choose_batch_size(spec, device, inner)
     return InstalledService(
-        spec, plan_round_service(every, dataclasses.replace(demand, batch_sizes=(size,)), inner, measured, stay), size
+        spec,
+        plan_round_service(
+            every, demand=dataclasses.replace(demand, batch_sizes=(size,)), inner=inner, own=measured, stay=stay
+        ),
+        size,
     )
 
 

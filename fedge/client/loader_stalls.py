@@ -91,7 +91,7 @@ def compute_paces(loading: LoaderModel, modes: Modes, compute_s: Floats) -> Stea
     x = knob_shares(loading.maxn, modes)
     parts = compute_time_parts(loading.costs.time, x)
     host_share = np.clip((parts.launch_s + parts.host_s) / parts.total_s, 0.0, 1.0)
-    return solve_modes(loading.pipeline, x, modes.knobs[:, 0], compute_s, host_share)
+    return solve_modes(loading.pipeline, shares=x, cores=modes.knobs[:, 0], compute_s=compute_s, host_share=host_share)
 
 
 def add_stalls(loading: LoaderModel, modes: Modes, compute_s: Floats, power_w: Floats) -> StalledSteps:
@@ -188,10 +188,10 @@ class LoaderPredictor:
         work_sd = alone.power_w_sd_log * (1.0 - waits) * alone.power_w / said.power_w
         return Predictions(
             modes,
-            said.step_s,
-            said.power_w,
-            np.hypot((1.0 - waits) * alone.step_s_sd_log, loading * self._sd_log),
-            np.hypot(work_sd, waiting_sd),
+            step_s=said.step_s,
+            power_w=said.power_w,
+            step_s_sd_log=np.hypot((1.0 - waits) * alone.step_s_sd_log, loading * self._sd_log),
+            power_w_sd_log=np.hypot(work_sd, waiting_sd),
         )
 
 

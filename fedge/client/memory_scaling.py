@@ -154,7 +154,15 @@ def build_scaling_context(
     def may() -> bool:
         return can_narrow_clients(workload, strategy) and narrow()
 
-    return ScalingContext(network, device, asked, work, memory_limit_mb(entry, device), workload.memory, may)
+    return ScalingContext(
+        network,
+        device=device,
+        asked=asked,
+        work=work,
+        limit_mb=memory_limit_mb(entry, device),
+        spec=workload.memory,
+        can_narrow=may,
+    )
 
 
 def _narrow_layer_work(layers: LayerWork, network: NetworkCost, width: float) -> LayerWork:
@@ -225,7 +233,12 @@ def _choose_scale(
     means: ScalingContext, seen: Sequence[MemoryObservation], failed: ScaleChoice | None = None
 ) -> ScaleChoice | None:
     return choose_scale(
-        means.list_scales(), means.estimate_need, build_memory_belief(seen), means.limit_mb, means.spec.margin, failed
+        means.list_scales(),
+        need=means.estimate_need,
+        belief=build_memory_belief(seen),
+        limit_mb=means.limit_mb,
+        margin=means.spec.margin,
+        failed=failed,
     )
 
 
@@ -242,7 +255,9 @@ def summarize_memory_use(
     """What a round's report tells of its memory."""
     first = choose_first_attempt(means, state).choice if tried.failures else tried.choice
     predicted_mb = _requested_scale_mb(means, tried.seen)
-    why = describe_scaling(means.asked, tried.scale, predicted_mb, means.limit_mb, means.spec.margin)
+    why = describe_scaling(
+        means.asked, used=tried.scale, predicted_mb=predicted_mb, limit_mb=means.limit_mb, margin=means.spec.margin
+    )
     if tried.failures:
         times = "once" if tried.failures == 1 else f"{tried.failures} times"
         why = f"{why or first.scale}; ran out of memory {times} first, at {first.scale}"
@@ -263,7 +278,11 @@ def summarize_memory_use(
 def _requested_scale_mb(means: ScalingContext, seen: Sequence[MemoryObservation]) -> float:
     """What is believed of the scale that was asked for."""
     chosen = choose_scale(
-        (means.asked,), means.estimate_need, build_memory_belief(seen), means.limit_mb, means.spec.margin
+        (means.asked,),
+        need=means.estimate_need,
+        belief=build_memory_belief(seen),
+        limit_mb=means.limit_mb,
+        margin=means.spec.margin,
     )
     assert chosen is not None, "there is one"
     return chosen.need.memory_mb
@@ -301,7 +320,14 @@ def build_train_options(work: WorkloadSpec, steps: int, scale: TrainingScale, pr
     rate = work.learning_rate
     if scale.batch_size != work.batch_size:
         rate *= scale.batch_size / work.batch_size
-    return TrainOptions(steps, scale.batch_size, rate, work.momentum, proximal_mu, scale.width)
+    return TrainOptions(
+        steps,
+        batch_size=scale.batch_size,
+        learning_rate=rate,
+        momentum=work.momentum,
+        proximal_mu=proximal_mu,
+        width=scale.width,
+    )
 
 
 def measurement_scale(means: ScalingContext | None, scale: TrainingScale | None) -> TrainingScale | None:

@@ -97,7 +97,7 @@ def answer_front(post: BoardSession, ask: RequestMessage) -> tuple[ReplyMessage,
         own = ask.state.measurements
         shared = select_consistent_peers(player, own, ask.shared)
         steps = post.steps + warm_up_steps(own)
-        _, offered = build_offer(player, own, shared, steps, post.link_use(ask))
+        _, offered = build_offer(player, own=own, shared=shared, steps=steps, link=post.link_use(ask))
     return ReplyMessage(post.board.name, front=offered, samples=post.samples, recorded=post.recorded), None
 
 
@@ -114,7 +114,7 @@ def answer_round(
     while True:
         begun_s = time.monotonic()
         try:
-            answer, result = _run_attempt(tries, ask, arrays, teller, started_s)
+            answer, result = _run_attempt(tries, ask=ask, arrays=arrays, teller=teller, started_s=started_s)
         except WorkerFailed as error:
             failed = tries.handle_failure(error, begun_s)
         else:
@@ -150,16 +150,29 @@ def _run_attempt(
         left_s = _time_left_s(ask, started_s)
         barks_s = None if left_s is None else left_s + CANCEL_GRACE_S
         with cancel_after(post.worker.cancel, barks_s, dog), post.here.board.hold():
-            player = attach_progress(_build_context(post, ask, service, tries, device), teller, post.steps)
-            training = WorkerTraining(post.worker, arrays, None, seed, options, hear=_reply_handler(heard))
+            player = attach_progress(
+                _build_context(post, ask=ask, service=service, tries=tries, device=device), teller, post.steps
+            )
+            training = WorkerTraining(
+                post.worker, arrays=arrays, share=None, seed=seed, options=options, hear=_reply_handler(heard)
+            )
             until = ProgressTraining(CancellableTraining(training, dog), teller)
-            played = run_round(player, goal, ask.state.measurements, link, until, ask.shared)
+            played = run_round(
+                player, goal=goal, measurements=ask.state.measurements, link=link, training=until, shared=ask.shared
+            )
     except WorkerFailed as error:
         if not dog.is_over:
             raise
         logger.info("%s was cancelled in round %s: %s", post.board.name, ask.round, error)
         done = 0 if training is None else training.done
-        cut = _answer_cancelled(post, ask, device.measured, done, time.monotonic() - started_s, tries.memory_history)
+        cut = _answer_cancelled(
+            post,
+            ask=ask,
+            measured=device.measured,
+            done=done,
+            after_s=time.monotonic() - started_s,
+            memory=tries.memory_history,
+        )
         return dataclasses.replace(cut, trace=shift_trace(watching.build_trace(), link.down_s)), None
     report = build_report(
         played,
@@ -231,7 +244,7 @@ def _plan_service(post: BoardSession, ask: RequestMessage, tries: MemoryAttempts
     pinned = choose_waiting_mode(ask.policy, post.here.board.spec, candidates)
     stay = (post.here.board.spec.maxn, *((pinned,) if ask.policy.startswith("preset:") else ()))
     inner = tries.rescale_predictor(load_predictor(post.experiment.predictor, _build_knowledge(post)))
-    return plan_installed_service(spec, device, candidates, inner, own, stay)
+    return plan_installed_service(spec, device=device, candidates=candidates, inner=inner, own=own, stay=stay)
 
 
 def _wrap_with_service(post: BoardSession, service: InstalledService | None, heard: ServiceReplies | None) -> Device:
@@ -274,17 +287,17 @@ def _build_context(
     inner = tries.rescale_predictor(load_predictor(experiment.predictor, knowledge))
     player = RoundContext(
         post.board.name,
-        device or post.here.board,
-        inner,
-        load_policy(ask.policy),
-        build_workload(post.board.entry, experiment.workload),
-        candidates,
-        spec.maxn,
-        _choose_waiting_mode(post, ask, candidates, service),
-        experiment.exploration,
-        lambda modes: load_explorer(PROBE_EXPLORER, modes, knowledge),
-        ask.state.allowed_s,
-        ask.policy == POWER_PLANNING_POLICY,
+        device=device or post.here.board,
+        predictor=inner,
+        policy=load_policy(ask.policy),
+        workload=build_workload(post.board.entry, experiment.workload),
+        candidates=candidates,
+        fastest_mode=spec.maxn,
+        waiting_mode=_choose_waiting_mode(post, ask, candidates, service),
+        exploration=experiment.exploration,
+        make_explorer=lambda modes: load_explorer(PROBE_EXPLORER, modes, knowledge),
+        step_budgets_s=ask.state.allowed_s,
+        includes_low_power=ask.policy == POWER_PLANNING_POLICY,
     )
     beside = player if service is None else attach_service(player, service.round_service, inner)
     if tries.scaling is None or tries.attempt is None:

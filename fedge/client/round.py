@@ -68,7 +68,15 @@ def run_round(
     trusted = select_consistent_peers(player, measurements, shared)
     predictions = fit_and_predict(player, measurements, trusted)
     guessed_s = None if measurements else nearest_prediction(predictions, player.fastest_mode).step_s
-    course = RoundState(player, goal, link, training, tuple(measurements), trusted, guessed_s)
+    course = RoundState(
+        player,
+        goal=goal,
+        link=link,
+        training=training,
+        earlier=tuple(measurements),
+        shared=trusted,
+        prior_step_s=guessed_s,
+    )
     view = observe_round(course, predictions)
     while not course.stopped and (trial := next_probe(course, view)) is not None:
         course.run_probe(*trial)
@@ -87,7 +95,9 @@ def _summarize_round(course: RoundState, view: RoundSnapshot) -> RoundResult:
     mixed = course.slow_part if course.slow_part is not last else None
     mix = None if mixed is None else ModeMix(mixed.mode, mixed.steps)
     steps = course.goal.steps + warm_up_steps(course.own_measurements)
-    _, next_front = build_offer(course.context, course.own_measurements, course.shared, steps, course.link)
+    _, next_front = build_offer(
+        course.context, own=course.own_measurements, shared=course.shared, steps=steps, link=course.link
+    )
     return RoundResult(
         trained=course.training.result(),
         decision=dataclasses.replace(_executed_decision(view.decision, last), mix=mix),

@@ -59,4 +59,10 @@ def next_board_state(
     allowed_s = (*before_s, *(() if played.step_budget_s is None else (played.step_budget_s,)))[-REMEMBERED_ROUNDS:]
     measurements = (*ask.state.measurements, *report.parts)
     seen = ask.state.memory if memory is None else memory
-    return ClientState(measurements, report.temperature_c, ask.start_s + report.busy_s, allowed_s, seen)
+    return ClientState(
+        measurements,
+        temperature_c=report.temperature_c,
+        rested_at_s=ask.start_s + report.busy_s,
+        allowed_s=allowed_s,
+        memory=seen,
+    )

@@ -35,14 +35,21 @@ def observe_round(course: RoundState, fitted: Predictions) -> RoundSnapshot:
     known = find_known_modes(predictions, course.own_measurements, course.shared)
     steps = course.steps_left + course.warm_up_steps_left
     front, goal = (
-        build_front(player, predictions, course.own_measurements, steps, course.link),
+        build_front(player, predictions=predictions, own=course.own_measurements, steps=steps, link=course.link),
         remaining_goal(course, steps),
     )
-    decision = _decide(course, predictions, known, front, goal)
+    decision = _decide(course, predictions=predictions, known=known, front=front, goal=goal)
     plain = dataclasses.replace(goal, limits={**goal.limits, "confidence": 0.5})
     wish = player.policy(predictions, front, plain, player.device.spec) if known else decision
     wished = (wish.mode,) if wish.mix is None else (wish.mix.mode, wish.mode)
-    return RoundSnapshot(predictions, front, decision, wished, known, compute_probe_budget(course, steps, front))
+    return RoundSnapshot(
+        predictions,
+        front=front,
+        decision=decision,
+        preferred_modes=wished,
+        known_modes=known,
+        probe_budget=compute_probe_budget(course, steps, front),
+    )
 
 
 def _decide(
@@ -75,8 +82,8 @@ def _select_modes(predictions: Predictions, modes: Collection[PowerMode]) -> Pre
     rows = sorted(find_rows(predictions.modes, modes).values())
     return Predictions(
         Modes(predictions.modes.knobs[rows]),
-        predictions.step_s[rows],
-        predictions.power_w[rows],
-        predictions.step_s_sd_log[rows],
-        predictions.power_w_sd_log[rows],
+        step_s=predictions.step_s[rows],
+        power_w=predictions.power_w[rows],
+        step_s_sd_log=predictions.step_s_sd_log[rows],
+        power_w_sd_log=predictions.power_w_sd_log[rows],
     )

@@ -66,15 +66,15 @@ def build_emulated_trace(
     unknown = (None,) * len(starts)
     return Trace(
         tuple(starts),
-        tuple(spans),
-        _repeat_values([phase.power_w for phase in phases], counts),
-        tuple(temperatures),
-        _repeat_values([phase.mode.cpu_mhz for phase in phases], counts),
-        _repeat_values([phase.mode.gpu_mhz for phase in phases], counts),
-        _repeat_values([phase.mode.mem_mhz for phase in phases], counts),
-        unknown,
-        unknown,
-        unknown,
+        span_s=tuple(spans),
+        power_w=_repeat_values([phase.power_w for phase in phases], counts),
+        temperature_c=tuple(temperatures),
+        cpu_mhz=_repeat_values([phase.mode.cpu_mhz for phase in phases], counts),
+        gpu_mhz=_repeat_values([phase.mode.gpu_mhz for phase in phases], counts),
+        mem_mhz=_repeat_values([phase.mode.mem_mhz for phase in phases], counts),
+        cpu_load=unknown,
+        gpu_load=unknown,
+        mem_load=unknown,
     )
 
 
@@ -195,7 +195,12 @@ class TracingDevice(DeviceWrapper):
         """What was seen from ``start_s`` to ``end_s``; right away, since a sampler forgets."""
         if end_s > start_s:
             seen = self._samples(start_s, end_s)
-            self.parts.append(shift_trace(trace_from_samples(seen, start_s, end_s, PERIOD_S, self._gap_s), -start_s))
+            self.parts.append(
+                shift_trace(
+                    trace_from_samples(seen, start_s=start_s, end_s=end_s, period_s=PERIOD_S, gap_s=self._gap_s),
+                    -start_s,
+                )
+            )
             self.spans_s.append(end_s - start_s)
 
 

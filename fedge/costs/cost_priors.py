@@ -53,7 +53,7 @@ def build_priors(
     ``derive_priors``.
     """
     sources = select_prior_sources(workload, specs, calibrated, unseen=unseen)
-    return derive_priors(sources, device, workload, specs, batch_size, layered=layered)
+    return derive_priors(sources, device=device, workload=workload, specs=specs, batch_size=batch_size, layered=layered)
 
 
 def derive_priors(
@@ -75,9 +75,9 @@ def derive_priors(
     carried = _transfer_profiles(device, workload, specs, sources.training_profiles)
     sizes = load_workload_sizes()
     usual = sizes[workload].batch_size if workload in sizes else None
-    here = _estimate_by_layers(device, workload, batch_size or usual, specs, sources)
+    here = _estimate_by_layers(device, workload=workload, batch_size=batch_size or usual, specs=specs, sources=sources)
     if batch_size is not None and batch_size != usual:
-        own = _estimate_by_layers(device, workload, usual, specs, sources)
+        own = _estimate_by_layers(device, workload=workload, batch_size=usual, specs=specs, sources=sources)
         longer = _maxn_step_s(here, device) / _maxn_step_s(own, device) if here is not None and own is not None else 1.0
         carried = tuple(_rescale_prior(prior, batch_size, longer) for prior in carried)
     return (here, *carried) if layered and here is not None else carried
@@ -144,7 +144,9 @@ def _estimate_by_layers(
     if not sources.rate_profiles or batch_size is None:
         return None
     work = Workload(workload, batch_size, layers=find_known_layers(workload))
-    return estimate_network_cost(device, work, specs, sources.rate_profiles, sources.timed_steps)
+    return estimate_network_cost(
+        device, work=work, specs=specs, calibrated=sources.rate_profiles, timed=sources.timed_steps
+    )
 
 
 def _transfer_profiles(

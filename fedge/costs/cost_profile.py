@@ -158,29 +158,29 @@ def read_profile(path: Path | Traversable) -> CostProfile:
     table, errors = content.table, content.errors
     return CostProfile(
         content.device,
-        content.workload,
-        content.batch_size,
-        Coefficients(
+        workload=content.workload,
+        batch_size=content.batch_size,
+        coefficients=Coefficients(
             _to_logs(path, "time", TIME_NAMES, content.time), _to_logs(path, "power", POWER_NAMES, content.power)
         ),
-        "calibrated",
-        f"fitted to {table.rows} rows of {table.name} (sha256 {table.sha256[:12]}); "
+        label="calibrated",
+        source=f"fitted to {table.rows} rows of {table.name} (sha256 {table.sha256[:12]}); "
         f"time within {errors.time_mape:.1%}, power within {errors.power_mape:.1%} on average",
-        errors.time_mape,
-        errors.power_mape,
-        errors.residual_time_sd_log,
-        errors.residual_power_sd_log,
-        CalibrationEvidence(
+        time_mape=errors.time_mape,
+        power_mape=errors.power_mape,
+        residual_time_sd_log=errors.residual_time_sd_log,
+        residual_power_sd_log=errors.residual_power_sd_log,
+        evidence=CalibrationEvidence(
             table.name,
-            table.sha256,
-            table.rows,
-            errors.time_p95_ape,
-            errors.power_p95_ape,
-            table.origin,
-            errors.time_rows_off,
-            errors.power_rows_off,
+            sha256=table.sha256,
+            rows=table.rows,
+            time_p95_ape=errors.time_p95_ape,
+            power_p95_ape=errors.power_p95_ape,
+            origin=table.origin,
+            time_rows_off=errors.time_rows_off,
+            power_rows_off=errors.power_rows_off,
         ),
-        content.kind,
+        kind=content.kind,
     )
 
 

@@ -69,7 +69,10 @@ def estimate_network_cost(
         raise BadInput("workload.network", repr(work.name), f"a calibrated profile of kind {batch.kind} beside it")
     bases = _select_bases(alike, batch.layers.loading, device, specs)
     time = _build_time_logs(
-        device, batch, _estimate_parts(device, batch, collect_observations(profiles, timed), alike, specs), bases
+        device,
+        batch,
+        _estimate_parts(device, batch=batch, seen=collect_observations(profiles, timed), alike=alike, specs=specs),
+        bases,
     )
     power = min(bases.own, key=lambda profile: _workload_dissimilarity(profile, batch)).coefficients.power
     time_off, power_off = (
@@ -78,18 +81,18 @@ def estimate_network_cost(
     tables = len({(profile.device, profile.workload) for profile in alike})
     return CostProfile(
         device.name,
-        work.name,
-        batch.size,
-        Coefficients(time, power),
-        "estimated",
-        f"layers of {batch.layers.network} on {device.name}, by what {tables} tables of workloads teach; "
+        workload=work.name,
+        batch_size=batch.size,
+        coefficients=Coefficients(time, power),
+        label="estimated",
+        source=f"layers of {batch.layers.network} on {device.name}, by what {tables} tables of workloads teach; "
         f"where one was left out: time off by {time_off:.0%}, power by {power_off:.0%} in the mean",
-        None,
-        None,
-        time_off,
-        power_off,
-        None,
-        batch.kind,
+        time_mape=None,
+        power_mape=None,
+        residual_time_sd_log=time_off,
+        residual_power_sd_log=power_off,
+        evidence=None,
+        kind=batch.kind,
     )
 
 
@@ -138,7 +141,15 @@ def _to_observation(profile: CostProfile) -> RateObservation | None:
 def _build_observation(device: str, batch: LayeredBatch, seconds: float) -> RateObservation:
     layers = batch.layers
     training = batch.kind == "train"
-    return RateObservation(device, layers.network, layers.counted, batch.size, training, seconds, layers.mixed)
+    return RateObservation(
+        device,
+        network=layers.network,
+        counted=layers.counted,
+        batch_size=batch.size,
+        training=training,
+        seconds=seconds,
+        mixed=layers.mixed,
+    )
 
 
 @lru_cache(maxsize=1)
@@ -147,7 +158,13 @@ def load_timed_steps() -> tuple[RateObservation, ...]:
     text = (resources.files("fedge.costs") / "step_slopes.yaml").read_text(encoding="utf-8")
     return tuple(
         RateObservation(
-            entry["device"], name, OperationCounts(**entry["counted"]), 1, True, entry["seconds_per_sample"], slope=True
+            entry["device"],
+            network=name,
+            counted=OperationCounts(**entry["counted"]),
+            batch_size=1,
+            training=True,
+            seconds=entry["seconds_per_sample"],
+            slope=True,
         )
         for name, entry in yaml.safe_load(text).items()
     )
@@ -186,12 +203,20 @@ def _estimate_parts(
     asked = _build_observation(device.name, batch, math.nan)
     gpu_s = fit_rates(seen, specs).predict_s(asked, device)
     operator_s = _posterior_mean(
-        _operator_logs(alike, specs), device.name, math.log(LAUNCH_S), LAUNCH_SD, LAUNCH_OWN_SD
+        _operator_logs(alike, specs),
+        device=device.name,
+        expected=math.log(LAUNCH_S),
+        sd=LAUNCH_SD,
+        own_sd=LAUNCH_OWN_SD,
     )
     launch_s = PASSES[batch.kind] * batch.layers.counted.operators * math.exp(operator_s) / device.cpu_score.value
     shares = [(p.device, _log_parameter(p, "mem_s") - _log_parameter(p, "gpu_s")) for p in alike]
     return _Parts(
-        gpu_s, launch_s, _posterior_mean(shares, device.name, math.log(MEMORY_SHARE), MEMORY_SD, MEMORY_OWN_SD)
+        gpu_s,
+        launch_s,
+        _posterior_mean(
+            shares, device=device.name, expected=math.log(MEMORY_SHARE), sd=MEMORY_SD, own_sd=MEMORY_OWN_SD
+        ),
     )
 
 

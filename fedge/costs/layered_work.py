@@ -33,7 +33,13 @@ def find_known_layers(workload: str, kind: WorkloadKind = "train") -> LayerWork 
     name = load_forward_sizes()[workload].network if workload in load_forward_sizes() else workload
     if training is None or kind == "infer":
         return LayerWork(name, sum_layers(network), loading="cached")
-    return LayerWork(name, sum_layers(network), training.mixed, training.loading, training.image_mpixel)
+    return LayerWork(
+        name,
+        counted=sum_layers(network),
+        mixed=training.mixed,
+        loading=training.loading,
+        image_mpixel=training.image_mpixel,
+    )
 
 
 def build_profile_batch(profile: CostProfile) -> LayeredBatch | None:
@@ -70,7 +76,13 @@ def build_workload(entry: FleetEntry, workload: WorkloadSpec) -> Workload:
 def layer_work_from_spec(spec: NetworkSpec) -> LayerWork:
     """What minibatches of an experiment's own network are made of; its layers must have been counted."""
     name = spec.model.rpartition("/")[2].partition(".")[0]
-    return LayerWork(name, sum_layers(network_from_spec(spec)), spec.mixed, spec.loading, spec.image_mpixel)
+    return LayerWork(
+        name,
+        counted=sum_layers(network_from_spec(spec)),
+        mixed=spec.mixed,
+        loading=spec.loading,
+        image_mpixel=spec.image_mpixel,
+    )
 
 
 def network_from_spec(spec: NetworkSpec) -> NetworkCost:

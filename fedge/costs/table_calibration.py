@@ -76,15 +76,15 @@ def _largest_mode(tops: Sequence[PowerMode]) -> PowerMode:
 def _build_calibration(table: ProfileTable, top: PowerMode, coefficients: Coefficients) -> TableCalibration:
     return TableCalibration(
         table.device,
-        table.workload,
-        table.batch_size,
-        coefficients,
-        top,
-        compute_fit_errors(compute_step_s(coefficients, top, table.modes), table.step_s),
-        compute_fit_errors(compute_power_w(coefficients, top, table.modes), table.power_w),
-        len(table.modes),
-        Path(table.path).name,
-        table.sha256,
+        workload=table.workload,
+        batch_size=table.batch_size,
+        coefficients=coefficients,
+        maxn=top,
+        time=compute_fit_errors(compute_step_s(coefficients, top, table.modes), table.step_s),
+        power=compute_fit_errors(compute_power_w(coefficients, top, table.modes), table.power_w),
+        rows=len(table.modes),
+        table=Path(table.path).name,
+        sha256=table.sha256,
     )
 
 

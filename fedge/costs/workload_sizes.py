@@ -81,4 +81,11 @@ def load_forward_sizes() -> Mapping[str, ForwardSize]:
 def forward_size_of_batch(size: ForwardSize, batch_size: int) -> WorkloadSize:
     """What a batch of ``batch_size`` samples holds, to be compared with a training step or another batch."""
     gbyte = (batch_size * size.sample_mb + size.weights_mb) / 1e3
-    return WorkloadSize(size.name, "inference", batch_size, batch_size * size.gflop, gbyte, size.source)
+    return WorkloadSize(
+        size.name,
+        description="inference",
+        batch_size=batch_size,
+        gflop_per_step=batch_size * size.gflop,
+        gbyte_per_step=gbyte,
+        source=size.source,
+    )

@@ -65,7 +65,9 @@ def correct_with_measurements(predictions: Predictions, measurements: Sequence[M
     powers = _Repeats.from_values(((m.mode, m.power_w, m.power_se_log) for m in own), RUN_POWER_SD)
     step_s, step_sd = _correct_values(predictions.step_s, predictions.step_s_sd_log, times, rows)
     power_w, power_sd = _correct_values(predictions.power_w, predictions.power_w_sd_log, powers, rows)
-    return Predictions(predictions.modes, step_s, power_w, step_sd, power_sd)
+    return Predictions(
+        predictions.modes, step_s=step_s, power_w=power_w, step_s_sd_log=step_sd, power_w_sd_log=power_sd
+    )
 
 
 def find_rows(modes: Modes, wanted: Iterable[PowerMode]) -> dict[PowerMode, int]:

@@ -49,7 +49,9 @@ def find_best_split(
     if len(alone) == 0:
         return None
     one = int(alone[-1])
-    single = ModeSplit(int(rows[one]), int(rows[one]), 0, float(steps * t[one]), float(steps * e[one]))
+    single = ModeSplit(
+        int(rows[one]), fast=int(rows[one]), steps=0, work_s=float(steps * t[one]), work_j=float(steps * e[one])
+    )
     most = _max_slow_steps(t, steps, latest_s - switch_s)
     with np.errstate(invalid="ignore"):
         energy = most * e[:, None] + (steps - most) * e[None, :] + switch_j
@@ -59,7 +61,9 @@ def find_best_split(
         return single
     count = int(most[slow, fast])
     work_s = count * t[slow] + (steps - count) * t[fast] + switch_s
-    return ModeSplit(int(rows[slow]), int(rows[fast]), count, float(work_s), float(energy[slow, fast]))
+    return ModeSplit(
+        int(rows[slow]), fast=int(rows[fast]), steps=count, work_s=float(work_s), work_j=float(energy[slow, fast])
+    )
 
 
 def _max_slow_steps(t: Floats, steps: float, room_s: float) -> Floats:

@@ -108,7 +108,7 @@ def find_most_saving_mode(
     """
     rows = sorted(find_rows(predictions.modes, known).values())
     safe = _mask_safe(predictions, room, rows)
-    row = _find_most_saving_row(predictions, idle_w, rows, safe, room) if safe.any() else None
+    row = _find_most_saving_row(predictions, idle_w=idle_w, known=rows, safe=safe, room=room) if safe.any() else None
     return None if row is None else predictions.modes[row]
 
 
@@ -138,12 +138,16 @@ def _find_most_saving_row(
     known_s = predictions.step_s[known]
     known_j = known_s * (predictions.power_w[known] - idle_w)
     allowed_s, weights = _list_future_budgets(float(known_s.min()), room)
-    now_j = least_energy_per_step(known_s, known_j, known_s, known_j, allowed_s).min(axis=0)
+    now_j = least_energy_per_step(known_s, step_j=known_j, known_s=known_s, known_j=known_j, allowed_s=allowed_s).min(
+        axis=0
+    )
 
     def saved(rows: NDArray[np.intp], time_z: float, power_z: float, some: slice = slice(None)) -> Floats:
         step_s = predictions.step_s[rows] * np.exp(time_z * predictions.step_s_sd_log[rows])
         power_w = predictions.power_w[rows] * np.exp(power_z * predictions.power_w_sd_log[rows])
-        new_j = least_energy_per_step(step_s, step_s * (power_w - idle_w), known_s, known_j, allowed_s[some])
+        new_j = least_energy_per_step(
+            step_s, step_j=step_s * (power_w - idle_w), known_s=known_s, known_j=known_j, allowed_s=allowed_s[some]
+        )
         share: Floats = np.maximum(0.0, 1.0 - new_j / now_j[some]) @ weights[some]
         return share
 
@@ -151,7 +155,7 @@ def _find_most_saving_row(
     at_best = saved(rows, -1.0, -1.0, slice(None, None, 2))
     rows = rows[np.argsort(-at_best, kind="stable")[:MAX_CANDIDATES]]
     worth = np.mean([saved(rows, SPREAD_FACTOR * a, SPREAD_FACTOR * b) for a in QUANTILES for b in QUANTILES], axis=0)
-    net = worth - _probe_cost(predictions, idle_w, rows, float(now_j[-1]), room) / max(
+    net = worth - _probe_cost(predictions, idle_w=idle_w, rows=rows, now_j=float(now_j[-1]), room=room) / max(
         1, min(room.rounds_left, MAX_ROUNDS_AHEAD)
     )
     best = int(np.argmax(net))

@@ -64,14 +64,14 @@ def choose_verified_within_power(
     """
     aim = _LimitedObjective(
         limit_w,
-        "W",
-        "Fastest mode",
-        lambda p: (p.power_w, p.power_w_sd_log),
-        lambda p: p.step_s,
-        lambda m: m.power_w,
-        lambda m: m.step_s,
+        unit="W",
+        title="Fastest mode",
+        limited=lambda p: (p.power_w, p.power_w_sd_log),
+        cost=lambda p: p.step_s,
+        measured_limited=lambda m: m.power_w,
+        measured_cost=lambda m: m.step_s,
     )
-    return _choose_verified(aim, predictions, measure, learn, seen, tries)
+    return _choose_verified(aim, predictions=predictions, measure=measure, learn=learn, seen=seen, tries=tries)
 
 
 def choose_verified_within_deadline(
@@ -88,14 +88,14 @@ def choose_verified_within_deadline(
     """
     aim = _LimitedObjective(
         limit_s,
-        "s per step",
-        "Mode of least energy",
-        lambda p: (p.step_s, p.step_s_sd_log),
-        compute_step_energy_j,
-        lambda m: m.step_s,
-        lambda m: m.step_s * m.power_w,
+        unit="s per step",
+        title="Mode of least energy",
+        limited=lambda p: (p.step_s, p.step_s_sd_log),
+        cost=compute_step_energy_j,
+        measured_limited=lambda m: m.step_s,
+        measured_cost=lambda m: m.step_s * m.power_w,
     )
-    return _choose_verified(aim, predictions, measure, learn, seen, tries)
+    return _choose_verified(aim, predictions=predictions, measure=measure, learn=learn, seen=seen, tries=tries)
 
 
 @dataclass(frozen=True, slots=True)

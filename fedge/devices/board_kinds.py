@@ -118,7 +118,13 @@ def _kind_from_model(spec: DeviceSpec, work: Workload) -> BoardKind:
     power_w = time_power_model.compute_power_w(cost.coefficients, maxn, modes)
     average = ModeSurface(modes, step_s, power_w, _mode_idle_w(spec, cost.coefficients, modes, power_w))
     return BoardKind(
-        spec, average, cost.label, cost.source, cost.residual_time_sd_log, cost.residual_power_sd_log, priors
+        spec,
+        average=average,
+        truth_label=cost.label,
+        truth_source=cost.source,
+        residual_time_sd_log=cost.residual_time_sd_log,
+        residual_power_sd_log=cost.residual_power_sd_log,
+        priors=priors,
     )
 
 
@@ -150,7 +156,15 @@ def _kind_from_table(spec: DeviceSpec, table: ProfileTable, workload: str) -> Bo
     idle_w = _mode_idle_w(spec, priors[0].coefficients, table.modes, table.power_w)
     average = ModeSurface(table.modes, table.step_s, table.power_w, idle_w)
     source = f"{Path(table.path).name} ({len(table.modes)} rows)"
-    return BoardKind(spec, average, read_table_label(Path(table.path)), source, 0.0, 0.0, priors)
+    return BoardKind(
+        spec,
+        average=average,
+        truth_label=read_table_label(Path(table.path)),
+        truth_source=source,
+        residual_time_sd_log=0.0,
+        residual_power_sd_log=0.0,
+        priors=priors,
+    )
 
 
 def _mode_idle_w(

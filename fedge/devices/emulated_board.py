@@ -176,7 +176,14 @@ class EmulatedBoard:
         mixed_w = beside.expected_w(planned.mode, planned.power_w)
         hot_after_s = max(0.0, self.thermal.seconds_until(TRIP_C, self.temperature_c, mixed_w) - before_s)
         left_s = None if limit_s is None else limit_s - before_s
-        stretch = SharedWork(planned.mode, planned.steps, planned.step_s, planned.warm_up_s, hot_after_s, left_s)
+        stretch = SharedWork(
+            planned.mode,
+            steps=planned.steps,
+            step_s=planned.step_s,
+            warm_up_s=planned.warm_up_s,
+            hot_after_s=hot_after_s,
+            limit_s=left_s,
+        )
         played = beside.run_work(stretch)
         longer = played.seconds / (played.steps * planned.step_s + planned.warm_up_s)
         error = JITTER_SD / math.sqrt(played.steps)

@@ -78,17 +78,17 @@ def open_local_board(place: BoardLocation, clock: Clock | None = None) -> Iterat
     ):
         board = JetsonBoard(
             build_board_spec(catalogued, described, sensor.total_power),
-            described["knobs"],
-            power,
-            lambda: PowerdClient(place.power_socket),
-            sampler,
-            clock,
+            knobs=described["knobs"],
+            power=power,
+            connect=lambda: PowerdClient(place.power_socket),
+            meter=sampler,
+            clock=clock,
             idle=IdlePowerStore(
                 place.state_dir / "idle.json" if place.state_dir else None, f"{place.sensor}: {sensor.total_power}"
             ),
             holder=place.holder,
         )
-        yield LocalBoard(board, sensor, sampler, identity, catalogued)
+        yield LocalBoard(board, sensor=sensor, sampler=sampler, identity=identity, catalogued=catalogued)
 
 
 def describe_board(place: BoardLocation) -> Mapping[str, Any]:

@@ -66,12 +66,12 @@ class NodeSettings(BaseModel):
         """Where the board's daemon, files and sensors are."""
         return BoardLocation(
             self.device,
-            self.power_socket,
-            self.root,
-            self.sensor,
-            self.sample_hz,
-            self.state_dir,
-            f"run on {self.board}",
+            power_socket=self.power_socket,
+            root=self.root,
+            sensor=self.sensor,
+            sample_hz=self.sample_hz,
+            state_dir=self.state_dir,
+            holder=f"run on {self.board}",
         )
 
 

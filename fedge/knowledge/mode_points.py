@@ -56,10 +56,10 @@ def build_mode_point(predictions: Predictions, row: int, measured: Collection[Po
     step_s, power_w = float(predictions.step_s[row]), float(predictions.power_w[row])
     return ModePoint(
         mode,
-        _prediction_interval(step_s, time_sd),
-        _prediction_interval(power_w, power_sd),
-        _prediction_interval(step_s * power_w, float(np.hypot(time_sd, power_sd))),
-        mode in measured,
+        step_s=_prediction_interval(step_s, time_sd),
+        power_w=_prediction_interval(power_w, power_sd),
+        energy_j=_prediction_interval(step_s * power_w, float(np.hypot(time_sd, power_sd))),
+        measured=mode in measured,
     )
 
 

@@ -217,11 +217,22 @@ def _stack_rows(rows: Sequence[Floats], width: int) -> Floats:
 def _build_header(model: BoardModel) -> _ModelHeader:
     known = model.knowledge
     references = tuple(
-        _ReferenceHeader(table.device, table.workload, table.batch_size, Path(table.path).name, table.sha256)
+        _ReferenceHeader(
+            table.device,
+            workload=table.workload,
+            batch_size=table.batch_size,
+            name=Path(table.path).name,
+            sha256=table.sha256,
+        )
         for table in known.references
     )
     return _ModelHeader(
-        MODEL_VERSION, __version__, model.about, _MaxnHeader(**asdict(known.maxn)), known.seed, references
+        MODEL_VERSION,
+        fedge=__version__,
+        about=model.about,
+        maxn=_MaxnHeader(**asdict(known.maxn)),
+        seed=known.seed,
+        references=references,
     )
 
 
@@ -234,12 +245,12 @@ def load_model(path: Path) -> BoardModel:
     _check_arrays(path, arrays, len(header.references))
     knowledge = PriorKnowledge(
         PowerMode(**asdict(header.maxn)),
-        tuple(
+        priors=tuple(
             Coefficients(time, power) for time, power in zip(arrays["prior/time"], arrays["prior/power"], strict=True)
         ),
-        tuple(_read_reference(i, about, arrays) for i, about in enumerate(header.references)),
-        header.about.idle.value if header.about.idle else None,
-        header.seed,
+        references=tuple(_read_reference(i, about, arrays) for i, about in enumerate(header.references)),
+        idle_w=header.about.idle.value if header.about.idle else None,
+        seed=header.seed,
     )
     return BoardModel(header.about, _read_measurements(arrays), Modes(arrays["candidates/knobs"]), knowledge)
 
@@ -372,5 +383,12 @@ def _read_measurements(arrays: Mapping[str, NDArray[Any]]) -> tuple[Measurement,
 def _read_reference(i: int, about: _ReferenceHeader, arrays: Mapping[str, NDArray[Any]]) -> ProfileTable:
     modes, step_s, power_w = (arrays[f"reference/{i}/{name}"] for name in _TABLE_RANGES)
     return ProfileTable(
-        about.device, about.workload, about.batch_size, Modes(modes), step_s, power_w, about.sha256, about.name
+        about.device,
+        workload=about.workload,
+        batch_size=about.batch_size,
+        modes=Modes(modes),
+        step_s=step_s,
+        power_w=power_w,
+        sha256=about.sha256,
+        path=about.name,
     )

@@ -93,7 +93,14 @@ def summarize_model(model: BoardModel, predictor: Predictor, predictions: Predic
         candidates=len(model.candidates),
         priors=len(known.priors),
         references=tuple(
-            ModelReference(r.device, r.workload, r.batch_size, len(r.modes), Path(r.path).name, r.sha256)
+            ModelReference(
+                r.device,
+                workload=r.workload,
+                batch_size=r.batch_size,
+                rows=len(r.modes),
+                name=Path(r.path).name,
+                sha256=r.sha256,
+            )
             for r in known.references
         ),
         time_spread=_summarize_spread(predictions.step_s_sd_log),

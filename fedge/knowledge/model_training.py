@@ -94,7 +94,9 @@ def score_held_out(truth: ProfileTable, seen: Sequence[Measurement], predictor: 
     scored = score_predictions(predictor.predict(truth.modes), truth, rows, everything)
     figures = (scored.time_mape, scored.power_mape, scored.coverage90_time, scored.coverage90_power)
     time_mape, power_mape, time_held, power_held = (float(value or 0.0) / 100.0 for value in figures)
-    return HeldOutErrors(left, time_mape, power_mape, time_held, power_held)
+    return HeldOutErrors(
+        left, time_mape=time_mape, power_mape=power_mape, time_coverage90=time_held, power_coverage90=power_held
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,13 @@ def source_from_table(
     candidates, origin = list_candidates(own, spec)
     background = build_background(own, references, without)
     return ProfilingSource(
-        own, TableBoard(own).measure, background, candidates, origin, read_table_label(Path(table.path)), name
+        own,
+        measure=TableBoard(own).measure,
+        background=background,
+        candidates=candidates,
+        candidates_from=origin,
+        label=read_table_label(Path(table.path)),
+        source=name,
     )
 
 
@@ -78,7 +84,7 @@ def list_candidates(table: ProfileTable, spec: DeviceSpec | None) -> tuple[Modes
     if not all(axes):
         return table.modes, f"the table's modes: it has clocks that the catalogue's {spec.name} lacks"
     cores, cpu_mhz, gpu_mhz, mem_mhz = axes
-    modes = build_grid(spec, [round(count) for count in cores], cpu_mhz, gpu_mhz, mem_mhz)
+    modes = build_grid(spec, cores=[round(count) for count in cores], cpu_mhz=cpu_mhz, gpu_mhz=gpu_mhz, mem_mhz=mem_mhz)
     return modes, f"every mode of the catalogue's {spec.name}"
 
 
@@ -113,20 +119,33 @@ def source_from_board(
     surface = build_surface(board, kind, seed)
     noise = make_generator(seed, board.name, "profiling")
     ambient_c = board.entry.ambient_c
-    emulated = EmulatedBoard(kind.spec, surface, build_thermal_model(kind.spec, ambient_c), ambient_c, noise)
+    emulated = EmulatedBoard(
+        kind.spec,
+        surface=surface,
+        thermal=build_thermal_model(kind.spec, ambient_c),
+        temperature_c=ambient_c,
+        rng=noise,
+    )
     truth = ProfileTable(
-        kind.spec.name, workload, work.batch_size, surface.modes, surface.step_s, surface.power_w, sha256="", path=""
+        kind.spec.name,
+        workload=workload,
+        batch_size=work.batch_size,
+        modes=surface.modes,
+        step_s=surface.step_s,
+        power_w=surface.power_w,
+        sha256="",
+        path="",
     )
     idle_w, known = emulated.idle_w(kind.spec.maxn), kind.spec.idle_w
     return ProfilingSource(
         truth,
-        lambda mode: _measure_mode(emulated, work, mode),
-        build_background(truth, references, without),
-        surface.modes,
-        f"every mode of the catalogue's {kind.spec.name}",
-        kind.truth_label,
-        f"an emulated {kind.spec.name} (time and power: {kind.truth_source})",
-        LabelledValue(
+        measure=lambda mode: _measure_mode(emulated, work, mode),
+        background=build_background(truth, references, without),
+        candidates=surface.modes,
+        candidates_from=f"every mode of the catalogue's {kind.spec.name}",
+        label=kind.truth_label,
+        source=f"an emulated {kind.spec.name} (time and power: {kind.truth_source})",
+        idle=LabelledValue(
             idle_w, "estimated", f"the emulated board's own, about its kind's {known.value:g} W: {known.source}"
         ),
     )

@@ -105,7 +105,7 @@ def _build_priors(
             sources.training_profiles, key=lambda profile: _clock_distance(specs[profile.device].maxn, table.maxn)
         )
         return tuple(profile.coefficients for profile in ranked)
-    found = derive_priors(sources, spec, table.workload, specs, table.batch_size)
+    found = derive_priors(sources, device=spec, workload=table.workload, specs=specs, batch_size=table.batch_size)
     return tuple(profile.coefficients for profile in found)
 
 

@@ -42,17 +42,19 @@ def fit_series(tables: Sequence[ProfileTable], maxn: PowerMode, seed: int = 0) -
     at = [knob_shares(maxn, table.modes) for table in tables]
     seconds = _fit_sizes(
         [_bind_shares(log_derivatives.evaluate_log_time, x) for x in at],
-        [np.log(table.step_s) for table in tables],
-        _brownian_prior(guess_time_parameters(float(tables[0].step_s.min())), DRIFT, sizes),
-        MISFIT_TIME_SD,
-        rng,
+        data=[np.log(table.step_s) for table in tables],
+        prior=_brownian_prior(guess_time_parameters(float(tables[0].step_s.min())), DRIFT, sizes),
+        noise_sd=MISFIT_TIME_SD,
+        rng=rng,
     )
     watts = _fit_sizes(
         [_bind_shares(make_power_curve(time), x) for time, x in zip(seconds, at, strict=True)],
-        [np.log(table.power_w) for table in tables],
-        _brownian_prior(guess_power_parameters(float(tables[-1].power_w.max())), np.zeros(len(POWER_NAMES)), sizes),
-        MISFIT_POWER_SD,
-        rng,
+        data=[np.log(table.power_w) for table in tables],
+        prior=_brownian_prior(
+            guess_power_parameters(float(tables[-1].power_w.max())), np.zeros(len(POWER_NAMES)), sizes
+        ),
+        noise_sd=MISFIT_POWER_SD,
+        rng=rng,
     )
     return tuple(Coefficients(time, power) for time, power in zip(seconds, watts, strict=True))
 
@@ -78,9 +80,14 @@ def _fit_sizes(
     joined, rows, sizes = _concatenate_curves(curves, data), np.concatenate(data), len(curves)
     count = len(prior.mean) // sizes
     shifts = [np.zeros(count), *(0.7 * rng.standard_normal((_STARTS - 1, count)))]
-    tries = [fit_curve(joined, rows, noise_sd, prior, prior.mean + np.tile(shift, sizes)) for shift in shifts]
+    tries = [
+        fit_curve(joined, data=rows, noise_sd=noise_sd, prior=prior, start=prior.mean + np.tile(shift, sizes))
+        for shift in shifts
+    ]
     best = min(tries, key=lambda fitted: fitted.objective)
-    polished: Floats = fit_curve(joined, rows, noise_sd / 2, prior, best.parameters).parameters.reshape(sizes, count)
+    polished: Floats = fit_curve(
+        joined, data=rows, noise_sd=noise_sd / 2, prior=prior, start=best.parameters
+    ).parameters.reshape(sizes, count)
     return polished
 
 

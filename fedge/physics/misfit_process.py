@@ -93,7 +93,14 @@ def fit_quantity(
     """
     covariance = np.asarray(np.linalg.inv(prior.precision), dtype=np.float64)
     loose: Floats = np.sqrt(rows.noise_sd**2 + misfit_sd**2 + np.diag(rows.offset))
-    fitted = fit_curve(lambda th: curve(th, rows.x), rows.log, loose, prior, prior.mean, FIT_TOLERANCE)
+    fitted = fit_curve(
+        lambda th: curve(th, rows.x),
+        data=rows.log,
+        noise_sd=loose,
+        prior=prior,
+        start=prior.mean,
+        tolerance=FIT_TOLERANCE,
+    )
     _, slopes = curve(fitted.parameters, rows.x)
     shift = prior.mean - fitted.parameters
     weights = np.minimum(fitted.weights, 1.0)

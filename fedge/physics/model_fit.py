@@ -102,14 +102,14 @@ def fit_table(modes: Modes, maxn: PowerMode, step_s: Floats, power_w: Floats, se
     x = knob_shares(maxn, modes)
     time = _fit_wide(
         log_derivatives.evaluate_log_time,
-        x,
-        np.log(step_s),
-        guess_time_parameters(float(step_s.min())),
-        MISFIT_TIME_SD,
-        rng,
+        x=x,
+        data=np.log(step_s),
+        guess=guess_time_parameters(float(step_s.min())),
+        noise_sd=MISFIT_TIME_SD,
+        rng=rng,
     )
     guess = guess_power_parameters(float(power_w.max()))
-    power = _fit_wide(make_power_curve(time), x, np.log(power_w), guess, MISFIT_POWER_SD, rng)
+    power = _fit_wide(make_power_curve(time), x=x, data=np.log(power_w), guess=guess, noise_sd=MISFIT_POWER_SD, rng=rng)
     return Coefficients(time, power)
 
 
@@ -131,10 +131,22 @@ def fit_pooled(prior: Prior, maxn: PowerMode, seen: PooledMeasurements) -> Poste
     """
     time_prior, power_prior = build_time_prior(prior), build_power_prior(prior)
     time = fit_quantity(
-        log_derivatives.evaluate_log_time, seen.time, time_prior, MISFIT_TIME_SD, NOISE_TIME_SD, seen.correlation
+        log_derivatives.evaluate_log_time,
+        rows=seen.time,
+        prior=time_prior,
+        misfit_sd=MISFIT_TIME_SD,
+        noise_sd=NOISE_TIME_SD,
+        alike=seen.correlation,
     )
     curve = make_power_curve(time.best)
-    power = fit_quantity(curve, seen.power, power_prior, MISFIT_POWER_SD, NOISE_POWER_SD, seen.correlation)
+    power = fit_quantity(
+        curve,
+        rows=seen.power,
+        prior=power_prior,
+        misfit_sd=MISFIT_POWER_SD,
+        noise_sd=NOISE_POWER_SD,
+        alike=seen.correlation,
+    )
     return Posterior(maxn, time, power)
 
 
@@ -168,10 +180,10 @@ def _predict_one(posterior: Posterior, modes: Modes, x: Floats, alike: Float32Ar
     watts, by_power = make_power_curve(time.best)(power.best, x)
     return Predictions(
         modes,
-        np.exp(predict_mean_log(time, seconds, by_time, alike)),
-        np.exp(predict_mean_log(power, watts, by_power, alike)),
-        predict_sd_log(time, by_time, alike),
-        predict_sd_log(power, by_power, alike),
+        step_s=np.exp(predict_mean_log(time, seconds, by_time, alike)),
+        power_w=np.exp(predict_mean_log(power, watts, by_power, alike)),
+        step_s_sd_log=predict_sd_log(time, by_time, alike),
+        power_w_sd_log=predict_sd_log(power, by_power, alike),
     )
 
 
@@ -188,9 +200,14 @@ def _fit_wide(
     prior = GaussianPrior(guess, np.eye(len(guess)) / _WIDE_SD**2)
     some = rng.permutation(len(x))[:_ROWS_PER_START]
     starts = [guess, *(guess + 0.7 * rng.standard_normal((_STARTS - 1, len(guess))))]
-    tries = [fit_curve(lambda th: curve_at(th, x[some]), data[some], noise_sd, prior, start) for start in starts]
+    tries = [
+        fit_curve(lambda th: curve_at(th, x[some]), data=data[some], noise_sd=noise_sd, prior=prior, start=start)
+        for start in starts
+    ]
     best: CurveFit = min(tries, key=lambda fitted: fitted.objective)
-    return fit_curve(lambda th: curve_at(th, x), data, noise_sd / 2, prior, best.parameters).parameters
+    return fit_curve(
+        lambda th: curve_at(th, x), data=data, noise_sd=noise_sd / 2, prior=prior, start=best.parameters
+    ).parameters
 
 
 def guess_time_parameters(t: float) -> Floats:
@@ -254,7 +271,15 @@ def pool_measurements(measurements: Sequence[Measurement], maxn: PowerMode) -> P
     def rows(logs: list[float], noise_sd: float, offset_sd: float) -> QuantityRows:
         noise = [(THROTTLED_SD if group[0].throttled else noise_sd) / np.sqrt(len(group)) for group in kept]
         apart = offset_sd if any(board is not None for board in boards) else 0.0
-        return QuantityRows(x, np.array(logs), np.array(noise), apart**2 * same, apart**2 * here, apart, here)
+        return QuantityRows(
+            x,
+            log=np.array(logs),
+            noise_sd=np.array(noise),
+            offset=apart**2 * same,
+            offset_here=apart**2 * here,
+            offset_sd=apart,
+            here=here,
+        )
 
     seconds = [float(np.median([np.log(m.step_s) for m in group])) for group in kept]
     watts = [float(np.median([np.log(m.power_w) for m in group])) for group in kept]

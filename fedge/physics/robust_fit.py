@@ -55,7 +55,9 @@ def fit_curve(
     for _ in range(_STEPS):
         moved = None
         for _ in range(_TRIES):
-            there = here + _compute_step(data - values, slopes, noise_sd, prior, here, damping)
+            there = here + _compute_step(
+                data - values, slopes=slopes, noise_sd=noise_sd, prior=prior, here=here, damping=damping
+            )
             moved = curve(there)
             objective = _objective(data - moved[0], noise_sd, prior, there)
             if objective < best:

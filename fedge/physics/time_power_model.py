@@ -110,7 +110,16 @@ def compute_time_parts(time: Floats, x: Floats) -> StepParts:
     prep_s = k * c**-beta * (1.0 / f + delta / (c * f * f) + kappa / m)
     launch_s, host_s = w / f, d / f
     overlapped_s = q_norm(1.0 + q2, gpu_s, prep_s, launch_s)
-    return StepParts(overlapped_s + host_s + e, overlapped_s, gpu_s, math_s, mem_s, prep_s, launch_s, host_s)
+    return StepParts(
+        overlapped_s + host_s + e,
+        overlapped_s=overlapped_s,
+        gpu_s=gpu_s,
+        math_s=math_s,
+        mem_s=mem_s,
+        prep_s=prep_s,
+        launch_s=launch_s,
+        host_s=host_s,
+    )
 
 
 def compute_power_terms(power: Floats, parts: StepParts, x: Floats) -> Floats:

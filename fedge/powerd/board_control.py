@@ -94,7 +94,10 @@ class BoardControl:
         first(found, {})
         try:
             return mode_from_state(
-                knob_changes.apply_mode(self._machine, self._hardware, state, mode, lock_min), self._hardware
+                knob_changes.apply_mode(
+                    self._machine, hardware=self._hardware, state=state, mode=mode, lock_min=lock_min
+                ),
+                self._hardware,
             )
         except (WriteNotApplied, OSError, PowerdRefusal) as error:
             raise self._undo(

@@ -74,7 +74,9 @@ def _run(machine: Machine, config: Config, places: DaemonPaths) -> int:
         daemon = Daemon(board, StateKeeper(board, places.state, _read_boot_id(machine)), config)
         gate = peers.AccessGate(config.group, gid, os.geteuid())
         wakeup = _Wakeup()
-        return _serve(daemon, gate, sockets.listen_at(places.socket, gid), places.socket, wakeup)
+        return _serve(
+            daemon, gate=gate, listener=sockets.listen_at(places.socket, gid), path=places.socket, wakeup=wakeup
+        )
     finally:
         os.close(lock)
 

@@ -84,7 +84,12 @@ def discover_hardware(machine: Machine, options: HardwareOptions) -> Hardware:
     rates = read_emc_table(machine, options)
     control = choose_emc_control(files, options.emc) if rates else "none"
     return Hardware(
-        cores, first[0].table if first else (), find_gpus(machine), control, files, rates if control != "none" else ()
+        cores,
+        cpu_khz=first[0].table if first else (),
+        gpus=find_gpus(machine),
+        emc=control,
+        emc_files=files,
+        emc_hz=rates if control != "none" else (),
     )
 
 
@@ -156,7 +161,7 @@ def read_policy(machine: Machine, folder: str) -> CpufreqPolicy:
     """A policy as it is now; raises ``OSError``."""
     core, files = first_core_of(folder), policy_files(folder)
     span = LimitSpan(read_int(machine, files.low), read_int(machine, files.high))
-    return CpufreqPolicy(f"policy{core}", core, files, span, read_policy_table(machine, folder))
+    return CpufreqPolicy(f"policy{core}", core=core, files=files, span=span, table=read_policy_table(machine, folder))
 
 
 def find_gpus(machine: Machine) -> Tuple[Gpu, ...]:
@@ -177,12 +182,12 @@ def find_emc_files(machine: Machine) -> EmcFiles:
     cap = next((path for path in EMC_CAPS if machine.exists(path)), "")
     clock, rate = f"{BPMP}/clk/emc", f"{BPMP}/clk/emc/rate"
     if machine.exists(f"{clock}/mrq_rate_locked") and machine.exists(rate):
-        return EmcFiles(rate, rate, rate, f"{clock}/mrq_rate_locked", cap)
+        return EmcFiles(rate, asked=rate, now=rate, lock=f"{clock}/mrq_rate_locked", cap=cap)
     if machine.exists(f"{OVERRIDE}/clk_state") and machine.exists(f"{OVERRIDE}/clk_update_rate"):
         rate, now = f"{OVERRIDE}/clk_update_rate", f"{OVERRIDE}/clk_rate"
         now = now if machine.exists(now) else rate
         asked = rate if try_read_int(machine, rate) is not None else now  # it may be write-only
-        return EmcFiles(rate, asked, now, f"{OVERRIDE}/clk_state", cap)
+        return EmcFiles(rate, asked=asked, now=now, lock=f"{OVERRIDE}/clk_state", cap=cap)
     return EmcFiles(cap=cap)
 
 

@@ -144,10 +144,10 @@ def list_presets(machine: Machine, conf: NvpConf, present: Optional[int], hardwa
     return tuple(
         Preset(
             model.id,
-            model.name,
-            mode_from_caps(read_caps(conf, model), hardware),
-            needs_reboot(machine, conf, model, now),
-            model.id == conf.default,
+            name=model.name,
+            mode=mode_from_caps(read_caps(conf, model), hardware),
+            needs_reboot=needs_reboot(machine, conf, model, now),
+            default=model.id == conf.default,
         )
         for model in conf.models
     )

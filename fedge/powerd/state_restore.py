@@ -109,7 +109,13 @@ class StateRestore:
             writes = [plan_write(files.cap, before.cap_hz)] if files.cap else []
             if files.lock and (before.locked or not files.lock_first):  # else the rate is the kernel's own again
                 writes.append(
-                    ControlWrite(files.rate, before.asked_hz, files.asked, before.asked_hz, write_plan.EMC_SLACK_HZ)
+                    ControlWrite(
+                        files.rate,
+                        value=before.asked_hz,
+                        read_path=files.asked,
+                        expect=before.asked_hz,
+                        slack=write_plan.EMC_SLACK_HZ,
+                    )
                 )
             writes += [plan_write(files.lock, int(before.locked))] if files.lock else []
             self._write_separately(writes)

@@ -196,7 +196,9 @@ class Daemon:
         name, token = verb_fields.parse_text(asked, "name"), verb_fields.parse_token(asked)
         seconds = verb_fields.parse_number(asked, "seconds")
         before, now_s = self._lease, self._clock()
-        self._lease = lease.begin_or_renew(before, name, seconds, token, self._new_token(), now_s)
+        self._lease = lease.begin_or_renew(
+            before, name=name, seconds=seconds, token=token, new_token=self._new_token(), now_s=now_s
+        )
         if self._lease is None:
             logger.info("hold by uid %d: %s gave the board back", uid, name)
             if self._keeper.changed and not self._put_back(f"{name} gave the board back"):
@@ -303,7 +305,9 @@ class Daemon:
             lost = error.text if isinstance(error, PowerdRefusal) else str(error)
         self._hottest_c = thermal_guard.find_hottest(temperatures_c or {})[1]
         needed, hottest_c = self._config.needed_zones, self._config.hottest_c
-        self._stop = thermal_guard.check_temperatures(before, temperatures_c, hottest_c, needed, lost)
+        self._stop = thermal_guard.check_temperatures(
+            before, temperatures_c=temperatures_c, hottest_c=hottest_c, needed=needed, lost=lost
+        )
         if self._stop is not None:
             self._set_full_fan(told=before is not None)
         if before is None and self._stop is not None:

@@ -35,7 +35,7 @@ class LimitFiles(NamedTuple):
 
 def plan_write(path: str, value: int, slack: int = 0) -> ControlWrite:
     """A write that is read back from the same file."""
-    return ControlWrite(path, value, path, value, slack)
+    return ControlWrite(path, value=value, read_path=path, expect=value, slack=slack)
 
 
 def plan_limits(files: LimitFiles, found: LimitSpan, wanted: LimitSpan) -> List[ControlWrite]:
@@ -135,4 +135,4 @@ def plan_emc_restore(files: EmcFiles, now: EmcState, before: EmcState) -> List[C
 
 
 def _rate_write(files: EmcFiles, rate_hz: int) -> ControlWrite:
-    return ControlWrite(files.rate, rate_hz, files.asked, rate_hz, EMC_SLACK_HZ)
+    return ControlWrite(files.rate, value=rate_hz, read_path=files.asked, expect=rate_hz, slack=EMC_SLACK_HZ)

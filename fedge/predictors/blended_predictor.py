@@ -79,11 +79,17 @@ class BlendedPredictor:
         found = list_prior_sources(self.knowledge)
         seen = pool_measurements(measurements, self.knowledge.maxn)
         self.time_ = _blend_candidates(
-            iterate_time_candidates(found), seen.time, seen.correlation, MISFIT_TIME_SD, NOISE_TIME_SD
+            iterate_time_candidates(found),
+            rows=seen.time,
+            alike=seen.correlation,
+            misfit_sd=MISFIT_TIME_SD,
+            noise_sd=NOISE_TIME_SD,
         )
         busy = self.time_.posteriors[0].best[: len(TIME_NAMES)]
         powers = iterate_power_candidates(found, busy)
-        self.power_ = _blend_candidates(powers, seen.power, seen.correlation, MISFIT_POWER_SD, NOISE_POWER_SD)
+        self.power_ = _blend_candidates(
+            powers, rows=seen.power, alike=seen.correlation, misfit_sd=MISFIT_POWER_SD, noise_sd=NOISE_POWER_SD
+        )
         return self
 
     def predict(self, modes: Modes) -> Predictions:
@@ -92,13 +98,23 @@ class BlendedPredictor:
         alike = correlate_with_rows(self.time_.posteriors[0].rows, x)
         log_s, time_sd = self.time_.predict(x, alike)
         log_w, power_sd = self.power_.predict(x, alike)
-        return Predictions(modes, np.exp(log_s), np.exp(log_w), time_sd, power_sd)
+        return Predictions(
+            modes, step_s=np.exp(log_s), power_w=np.exp(log_w), step_s_sd_log=time_sd, power_w_sd_log=power_sd
+        )
 
 
 def _blend_candidates(
     candidates: Iterable[PriorCandidate], rows: QuantityRows, alike: Float32Array, misfit_sd: float, noise_sd: float
 ) -> CandidateBlend:
-    tried = [(c, fit_quantity(c.curve, rows, c.prior, c.misfit * misfit_sd, noise_sd, alike)) for c in candidates]
+    tried = [
+        (
+            c,
+            fit_quantity(
+                c.curve, rows=rows, prior=c.prior, misfit_sd=c.misfit * misfit_sd, noise_sd=noise_sd, alike=alike
+            ),
+        )
+        for c in candidates
+    ]
     logs = np.array([candidate.log_credibility + side.log_evidence for candidate, side in tried])
     logs[~np.isfinite(logs)] = -np.inf
     if not np.isfinite(logs).any():

@@ -52,7 +52,7 @@ class ForestPredictor:
         """Step time and power of every mode; needs ``fit`` first."""
         x = self._features(modes.knobs)
         (log_s, sd_s), (log_w, sd_w) = (self._mean_and_spread(forest, x) for forest in (self.time_, self.power_))
-        return Predictions(modes, np.exp(log_s), np.exp(log_w), sd_s, sd_w)
+        return Predictions(modes, step_s=np.exp(log_s), power_w=np.exp(log_w), step_s_sd_log=sd_s, power_w_sd_log=sd_w)
 
     def _mean_and_spread(self, forest: ExtraTreesRegressor, x: Floats) -> tuple[Floats, Floats]:
         singles = x.astype(np.float32)

@@ -78,7 +78,7 @@ class GaussianProcessPredictor:
         """Step time and power of every mode; needs ``fit`` first."""
         x = np.log(modes.knobs / self._top)
         (log_s, sd_s), (log_w, sd_w) = (_predict_in_chunks(process, x) for process in (self.time_, self.power_))
-        return Predictions(modes, np.exp(log_s), np.exp(log_w), sd_s, sd_w)
+        return Predictions(modes, step_s=np.exp(log_s), power_w=np.exp(log_w), step_s_sd_log=sd_s, power_w_sd_log=sd_w)
 
 
 def _predict_in_chunks(process: GaussianProcess, x: Floats) -> tuple[Floats, Floats]:
@@ -92,7 +92,7 @@ def _fit_process(x: Floats, log_y: Floats) -> GaussianProcess:
     some_x, some_y = x[:MOST_TO_TUNE], y[:MOST_TO_TUNE]
     h = _maximize(lambda h: log_posterior(h, some_x, some_y), PRIOR)
     unroot = np.linalg.inv(np.linalg.cholesky(_noisy_kernel(h, x)))
-    return GaussianProcess(h, x, mean, unroot.T @ (unroot @ y), unroot)
+    return GaussianProcess(h, x=x, mean=mean, weights=unroot.T @ (unroot @ y), unroot=unroot)
 
 
 def log_posterior(h: Floats, x: Floats, y: Floats) -> tuple[float, Floats]:

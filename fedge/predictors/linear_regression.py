@@ -71,7 +71,7 @@ class LinearPredictor:
         """Step time and power of every mode; needs ``fit`` first."""
         step_s, power_w = self._values(modes.knobs)
         time_sd, power_sd = (np.full(len(modes), sd) for sd in self.spreads_)
-        return Predictions(modes, step_s, power_w, time_sd, power_sd)
+        return Predictions(modes, step_s=step_s, power_w=power_w, step_s_sd_log=time_sd, power_w_sd_log=power_sd)
 
     def _values(self, knobs: Floats) -> tuple[Floats, Floats]:
         step_s = apply_floor(self.time_.predict(knobs), self.seen_.step_s)

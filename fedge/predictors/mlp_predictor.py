@@ -35,7 +35,9 @@ class NetworkPredictor:
         """Train both networks; raises ``BadInput`` when nothing was measured."""
         measured = collect_columns("mlp", measurements)
         rng = make_generator(self.knowledge.seed, "mlp")
-        trained = train_pair(init_pair(rng), build_training_rows(measured), SET_ASIDE, "mse", rng)
+        trained = train_pair(
+            init_pair(rng), rows=build_training_rows(measured), set_aside=SET_ASIDE, loss="mse", rng=rng
+        )
         self.learnt_ = BoundedNetworks(trained, measured, SPREAD_FACTOR)
         return self
 

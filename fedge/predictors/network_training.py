@@ -100,7 +100,7 @@ def train_pair(
     aside = max(1, round(set_aside * len(x)))
     held, used = order[:aside], order[aside:] if len(x) > 1 else order
     pair = _train_to_best_epoch(
-        view_pair(start.flat.copy()), (x[used], y[:, used]), (x[held], y[:, held]), LOSSES[loss], rng
+        view_pair(start.flat.copy()), used=(x[used], y[:, used]), held=(x[held], y[:, held]), loss=LOSSES[loss], rng=rng
     )
     return TrainedNetworks(pair, scaler, mape_loss(compute_outputs(pair, x[held]), y[:, held])[0])
 
@@ -120,7 +120,7 @@ def _train_to_best_epoch(
         x, y = used[0][order], used[1][:, order]
         for first in range(0, len(order), BATCH):
             batch = slice(first, first + BATCH)
-            compute_gradient(pair, x[batch], _make_loss_slope(loss, y[:, batch]), rng, slopes)
+            compute_gradient(pair, x=x[batch], slope=_make_loss_slope(loss, y[:, batch]), rng=rng, into=slopes)
             adam.step(pair.flat, slopes.flat)
         now = loss(compute_outputs(pair, held[0]), held[1])[0]
         _copy_better(pair, now < least, kept)
@@ -163,10 +163,10 @@ class BoundedNetworks:
         )
         return Predictions(
             modes,
-            apply_floor(step_s, self.measured.step_s),
-            apply_floor(power_w, self.measured.power_w),
-            time_sd,
-            power_sd,
+            step_s=apply_floor(step_s, self.measured.step_s),
+            power_w=apply_floor(power_w, self.measured.power_w),
+            step_s_sd_log=time_sd,
+            power_w_sd_log=power_sd,
         )
 
     def _spread(self, measured: Floats, count: int) -> Floats:

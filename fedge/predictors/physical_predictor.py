@@ -53,7 +53,7 @@ class PhysicalPredictor:
         each = predict_many(self.posteriors_, modes)
         step_s, step_sd = self._mix_predictions([p.step_s for p in each], [p.step_s_sd_log for p in each])
         power_w, power_sd = self._mix_predictions([p.power_w for p in each], [p.power_w_sd_log for p in each])
-        return Predictions(modes, step_s, power_w, step_sd, power_sd)
+        return Predictions(modes, step_s=step_s, power_w=power_w, step_s_sd_log=step_sd, power_w_sd_log=power_sd)
 
     def _mix_predictions(self, values: Sequence[Floats], spreads: Sequence[Floats]) -> tuple[Floats, Floats]:
         logs = np.log(np.stack(values))

@@ -51,7 +51,13 @@ class PowerTrainPredictor:
         networks = load_reference_network(self.reference_, self.reference_seed, cache_folder()).trained.pair
         loss = self.loss or choose_loss(self.knowledge.maxn, self.reference_.maxn)
         rng = make_generator(self.knowledge.seed, "powertrain", "transfer")
-        trained = train_pair(reset_output_layer(networks, rng), build_training_rows(measured), SET_ASIDE, loss, rng)
+        trained = train_pair(
+            reset_output_layer(networks, rng),
+            rows=build_training_rows(measured),
+            set_aside=SET_ASIDE,
+            loss=loss,
+            rng=rng,
+        )
         self.learnt_ = BoundedNetworks(trained, measured, SPREAD_FACTOR)
         return self
 

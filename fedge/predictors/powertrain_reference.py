@@ -66,7 +66,7 @@ def load_reference_network(table: ProfileTable, seed: int, folder: Path) -> Refe
     started = time.perf_counter()
     rng = make_generator(seed, "powertrain", "reference")
     rows = TrainingRows(table.modes.knobs, np.stack([table.step_s, table.power_w]))
-    trained = train_pair(init_pair(rng), rows, SET_ASIDE, "mse", rng)
+    trained = train_pair(init_pair(rng), rows=rows, set_aside=SET_ASIDE, loss="mse", rng=rng)
     train_s = time.perf_counter() - started
     try:
         _write_reference(trained, train_s, path, _content_key(table, seed))

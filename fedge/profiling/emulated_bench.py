@@ -77,7 +77,9 @@ class EmulatedBenchBoard:
 
     def _create_board(self, visit: int, mode: PowerMode) -> EmulatedBoard:
         rng = make_generator(self._seed, self._name, "bench", str(mode), visit)
-        return EmulatedBoard(self.spec, self.surface, self._thermal, self.temperature_c, rng)
+        return EmulatedBoard(
+            self.spec, surface=self.surface, thermal=self._thermal, temperature_c=self.temperature_c, rng=rng
+        )
 
 
 def build_emulated_bench(
@@ -98,7 +100,12 @@ def build_emulated_bench(
     surface = build_surface(board, kind, seed)
     start_c = ambient_c if temperature_c is None else temperature_c
     emulated = EmulatedBenchBoard(
-        board.name, kind.spec, surface, build_thermal_model(kind.spec, ambient_c), start_c, seed
+        board.name,
+        spec=kind.spec,
+        surface=surface,
+        thermal=build_thermal_model(kind.spec, ambient_c),
+        temperature_c=start_c,
+        seed=seed,
     )
     knowledge = build_knowledge(kind, (), emulated.idle_w(emulated.maxn))
     return ProfilingBench(

@@ -53,11 +53,11 @@ class SettledMode:
         verdict = self.verdict
         return Measurement(
             self.mode,
-            verdict.steps,
-            verdict.step_s,
-            verdict.power_w,
-            self.peak_c,
-            self.throttled,
+            steps=verdict.steps,
+            step_s=verdict.step_s,
+            power_w=verdict.power_w,
+            peak_c=self.peak_c,
+            throttled=self.throttled,
             time_se_log=verdict.time_se_log,
             power_se_log=verdict.power_se_log,
         )
@@ -88,7 +88,14 @@ def measure_mode(
     verdict = replace(last.verdict, settled=False, why="it throttled") if last.throttled else last.verdict
     seconds = round(bench.clock.now_s() - begin_s, 3)
     return SettledMode(
-        mode, verdict, last.throttled, last.peak_c, attempts, seconds, round(joules, 3), bench.temperature_c()
+        mode,
+        verdict=verdict,
+        throttled=last.throttled,
+        peak_c=last.peak_c,
+        attempts=attempts,
+        seconds=seconds,
+        joules=round(joules, 3),
+        end_c=bench.temperature_c(),
     )
 
 

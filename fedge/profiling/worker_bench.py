@@ -81,7 +81,10 @@ class EndlessTraining:
         """Begin a training where none is under way or this one is long; nothing is metered meanwhile."""
         if self._training is None or self._done > RESTART_STEPS:
             self._ready()
-            self._training, self._done = WorkerTraining(self._worker, {}, None, self._seed, self._options), 0
+            self._training, self._done = (
+                WorkerTraining(self._worker, arrays={}, share=None, seed=self._seed, options=self._options),
+                0,
+            )
 
     def advance(self, steps: int) -> None:
         """Do the next ``steps`` minibatches; after a failure ``prepare`` begins anew."""

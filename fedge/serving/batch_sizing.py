@@ -37,7 +37,12 @@ def is_sustainable(batch_size: int, batch_s: float, step_s: float, rate_hz: floa
 def find_largest_batch(batch_s: Mapping[int, float], step_s: float, rate_hz: float, latency_s: float) -> int | None:
     """The largest size of ``batch_s`` (seconds by size) that holds; None when none does."""
     return max(
-        (b for b, seconds in batch_s.items() if is_sustainable(b, seconds, step_s, rate_hz, latency_s)), default=None
+        (
+            b
+            for b, seconds in batch_s.items()
+            if is_sustainable(b, batch_s=seconds, step_s=step_s, rate_hz=rate_hz, latency_s=latency_s)
+        ),
+        default=None,
     )
 
 

@@ -85,12 +85,12 @@ def build_pair(train: ProfileTable | None, infer: Sequence[ProfileTable]) -> Job
     none = np.empty(0)
     return JobPair(
         Modes(tables[0].modes.knobs[rows[0]]),
-        tuple(table.batch_size for table in tables[first:]),
-        seconds[0] if first else none,
-        watts[0] if first else none,
-        seconds[first:],
-        watts[first:],
-        "+".join(
+        batch_sizes=tuple(table.batch_size for table in tables[first:]),
+        train_s=seconds[0] if first else none,
+        train_w=watts[0] if first else none,
+        infer_s=seconds[first:],
+        infer_w=watts[first:],
+        name="+".join(
             dict.fromkeys(table.workload for table in (tables[0], tables[-1]))
             if first and infer
             else [tables[0].workload]

@@ -103,14 +103,14 @@ def evaluate_combinations(
     total = np.stack([np.sum([d.infer_s[p] for d, p in zip(demands, at, strict=True)], axis=0) for at in places])
     return ServiceCombinations(
         places,
-        np.stack([one.needed_s for one in each], axis=1),
-        np.stack([one.in_time for one in each]),
-        np.stack([one.keeps_up for one in each]),
-        np.stack([one.steps for one in each]),
-        np.stack([one.steps_per_s for one in each]),
-        total,
-        watts,
-        np.stack([one.share for one in each]),
+        needed_s=np.stack([one.needed_s for one in each], axis=1),
+        in_time=np.stack([one.in_time for one in each]),
+        keeps_up=np.stack([one.keeps_up for one in each]),
+        steps=np.stack([one.steps for one in each]),
+        steps_per_s=np.stack([one.steps_per_s for one in each]),
+        infer_s=total,
+        power_w=watts,
+        share=np.stack([one.share for one in each]),
     )
 
 
@@ -144,7 +144,9 @@ def _evaluate_combination(
             rate = np.where(trains, (1.0 - share) / train_s, 0.0)
             steps = rate * longest_s
         needed_s = np.where(rate > 0, beside_s, needed_s)
-    return _ServiceCombination(needed_s, in_time, np.asarray(keeps_up), steps, rate, share)
+    return _ServiceCombination(
+        needed_s, in_time=in_time, keeps_up=np.asarray(keeps_up), steps=steps, steps_per_s=rate, share=share
+    )
 
 
 def _longest_stretch_s(window_s: Floats, infer_s: Floats, train_s: Floats | None) -> Floats:

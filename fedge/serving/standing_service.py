@@ -110,12 +110,12 @@ class ServiceTable:
         """The rows that ``keep`` marks."""
         return ServiceTable(
             self.demand,
-            Modes(self.modes.knobs[keep]),
-            self.holds[keep],
-            self.batch_size[keep],
-            self.share[keep],
-            self.infer_s[keep],
-            self.power_w[keep],
+            modes=Modes(self.modes.knobs[keep]),
+            holds=self.holds[keep],
+            batch_size=self.batch_size[keep],
+            share=self.share[keep],
+            infer_s=self.infer_s[keep],
+            power_w=self.power_w[keep],
         )
 
     def loaded_step_s(self, step_s: Floats) -> Floats:
@@ -147,19 +147,21 @@ def build_service_table(
     infer_s = factor * inference.infer_s[:, columns]
     rows = np.arange(len(infer_s))
     share = infer_s * demand.rate_hz / sizes
-    fits = (_latency_budgets_s(infer_s, sizes, demand, train_s, first_s) <= demand.latency_s) & (share <= MAX_SHARE)
+    fits = (
+        _latency_budgets_s(infer_s, sizes=sizes, demand=demand, train_s=train_s, first_s=first_s) <= demand.latency_s
+    ) & (share <= MAX_SHARE)
     best = np.where(fits, share, np.inf).argmin(axis=1)
     holds = fits[rows, best]
     best = np.where(holds, best, share.argmin(axis=1))
     chosen = np.array(columns)[best]
     return ServiceTable(
         demand,
-        inference.modes,
-        holds,
-        sizes[best],
-        np.minimum(share[rows, best], MAX_WORKER_SHARE),
-        infer_s[rows, best],
-        inference.power_w[rows, chosen],
+        modes=inference.modes,
+        holds=holds,
+        batch_size=sizes[best],
+        share=np.minimum(share[rows, best], MAX_WORKER_SHARE),
+        infer_s=infer_s[rows, best],
+        power_w=inference.power_w[rows, chosen],
     )
 
 
@@ -170,7 +172,9 @@ def min_latency_budget_s(
     least = np.inf
     for size in demand.batch_sizes:
         alone = build_service_table(inference, dataclasses.replace(demand, latency_s=np.inf, batch_sizes=(size,)))
-        all_s = _latency_budgets_s(alone.infer_s[:, None], np.array([size]), demand, train_s, first_s)[:, 0]
+        all_s = _latency_budgets_s(
+            alone.infer_s[:, None], sizes=np.array([size]), demand=demand, train_s=train_s, first_s=first_s
+        )[:, 0]
         least = min(least, float(np.where(alone.holds, all_s, np.inf).min()))
     return least
 
@@ -297,10 +301,10 @@ def add_service_to_predictions(predictions: Predictions, service: ServiceTable) 
     serving_sd = SHARE_SD_LOG * share * service.power_w / power_w
     return Predictions(
         service.modes,
-        service.loaded_step_s(predictions.step_s),
-        power_w,
-        np.hypot(predictions.step_s_sd_log, SHARE_SD_LOG * share / (1.0 - share)),
-        np.hypot(predictions.power_w_sd_log * train_w / power_w, serving_sd),
+        step_s=service.loaded_step_s(predictions.step_s),
+        power_w=power_w,
+        step_s_sd_log=np.hypot(predictions.step_s_sd_log, SHARE_SD_LOG * share / (1.0 - share)),
+        power_w_sd_log=np.hypot(predictions.power_w_sd_log * train_w / power_w, serving_sd),
     )
 
 

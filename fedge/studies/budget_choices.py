@@ -54,7 +54,9 @@ def score_choice_rule(
     step_s, power_w = table.step_s[rows], table.power_w[rows]
     budgets = filter_solvable_budgets(power_w, budgets_w)
     made = [_choose_mode(choice, learner, rows, budget_w) for budget_w in budgets]
-    return score_budget_choices(step_s, power_w, budgets, [row for row, _ in made], [extra for _, extra in made])
+    return score_budget_choices(
+        step_s, power_w=power_w, budgets_w=budgets, chosen=[row for row, _ in made], extra=[extra for _, extra in made]
+    )
 
 
 def _choose_mode(choice: str, learner: RefittingLearner, rows: NDArray[np.intp], budget_w: float) -> tuple[int, int]:
@@ -72,10 +74,10 @@ def _choose_verified(learner: RefittingLearner, rows: NDArray[np.intp], budget_w
     may = {*rows.tolist()}
     found = choose_verified_within_power(
         _select_rows(learner.predict_after(()), rows),
-        budget_w,
-        board.measure,
-        lambda measurements: _select_rows(learner.predict_after(measurements), rows),
-        board.measure_rows(row for row in learner.profiled if row in may),
+        limit_w=budget_w,
+        measure=board.measure,
+        learn=lambda measurements: _select_rows(learner.predict_after(measurements), rows),
+        seen=board.measure_rows(row for row in learner.profiled if row in may),
     )
     return int(np.searchsorted(rows, board.find_row(found.mode))), len(found.extra)
 
@@ -83,8 +85,8 @@ def _choose_verified(learner: RefittingLearner, rows: NDArray[np.intp], budget_w
 def _select_rows(predictions: Predictions, rows: NDArray[np.intp]) -> Predictions:
     return Predictions(
         Modes(predictions.modes.knobs[rows]),
-        predictions.step_s[rows],
-        predictions.power_w[rows],
-        predictions.step_s_sd_log[rows],
-        predictions.power_w_sd_log[rows],
+        step_s=predictions.step_s[rows],
+        power_w=predictions.power_w[rows],
+        step_s_sd_log=predictions.step_s_sd_log[rows],
+        power_w_sd_log=predictions.power_w_sd_log[rows],
     )

@@ -137,7 +137,7 @@ def run_mode_choice_study(
     shares = make_generator(seed, "deadlines").uniform(1.0, ratio, rounds)
     deadlines_s = [float(share) * steps * truth.fastest_s for share in shares]
     if policy == "fedge":
-        board = _LearningClient(table, truth, exploration, predictor, seed)
+        board = _LearningClient(table, truth=truth, exploration=exploration, predictor=predictor, seed=seed)
         played = [board.run_round(steps, d, rounds - number) for number, d in enumerate(deadlines_s, start=1)]
     elif policy == "bofl":
         bofl = BoflClient(table.modes, truth.maxn, truth.measure_part, seed)
@@ -261,7 +261,9 @@ class _LearningClient:
     def run_round(self, steps: int, deadline_s: float, rounds_left: int) -> RoundParts:
         """One round; what it measured is remembered."""
         goal = RoundGoal("balanced", steps, deadline_s, rounds_left=rounds_left)
-        played = run_round(self._player, goal, self._measurements, NO_LINK, NullTraining({}))
+        played = run_round(
+            self._player, goal=goal, measurements=self._measurements, link=NO_LINK, training=NullTraining({})
+        )
         allowed_s = () if played.step_budget_s is None else (played.step_budget_s,)
         self._player = replace(self._player, step_budgets_s=(*self._player.step_budgets_s, *allowed_s))
         mixed = () if played.mixed is None else (played.mixed,)

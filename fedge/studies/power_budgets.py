@@ -72,10 +72,10 @@ def score_budget_choices(
     over_w = power_w[rows] - budgets
     return BudgetCost(
         len(budgets_w),
-        float(np.median(penalty)),
-        float(penalty.mean()),
-        float(np.maximum(over_w, 0.0).mean()),
-        100.0 * float((over_w > 0.0).mean()),
-        100.0 * float((over_w > 1.0).mean()),
-        float(np.mean(extra)),
+        penalty_median=float(np.median(penalty)),
+        penalty_mean=float(penalty.mean()),
+        excess_w=float(np.maximum(over_w, 0.0).mean()),
+        over_limit=100.0 * float((over_w > 0.0).mean()),
+        over_limit_1w=100.0 * float((over_w > 1.0).mean()),
+        verify_modes=float(np.mean(extra)),
     )

@@ -92,7 +92,9 @@ def _run_cells_in_processes(study: PredictionStudy, workers: int, told: Callable
     def done(place: int, _: CellResult) -> None:
         told(_describe_cell(cells[place]))
 
-    return run_in_processes(_run_worker_cell, range(len(cells)), workers, done, partial(_start_worker, study))
+    return run_in_processes(
+        _run_worker_cell, jobs=range(len(cells)), workers=workers, done=done, prepare=partial(_start_worker, study)
+    )
 
 
 @contextmanager

@@ -74,7 +74,9 @@ class TelemetryAgent:
         spool = Spool(telemetry.spool_dir, int(telemetry.spool_mb * MEGABYTE), telemetry.spool_age_s)
         self._outbox = Outbox(settings.board, stream, spool)
         self._stretches = SensorStretches(world.clock.now_s, world.wall_s)
-        self._sender = TelemetrySender(self._outbox, world.link, self._current_progress, world.wall_s, world.random)
+        self._sender = TelemetrySender(
+            self._outbox, link=world.link, progress=self._current_progress, wall_s=world.wall_s, random=world.random
+        )
         self._sensor: BufferedSensor | None = None
         self._stop = threading.Event()
 
@@ -127,7 +129,9 @@ class TelemetryAgent:
     def _current_progress(self) -> BoardProgress:
         board = self._settings.board
         said, device = read_local_progress(self._settings.live_dir, board), self._kind.name if self._kind else ""
-        return describe_progress(said, board, device, self._newest_sample(), self._world.wall_s())
+        return describe_progress(
+            said, board=board, device=device, sample=self._newest_sample(), now_s=self._world.wall_s()
+        )
 
     def _newest_sample(self) -> SensorSample | None:
         sensor = self._sensor

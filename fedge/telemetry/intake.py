@@ -98,7 +98,7 @@ class Intake:
         last = heard.seq(batch.stream)
         kind = _classify_message(speaker, batch, heard, now_s)
         if kind != "taken":
-            return MessageVerdict(kind, speaker, last, (), _count_message(heard, kind))
+            return MessageVerdict(kind, board=speaker, seq=last, rows=(), ledger=_count_message(heard, kind))
         rows = trace_to_rows(batch.board, batch.trace)
         progress = heard.progress if batch.progress is None else batch.progress
         after = replace(
@@ -110,7 +110,7 @@ class Intake:
             latest=rows[-1] if rows else heard.latest,
             lost=batch.lost,
         )
-        return MessageVerdict(kind, speaker, batch.seq, rows, after)
+        return MessageVerdict(kind, board=speaker, seq=batch.seq, rows=rows, ledger=after)
 
     def accept(self, verdict: MessageVerdict) -> None:
         """The verdict holds: its rows are kept."""

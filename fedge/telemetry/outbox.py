@@ -137,7 +137,7 @@ class Outbox:
         return self._next - 1, self._seq
 
     def _build_batch(self, growing: _OpenBatch) -> TelemetryBatch:
-        return TelemetryBatch(VERSION, self._board, self._stream, growing.seq, growing.trace)
+        return TelemetryBatch(VERSION, board=self._board, stream=self._stream, seq=growing.seq, trace=growing.trace)
 
     def _save_open_batch(self, now_s: float) -> None:
         growing = self._growing

@@ -92,7 +92,9 @@ class SensorStretches:
             return EMPTY_TRACE
         first = max(0, bisect_left(samples, self._from_s, key=lambda sample: sample.at_s) - 1)
         start_s, self._from_s = self._from_s, self._from_s + whole * STRETCH_S
-        trace = keep_plausible(trace_from_samples(samples[first:], start_s, self._from_s, STRETCH_S, GAP_S))
+        trace = keep_plausible(
+            trace_from_samples(samples[first:], start_s=start_s, end_s=self._from_s, period_s=STRETCH_S, gap_s=GAP_S)
+        )
         return self._date_trace(trace)
 
     def _date_trace(self, trace: Trace) -> Trace:

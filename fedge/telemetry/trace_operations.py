@@ -244,9 +244,13 @@ def _cut_at_cells(line: _LinearPiece, period_s: float) -> Iterator[_LinearPiece]
 
 def _split_piece(line: _LinearPiece, before_s: float) -> tuple[_LinearPiece, _LinearPiece]:
     at_w = line.from_w + (line.to_w - line.from_w) * (before_s / line.span_s)
-    left = _LinearPiece(line.start_s, before_s, line.from_w, at_w, line.others, line.rails_w)
+    left = _LinearPiece(
+        line.start_s, span_s=before_s, from_w=line.from_w, to_w=at_w, others=line.others, rails_w=line.rails_w
+    )
     start_s, span_s = line.start_s + before_s, line.span_s - before_s
-    return left, _LinearPiece(start_s, span_s, at_w, line.to_w, line.others, line.rails_w)
+    return left, _LinearPiece(
+        start_s, span_s=span_s, from_w=at_w, to_w=line.to_w, others=line.others, rails_w=line.rails_w
+    )
 
 
 def _iter_neighbours(
@@ -275,7 +279,14 @@ def _interpolate(a: SensorSample | None, b: SensorSample | None, start_s: float,
     others = tuple(_mean_of_known(x, y) for x, y in zip(_other_columns(first), _other_columns(last), strict=True))
     rails = {**first.rails_w, **last.rails_w}
     rails_w = {rail: _mean_of_known(first.rails_w.get(rail), last.rails_w.get(rail)) for rail in rails}
-    return _LinearPiece(from_s - start_s, to_s - from_s, power_at(from_s), power_at(to_s), others, rails_w)
+    return _LinearPiece(
+        from_s - start_s,
+        span_s=to_s - from_s,
+        from_w=power_at(from_s),
+        to_w=power_at(to_s),
+        others=others,
+        rails_w=rails_w,
+    )
 
 
 def _linear_power(a: SensorSample, b: SensorSample) -> Callable[[float], float]:
@@ -303,7 +314,9 @@ def _list_rails(samples: Sequence[SensorSample]) -> tuple[str, ...]:
 def _piece_of_stretch(trace: Trace, i: int) -> _LinearPiece:
     power_w, others = trace.power_w[i], tuple(getattr(trace, name)[i] for name in OPTIONAL)
     rails_w = {rail: column[i] for rail, column in trace.rails_w.items()}
-    return _LinearPiece(trace.start_s[i], trace.span_s[i], power_w, power_w, others, rails_w)
+    return _LinearPiece(
+        trace.start_s[i], span_s=trace.span_s[i], from_w=power_w, to_w=power_w, others=others, rails_w=rails_w
+    )
 
 
 def _slice_trace(trace: Trace, first: int, last: int) -> Trace:

@@ -100,7 +100,9 @@ def read(path: Path) -> WalContents:
         else:
             batches.append(pa.ipc.read_record_batch(message, schema))
         end = start + HEAD.size + len(payload)
-    return WalContents(tuple(batches), schema, end, len(data), _has_frame_after(data, end))
+    return WalContents(
+        tuple(batches), schema=schema, good_bytes=end, total_bytes=len(data), damaged=_has_frame_after(data, end)
+    )
 
 
 def truncate_wal(path: Path, good_bytes: int) -> None:

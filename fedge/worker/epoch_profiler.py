@@ -270,16 +270,20 @@ def run_epochs(spec: EpochSpec, samples: Any, paths: List[str], step: Callable[.
     from fedge.worker import timed_loader as loading
 
     how = loading.TimedLoaderSettings(spec.batch_size, spec.workers, spec.prefetch, spec.pinned)
-    order = loading.plan_batches(len(samples), spec.batch_size, spec.minibatches, spec.seed, 0)
+    order = loading.plan_batches(
+        len(samples), batch_size=spec.batch_size, most=spec.minibatches, seed=spec.seed, epoch=0
+    )
     if not order:
         raise BadSpec("batch_size", str(spec.batch_size), f"at most the {len(samples)} images of an epoch")
     notes = StepTimeTable(spec.epochs * len(order))
     edges: Dict[str, Column] = {name: np.zeros(spec.epochs) for name in EPOCH_COLUMNS}
     for epoch in range(spec.epochs):
-        order = loading.plan_batches(len(samples), spec.batch_size, spec.minibatches, spec.seed, epoch)
+        order = loading.plan_batches(
+            len(samples), batch_size=spec.batch_size, most=spec.minibatches, seed=spec.seed, epoch=epoch
+        )
         before = host.read_host_counters(paths, spec.disk)
         loader = loading.make_loader(samples, how, order)
-        begun_s, started_s, ended_s, rest = run_epoch(loader, step, notes, epoch, spec.workers)
+        begun_s, started_s, ended_s, rest = run_epoch(loader, step=step, notes=notes, epoch=epoch, workers=spec.workers)
         after = host.read_host_counters(paths, spec.disk)
         loading.drain_iterator(rest)
         found = (begun_s, started_s, ended_s, before.resident, after.resident, before.read_bytes, after.read_bytes)
@@ -307,7 +311,9 @@ def run_epoch(
         did = step(batch.images, batch.labels)
         _read_loss_and_hits(did)
         end_s = now_s()
-        notes.add_row(epoch, i, split_step_time(asked_s, got_s, end_s, batch, did, workers))
+        notes.add_row(
+            epoch, i, split_step_time(asked_s, got_s=got_s, end_s=end_s, batch=batch, did=did, workers=workers)
+        )
         if end_s - told_s > PROGRESS_PERIOD_S:
             told_s = end_s
             print_json({"epoch": epoch, "step": i + 1, "steps": steps})

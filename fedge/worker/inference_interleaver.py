@@ -500,7 +500,12 @@ class _ServiceQueue:
         late = self.waiting[0].arrived_s + service.latency_s < now_s + batch_s - EPS_S
         turn_s = self.served_s + service.latency_s if late else -math.inf
         return PendingBatch(
-            service.name, missing <= 0, deadline_s, batch_s, self._expected_full_s(missing, now_s), turn_s
+            service.name,
+            full=missing <= 0,
+            deadline_s=deadline_s,
+            batch_s=batch_s,
+            full_at_s=self._expected_full_s(missing, now_s),
+            turn_s=turn_s,
         )
 
     def take_hopeless(self, now_s: float) -> List[Request]:

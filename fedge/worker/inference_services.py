@@ -87,7 +87,9 @@ class InferenceServices:
         self._judge, self._release, self._now_s = judge, release, now_s
         self._standing: Dict[str, LoadedService] = {}
         self._failures: Dict[str, Reply] = {}
-        self.loop = Interleaver([], {}, self._infer, now_s, self._wait, drop=self._refuse_dropped)
+        self.loop = Interleaver(
+            [], arrivals={}, infer=self._infer, now_s=now_s, wait_s=self._wait, drop=self._refuse_dropped
+        )
 
     def serve_before_step(self, job: WorkerJob) -> None:
         """Serve what is due before a minibatch of this job."""
@@ -229,7 +231,14 @@ def parse_service(fields: Mapping[str, Any]) -> inference_interleaver.HostedServ
     if wait_s is not None and wait_s < 0.0:
         raise BadField("max_wait_s", str(wait_s), "seconds, 0 or more, or null for no such bound")
     most = get_count(fields, "most_waiting", 1) if "most_waiting" in fields else inference_interleaver.MOST_WAITING
-    return inference_interleaver.HostedService(get_text(fields, "name"), batch_size, budget_s, wait_s, when_late, most)
+    return inference_interleaver.HostedService(
+        get_text(fields, "name"),
+        batch_size=batch_size,
+        latency_s=budget_s,
+        max_wait_s=wait_s,
+        when_late=when_late,
+        most_waiting=most,
+    )
 
 
 def parse_arrival_times(fields: Mapping[str, Any], now_s: float) -> Optional[Iterator[float]]:

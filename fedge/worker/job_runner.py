@@ -152,7 +152,9 @@ class JobRunner:
         header = {"ok": True, "warm": False, "samples": trainer.n_train, "test": trainer.n_test}
         header.update(classes=int(data.classes), buffers=sorted(trainer.buffers), device=chosen)
         reply = header, {"labels": trainer.labels}
-        self.loaded = LoadedTask(key, made.name, made.sha256, chosen, trainer, data, reply)
+        self.loaded = LoadedTask(
+            key, name=made.name, sha256=made.sha256, device=chosen, trainer=trainer, data=data, reply=reply
+        )
         return reply
 
     def _make_task(self, task: Mapping[str, Any]) -> Any:

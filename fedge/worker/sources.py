@@ -165,7 +165,9 @@ def make_synthetic(samples: int, channels: int, side: int, classes: int, seed: i
     x = rng.integers(0, 256, (samples + test, channels, side, side), dtype=np.uint8)
     y = rng.integers(0, classes, samples + test)
     mean, sd = (127.5,) * channels, (73.9,) * channels  # of even noise from 0 to 255
-    return Data(x[:samples], y[:samples], x[samples:], y[samples:], mean, sd, classes)
+    return Data(
+        x[:samples], train_y=y[:samples], test_x=x[samples:], test_y=y[samples:], mean=mean, sd=sd, classes=classes
+    )
 
 
 def check_data(data: Any, where: str) -> Data:
@@ -175,7 +177,9 @@ def check_data(data: Any, where: str) -> Data:
         raise BadSource(where, got, "a fedge.worker.sources.Data({})".format(", ".join(Data._fields)))
     whole = Data(*data)
     for part in ("train", "test"):
-        _check_part(where, part, getattr(whole, part + "_x"), getattr(whole, part + "_y"), whole.classes)
+        _check_part(
+            where, part=part, x=getattr(whole, part + "_x"), y=getattr(whole, part + "_y"), classes=whole.classes
+        )
     if whole.train_x.shape[1:] != whole.test_x.shape[1:]:
         got = f"training images of shape {whole.train_x.shape[1:]}, test images of {whole.test_x.shape[1:]}"
         raise BadSource(where, got, "one shape for both")
@@ -256,12 +260,14 @@ def _complete_data(where: str, arrays: "Dict[str, NDArray[Any]]") -> Data:
             raise BadSource(where, f"{scale} of type {arrays[scale].dtype}", "numbers, or none of it")
     train_x, train_y, test_x, test_y = (arrays[part] for part in ARRAY_NAMES)
     classes = int(arrays["classes"].ravel()[0]) if "classes" in arrays else _count_classes(train_y, test_y)
-    _check_part(where, "train", train_x, train_y, classes)
+    _check_part(where, part="train", x=train_x, y=train_y, classes=classes)
     if "mean" in arrays and "sd" in arrays:
         mean, sd = (tuple(np.ravel(arrays[scale]).tolist()) for scale in ("mean", "sd"))
     else:
         mean, sd = _channel_statistics(train_x)
-    return check_data(Data(train_x, train_y, test_x, test_y, mean, sd, classes), where)
+    return check_data(
+        Data(train_x, train_y=train_y, test_x=test_x, test_y=test_y, mean=mean, sd=sd, classes=classes), where
+    )
 
 
 def _count_classes(*labels: "NDArray[Any]") -> int:
@@ -290,7 +296,10 @@ def _from_images(folder: Path) -> Data:
     mode = _common_mode([path for part in files.values() for path, _ in part])
     (train_x, train_y), (test_x, test_y) = (_decode_images(files[part], mode) for part in ("train", "test"))
     mean, sd = _channel_statistics(train_x)
-    return check_data(Data(train_x, train_y, test_x, test_y, mean, sd, len(classes)), str(folder))
+    return check_data(
+        Data(train_x, train_y=train_y, test_x=test_x, test_y=test_y, mean=mean, sd=sd, classes=len(classes)),
+        str(folder),
+    )
 
 
 def _list_classes(folder: Path) -> List[str]:

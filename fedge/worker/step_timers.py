@@ -67,7 +67,7 @@ def time_on_host(work: StepFunction) -> Callable[[Tensor, Tensor], StepOutcome]:
         begun_s = now_s()
         loss, scores = work(images, labels)
         done_s = now_s()
-        return StepOutcome(loss, scores, labels, 0.0, done_s - begun_s, done_s)
+        return StepOutcome(loss, scores=scores, labels=labels, copy_s=0.0, compute_s=done_s - begun_s, done_s=done_s)
 
     return step
 
@@ -90,7 +90,12 @@ def time_on_cuda(work: StepFunction, device: torch.device) -> Callable[[Tensor, 
         done.synchronize()
         done_s = now_s()
         return StepOutcome(
-            loss, scores, truth, begun.elapsed_time(copied) / 1e3, copied.elapsed_time(done) / 1e3, done_s
+            loss,
+            scores=scores,
+            labels=truth,
+            copy_s=begun.elapsed_time(copied) / 1e3,
+            compute_s=copied.elapsed_time(done) / 1e3,
+            done_s=done_s,
         )
 
     return step

@@ -272,7 +272,15 @@ class Supervisor:
         words = self._last_words.decode("utf-8", "replace")
         after = read_oom_counters(os.getpid(), self._settings.root)  # the same control group
         self._last_exit = diagnose_exit(
-            ExitEvidence(pid, status, before, after, words, _read_kernel_lines(self._kernel_log), stopped_s)
+            ExitEvidence(
+                pid,
+                status=status,
+                before=before,
+                after=after,
+                last_words=words,
+                kernel_log=_read_kernel_lines(self._kernel_log),
+                stopped_s=stopped_s,
+            )
         )
         self._restarts += 1
         self._write_exit_cause(self._last_exit)

@@ -74,7 +74,7 @@ def make_builtin_task(name: str) -> TrainingTask:
     """
     from fedge.worker import builtin_tasks
 
-    return TrainingTask(name, "", builtin_tasks.network_builder(name), cross_entropy, None)
+    return TrainingTask(name, sha256="", build=builtin_tasks.network_builder(name), loss=cross_entropy, data=None)
 
 
 def task_from_source(name: str, text: str, sha256: str) -> TrainingTask:
@@ -96,7 +96,13 @@ def task_from_source(name: str, text: str, sha256: str) -> TrainingTask:
         raise BadTask(name, "no model(shape)", "a function model(shape) that returns a torch.nn.Module")
     calls = {part: _wrap_user_function(name, part, value) for part, value in parts.items() if value is not None}
     data = _make_checked_data(name, calls["data"]) if "data" in calls else None
-    return TrainingTask(name, sha256, _make_checked_build(name, calls["model"]), calls.get("loss", cross_entropy), data)
+    return TrainingTask(
+        name,
+        sha256=sha256,
+        build=_make_checked_build(name, calls["model"]),
+        loss=calls.get("loss", cross_entropy),
+        data=data,
+    )
 
 
 SIGNATURES = {"model": "(shape)", "loss": "(scores, labels)", "data": "(source)"}

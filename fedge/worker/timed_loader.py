@@ -145,7 +145,11 @@ def collate_timed(samples: Sequence[Sample]) -> TimedBatch:
         preprocess_s += done_s - fetched_s
     images = default_collate([sample[0] for sample in samples])
     labels = default_collate([sample[1] for sample in samples])
-    return TimedBatch(images, labels, BatchStamps(fetch_s, preprocess_s, samples[0][2], gathered_s, now_s()))
+    return TimedBatch(
+        images,
+        labels,
+        BatchStamps(fetch_s, preprocess_s=preprocess_s, begun_s=samples[0][2], gathered_s=gathered_s, made_s=now_s()),
+    )
 
 
 class TimedLoaderSettings(NamedTuple):

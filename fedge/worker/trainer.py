@@ -183,7 +183,7 @@ class Trainer:
         net = self._prepare_network(arrays, options.width)
         net.train()
         order = minibatches(chosen, options.steps, options.batch_size, np.random.default_rng(seed))
-        self._training = TrainingSession(self, net, order, seed, options)
+        self._training = TrainingSession(self, net=net, order=order, seed=seed, options=options)
         return self._training
 
     def narrow_shapes(self, width: float) -> Dict[str, Tuple[int, ...]]:

@@ -126,7 +126,9 @@ class WorkerClient:
         connection = self._connect(limit_s)
         with connection:
             try:
-                reply, arrays = _exchange(connection, "request", {"name": name}, {"x": images}, limit_s)
+                reply, arrays = _exchange(
+                    connection, verb="request", fields={"name": name}, arrays={"x": images}, limit_s=limit_s
+                )
             except (frames.TruncatedFrame, ConnectionError) as error:
                 raise self._explain_disconnect(asked_s) from error
             except (frames.FrameError, OSError) as error:
@@ -154,7 +156,7 @@ class WorkerClient:
             asked_s = time.monotonic()
             connection = self._get_connection()
             try:
-                return _exchange(connection, verb, fields, arrays, self._timeout_s)
+                return _exchange(connection, verb=verb, fields=fields, arrays=arrays, limit_s=self._timeout_s)
             except frames.FrameError as error:
                 self.close()
                 if isinstance(error, frames.TruncatedFrame):
@@ -203,7 +205,7 @@ class WorkerClient:
     def _request_once(self, verb: str, limit_s: float) -> Dict[str, Any]:
         connection = self._connect(limit_s)
         with connection:
-            return _exchange(connection, verb, {}, None, limit_s)[0]
+            return _exchange(connection, verb=verb, fields={}, arrays=None, limit_s=limit_s)[0]
 
     def _no_answer_error(self, verb: str, limit_s: float) -> WorkerError:
         text = f"{self._path}: no answer to {verb} within {limit_s:.3g} s; is the worker stopped? restart it"

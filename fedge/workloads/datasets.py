@@ -67,10 +67,16 @@ _IDX_FILES = (
 _CIFAR_FILES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch", "batches.meta")
 
 SOURCES: Mapping[str, DatasetSource] = {
-    "mnist": DatasetSource("MNIST", "MNIST/raw", _IDX_FILES, (0.1307,), (0.3081,)),
-    "fashionmnist": DatasetSource("FashionMNIST", "FashionMNIST/raw", _IDX_FILES, (0.2860,), (0.3530,)),
+    "mnist": DatasetSource("MNIST", subfolder="MNIST/raw", files=_IDX_FILES, mean=(0.1307,), sd=(0.3081,)),
+    "fashionmnist": DatasetSource(
+        "FashionMNIST", subfolder="FashionMNIST/raw", files=_IDX_FILES, mean=(0.2860,), sd=(0.3530,)
+    ),
     "cifar10": DatasetSource(
-        "CIFAR10", "cifar-10-batches-py", _CIFAR_FILES, (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+        "CIFAR10",
+        subfolder="cifar-10-batches-py",
+        files=_CIFAR_FILES,
+        mean=(0.4914, 0.4822, 0.4465),
+        sd=(0.2470, 0.2435, 0.2616),
     ),
 }
 """Data sets that are files in the data folder. ``digits`` and ``synthetic`` need none."""
@@ -162,7 +168,7 @@ def _load_synthetic() -> Data:
         synthetic.make_images(n, rng) for n in (synthetic.TRAIN_IMAGES, synthetic.TEST_IMAGES)
     )
     mean, sd = (tuple(found.tolist()) for found in (train_x.mean((0, 2, 3)), train_x.std((0, 2, 3))))
-    return Data(train_x, train_y, test_x, test_y, mean, sd, synthetic.CLASSES)
+    return Data(train_x, train_y=train_y, test_x=test_x, test_y=test_y, mean=mean, sd=sd, classes=synthetic.CLASSES)
 
 
 def _read_torchvision(source: DatasetSource, root: Path, *, download: bool) -> Data:
@@ -181,7 +187,7 @@ def _read_torchvision(source: DatasetSource, root: Path, *, download: bool) -> D
         if len(images) != len(labels) or not len(labels) or not 0 <= labels.min() <= labels.max() < source.classes:
             raise ValueError(f"{len(images)} images and {len(labels)} labels do not belong together")
     mean, sd = (tuple(255 * value for value in values) for values in (source.mean, source.sd))
-    return Data(train_x, train_y, test_x, test_y, mean, sd, source.classes)
+    return Data(train_x, train_y=train_y, test_x=test_x, test_y=test_y, mean=mean, sd=sd, classes=source.classes)
 
 
 def _channels_first(images: NDArray[np.uint8]) -> NDArray[np.uint8]:

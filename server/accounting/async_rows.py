@@ -73,8 +73,8 @@ def book_finished_task(version: int, start: TaskStart, answer: ReplyMessage, end
         charge = None if start.charge is None else battery.update_charge(start.charge, energy_j, length_s)
         share = None if charge is None else charge.share
         row = dataclasses.replace(row, end_s=end_s, wait_s=length_s, energy_j=energy_j, charge=share)
-        events = (EventRow(end_s, version, row.board, "failed", row.error or ""),)
-    return _build_booking(row, events, charge, start, answer)
+        events = (EventRow(end_s, round=version, board=row.board, kind="failed", message=row.error or ""),)
+    return _build_booking(row, events=events, charge=charge, start=start, answer=answer)
 
 
 def book_cancelled_task(version: int, start: TaskStart, answer: ReplyMessage, at_s: float) -> TaskBooking:
@@ -99,7 +99,7 @@ def book_cancelled_task(version: int, start: TaskStart, answer: ReplyMessage, at
         **work_columns(answer.report, spent),
         **dict.fromkeys(COMPARISON_COLUMNS),  # type: ignore[arg-type]
     )
-    return _build_booking(cut, (), charge, start, answer)
+    return _build_booking(cut, events=(), charge=charge, start=start, answer=answer)
 
 
 def model_row(

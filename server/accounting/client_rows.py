@@ -86,7 +86,7 @@ def client_row(opening: RoundStart, part: ClientPart, maxn_s: float | None, repo
         **_mode_columns(report),
         **_memory_columns(report),
         **work_columns(report, spent),
-        **_truth_columns(report, spent.radio_j, part.round_s, maxn_s, part.whole),
+        **_truth_columns(report, radio_j=spent.radio_j, round_s=part.round_s, maxn_s=maxn_s, whole=part.whole),
     )
 
 
@@ -155,7 +155,7 @@ def compute_completed_work(report: RoundReport, until_s: float) -> CompletedWork
     # Of finished work the mean power gives the same joules; so computed, figures stay as recorded to their last bit.
     whole_j = report.work_j * work_s / report.work_s
     work_j = sum(part.work_j for part in parts) if work_s < report.work_s else whole_j
-    return CompletedWork(down_s, work_s, up_s, work_j, radio_j, parts)
+    return CompletedWork(down_s, work_s=work_s, up_s=up_s, work_j=work_j, radio_j=radio_j, parts=parts)
 
 
 def _list_completed_parts(report: RoundReport, work_s: float) -> tuple[CompletedPart, ...]:

@@ -140,4 +140,4 @@ def _compare_energy(row: ClientRow, answer: ReplyMessage, part: Trace) -> tuple[
 
 
 def _build_event(row: ClientRow, message: str) -> EventRow:
-    return EventRow(row.end_s, row.round, row.board, TRACE_EVENT, message)
+    return EventRow(row.end_s, round=row.round, board=row.board, kind=TRACE_EVENT, message=message)

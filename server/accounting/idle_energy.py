@@ -32,7 +32,9 @@ def advance_to_available(reach: FleetAvailability, progress: RunState) -> ClockA
     if at_s == progress.clock_s:
         return ClockAdvance(progress)
     waited_s = at_s - progress.clock_s
-    event = EventRow(at_s, number, None, "waited", f"nobody could be asked for {waited_s:.1f} s")
+    event = EventRow(
+        at_s, round=number, board=None, kind="waited", message=f"nobody could be asked for {waited_s:.1f} s"
+    )
     rested, waited_j = charge_idle_clients(reach, progress, reach.names, at_s)
     return ClockAdvance(dataclasses.replace(rested, clock_s=at_s), waited_j, (event,))
 

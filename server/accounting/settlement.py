@@ -58,7 +58,9 @@ def settle_round(opening: RoundStart, answers: Mapping[str, ReplyMessage], late:
     cut_s = compute_cutoff_s(late, opening.deadline_s)
     verdict = classify_clients(endings, cut_s, opening.wanted, opening.deadline_s or 0.0)
     parts = {
-        board: _build_part(answers[board], endings[board], verdict.status[board], verdict.round_s, late)
+        board: _build_part(
+            answers[board], ending=endings[board], status=verdict.status[board], round_s=verdict.round_s, late=late
+        )
         for board, report in reports.items()
     }
     maxn_s = _maxn_round_s(reports)
@@ -73,15 +75,15 @@ def settle_round(opening: RoundStart, answers: Mapping[str, ReplyMessage], late:
     rows = tuple(dataclasses.replace(r, charge=known[r.board].share) if r.board in known else r for r in rows)
     return RoundSettlement(
         opening.start_s,
-        opening.start_s + verdict.round_s,
-        tuple(board for board, part in parts.items() if part.status == "done"),
-        rows,
-        tuple(event for row in rows for event in _list_events(row, reports.get(row.board))),
-        maxn_s,
-        tuple(board for board in parts if _joins_later(endings[board], verdict.status[board], late)),
-        {board: opening.start_s + part.until_s for board, part in parts.items()},
-        known,
-        tuple(board for board, part in parts.items() if _is_lost(endings[board], part.until_s)),
+        end_s=opening.start_s + verdict.round_s,
+        accepted=tuple(board for board, part in parts.items() if part.status == "done"),
+        clients=rows,
+        events=tuple(event for row in rows for event in _list_events(row, reports.get(row.board))),
+        maxn_round_s=maxn_s,
+        joining=tuple(board for board in parts if _joins_later(endings[board], verdict.status[board], late)),
+        until_s={board: opening.start_s + part.until_s for board, part in parts.items()},
+        charges=known,
+        lost=tuple(board for board, part in parts.items() if _is_lost(endings[board], part.until_s)),
     )
 
 
@@ -134,7 +136,7 @@ def _build_part(
     elif status == "cancelled":
         error = f"stopped after {round_s:.1f} s: enough others were done"
     flat = _is_lost(ending, until_s) and "battery" in (ending.error or "")
-    return ClientPart(status, error, until_s, round_s, whole, flat)
+    return ClientPart(status, error=error, until_s=until_s, round_s=round_s, whole=whole, flat=flat)
 
 
 def _compute_charge(
@@ -211,7 +213,11 @@ def _list_events(row: ClientRow, report: RoundReport | None) -> tuple[EventRow, 
         ("infeasible", row.why, row.feasible is False),
         ("throttled", f"reached {row.temperature_c or 0.0:.0f} C", row.throttled),
     )
-    return tuple(EventRow(row.end_s, row.round, row.board, kind, text) for kind, text, holds in told if holds)
+    return tuple(
+        EventRow(row.end_s, round=row.round, board=row.board, kind=kind, message=text)
+        for kind, text, holds in told
+        if holds
+    )
 
 
 def _describe_memory_change(memory: MemoryUse) -> str:

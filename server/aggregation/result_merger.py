@@ -116,7 +116,11 @@ def _collect_late_results(
         answer, trained = replies[name].answer, replies[name].trained
         if trained is not None:
             changed = dataclasses.replace(trained, arrays=compute_change(task.arrays, learnt, trained.arrays))
-            kept.append(PendingResult(task.round, task.start_s, settled.until_s[name], answer, changed))
+            kept.append(
+                PendingResult(
+                    task.round, start_s=task.start_s, end_s=settled.until_s[name], answer=answer, trained=changed
+                )
+            )
     return tuple(kept)
 
 
@@ -124,7 +128,7 @@ def _build_joined_event(task: RoundTask, settled: RoundSettlement, one: PendingR
     late = task.round - one.round
     rounds = "1 round" if late == 1 else f"{late} rounds"
     message = f"its result of round {one.round} joined, {rounds} late, weighed by {weight:.2f}"
-    return EventRow(settled.end_s, task.round, one.answer.board, "joined", message)
+    return EventRow(settled.end_s, round=task.round, board=one.answer.board, kind="joined", message=message)
 
 
 def _build_empty_event(
@@ -136,4 +140,4 @@ def _build_empty_event(
     if failed and not others_at_work:
         raise RunFailed(f"round {task.round}: no board gave a result to aggregate; {reasons}")
     message = f"no result by the round's end, the model stays as it is; {reasons}"
-    return EventRow(settled.end_s, task.round, None, "empty", message)
+    return EventRow(settled.end_s, round=task.round, board=None, kind="empty", message=message)

@@ -114,11 +114,11 @@ class _Collector:
 
 
 def _gauge(name: str, text: str, value: float | None) -> MetricFamily:
-    return MetricFamily(name, text, "gauge", (), _keep_finite({(): value}))
+    return MetricFamily(name, help=text, kind="gauge", labels=(), values=_keep_finite({(): value}))
 
 
 def _counter(name: str, text: str, value: float) -> MetricFamily:
-    return MetricFamily(name, text, "counter", (), _keep_finite({(): max(0.0, value)}))
+    return MetricFamily(name, help=text, kind="counter", labels=(), values=_keep_finite({(): max(0.0, value)}))
 
 
 def _keep_finite(values: Mapping[Labels, float | None]) -> dict[Labels, float]:
@@ -130,7 +130,11 @@ def _build_run_families(view: FleetView, now_s: float) -> Iterator[MetricFamily]
     about = tuple(to_label(text) for text in (run.name, run.policy, run.backend, run.state))
     names = ("run", "policy", "backend", "state")
     yield MetricFamily(
-        "fedge_run_info", "1, with what the run is that is shown, in labels.", "gauge", names, {about: 1.0}
+        "fedge_run_info",
+        help="1, with what the run is that is shown, in labels.",
+        kind="gauge",
+        labels=names,
+        values={about: 1.0},
     )
     yield _gauge("fedge_run_planned_rounds", "Rounds that the run is to have.", run.rounds)
     yield _gauge("fedge_run_round", "The last round that is over, of the run that is shown.", summary.round)
@@ -141,7 +145,9 @@ def _build_run_families(view: FleetView, now_s: float) -> Iterator[MetricFamily]
     yield _gauge("fedge_run_loss", "The model's loss after the last round; it has no unit.", summary.loss)
     saved: dict[Labels, float | None] = {("maxn",): summary.saving, ("maxn-parked",): summary.saving_parked}
     text = "Energy saved against MAXN (parked: waiting in the lowest mode), over the rounds whose truth is known."
-    yield MetricFamily("fedge_run_saving_ratio", text, "gauge", ("baseline",), _keep_finite(saved))
+    yield MetricFamily(
+        "fedge_run_saving_ratio", help=text, kind="gauge", labels=("baseline",), values=_keep_finite(saved)
+    )
     rest = "Energy of boards while they took no part, of the run that is shown; not in fedge_run_energy_joules."
     yield _gauge("fedge_run_resting_energy_joules", rest, summary.resting_energy_j)
     yield _counter("fedge_rounds_total", "Rounds that are over.", summary.round)
@@ -149,7 +155,11 @@ def _build_run_families(view: FleetView, now_s: float) -> Iterator[MetricFamily]
     results |= {"late": summary.late, "failed": summary.failed, "cancelled": summary.cancelled}
     text = "What became of boards in rounds; a board counts once per round that it took part in."
     yield MetricFamily(
-        "fedge_results_total", text, "counter", ("status",), _keep_finite({(k,): v for k, v in results.items()})
+        "fedge_results_total",
+        help=text,
+        kind="counter",
+        labels=("status",),
+        values=_keep_finite({(k,): v for k, v in results.items()}),
     )
     yield _gauge("fedge_page_problem", "1 while the figures cannot be brought up to date.", float(bool(view.problem)))
 
@@ -166,7 +176,11 @@ def _build_round_families(view: FleetView) -> Iterator[MetricFamily]:
     names = ("selected", "done", "late", "failed", "cancelled")
     counted: dict[Labels, float] = {(name,): float(getattr(last, name)) for name in names} if last else {}
     yield MetricFamily(
-        "fedge_round_boards", "Boards of the last round, by what became of them.", "gauge", ("status",), counted
+        "fedge_round_boards",
+        help="Boards of the last round, by what became of them.",
+        kind="gauge",
+        labels=("status",),
+        values=counted,
     )
 
 
@@ -175,13 +189,17 @@ def _build_board_families(view: FleetView, now_s: float) -> Iterator[MetricFamil
     states = Counter((kinds[board.device], to_label(board.state)) for board in view.boards)
     counted: dict[Labels, float] = {key: float(count) for key, count in states.items()}
     text = "Boards by what they do, or what became of them in the last round."
-    yield MetricFamily("fedge_boards", text, "gauge", ("device", "state"), counted)
+    yield MetricFamily("fedge_boards", help=text, kind="gauge", labels=("device", "state"), values=counted)
     groups = _group_boards(view.boards, kinds)
 
     def of(name: str, text: str, read: Callable[[BoardView], float | None], over: Reducer = sum) -> MetricFamily:
         joined = {key: _reduce_known(map(read, boards), over) for key, boards in groups.items()}
         return MetricFamily(
-            name, text, "counter" if name.endswith("_total") else "gauge", BOARD_LABELS, _keep_finite(joined)
+            name,
+            help=text,
+            kind="counter" if name.endswith("_total") else "gauge",
+            labels=BOARD_LABELS,
+            values=_keep_finite(joined),
         )
 
     def age_s(board: BoardView) -> float | None:
@@ -210,10 +228,12 @@ def _build_refusal_families(view: FleetView) -> Iterator[MetricFamily]:
             for reason, count in _count_by_reason(one.refused).items():
                 counted[board, device, reason] += count
     names = (*BOARD_LABELS, "reason")
-    yield MetricFamily("fedge_board_refused_messages_total", text, "counter", names, _keep_finite(counted))
+    yield MetricFamily(
+        "fedge_board_refused_messages_total", help=text, kind="counter", labels=names, values=_keep_finite(counted)
+    )
     text = "Messages of telemetry that were not taken, of all boards, by reason."
     whole: dict[Labels, float] = {(reason,): float(count) for reason, count in _count_by_reason(view.refused).items()}
-    yield MetricFamily("fedge_refused_messages_total", text, "counter", ("reason",), whole)
+    yield MetricFamily("fedge_refused_messages_total", help=text, kind="counter", labels=("reason",), values=whole)
 
 
 Reducer = Callable[[list[float]], float]

@@ -185,9 +185,19 @@ class RunSource:
         said, refused, now_s, rows = self._said(), self._refused(), self._now_s(), self._rows
         run = self._build_run_info(said, now_s)
         names = dict.fromkeys([*self._fleet, *sorted({*rows.last, *said, *refused} - self._fleet.keys())])
-        boards = tuple(self._build_tile(name, said.get(name), refused.get(name, {}), run, now_s) for name in names)
+        boards = tuple(
+            self._build_tile(name, said=said.get(name), refused=refused.get(name, {}), run=run, now_s=now_s)
+            for name in names
+        )
         self._tiles = {name: self._tiles[name] for name in names}
-        return FleetView(run, rows.summary, rows.points, boards, self._origins, _sum_refusals(boards))
+        return FleetView(
+            run,
+            summary=rows.summary,
+            rounds=rows.points,
+            boards=boards,
+            origins=self._origins,
+            refused=_sum_refusals(boards),
+        )
 
     def _build_tile(
         self, name: str, said: BoardProgress | None, refused: Mapping[str, int], run: RunInfo, now_s: float

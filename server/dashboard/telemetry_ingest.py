@@ -174,7 +174,13 @@ class TelemetryIngest:
             self._forgot_s = now_s
             try:
                 self._tables.seal()  # only parts can be forgotten, and those of a small fleet are long in filling
-                forget_old(self._folder, "samples", self._limits.most_bytes, self._limits.most_age_s, now_s)
+                forget_old(
+                    self._folder,
+                    table="samples",
+                    max_bytes=self._limits.most_bytes,
+                    max_age_s=self._limits.most_age_s,
+                    now_s=now_s,
+                )
             except OSError as error:
                 logger.warning("the store cannot be held against its limits: %s", error)
 
@@ -207,7 +213,9 @@ def open_ingest(
     """The intake whose store and books lie in ``folder``, as it was left; raises ``BadInput`` for another's store."""
     folder.mkdir(parents=True, exist_ok=True)
     tables = RunTables(folder)
-    return TelemetryIngest(folder, tables, _load_books(folder), limits or RetentionLimits(), wall_s)
+    return TelemetryIngest(
+        folder, tables=tables, books=_load_books(folder), limits=limits or RetentionLimits(), wall_s=wall_s
+    )
 
 
 def _load_books(folder: Path) -> Intake:

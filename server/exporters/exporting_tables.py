@@ -71,4 +71,6 @@ class ExportingTables:
             logger.warning("exporter %s: %s", name, reason)
             rest = "" if name in LIVE_ONLY else "; `fedge export` tells the rest afterwards"
             told = f"{name} was ended, the run goes on: {reason}{rest}"
-            self._tables.append([EventRow(self._at_s, self._round, None, EXPORTER_EVENT, told)])
+            self._tables.append(
+                [EventRow(self._at_s, round=self._round, board=None, kind=EXPORTER_EVENT, message=told)]
+            )

@@ -148,7 +148,12 @@ class AsyncCoordinator:
             return ()
         spec, policy, moment = self.experiment.selection, self.experiment.policy, count_dispatches(course) + 1
         call = SelectionContext(
-            moment, min(count, len(offered)), spec.options, course.selection, policy.name, policy.limits
+            moment,
+            count=min(count, len(offered)),
+            options=spec.options,
+            memory=course.selection,
+            policy=policy.name,
+            limits=policy.limits,
         )
         rng = make_generator(self.experiment.seed, course.tasks_begun + 1, "select")
         selected = self.selector(course.build_candidates(offered), call, rng)
@@ -165,7 +170,9 @@ class AsyncCoordinator:
         """What a selector has to say is an event, the same words once per model."""
         told = [event.message for event in course.events if event.kind == SELECTION_EVENT]
         if why and why not in told:
-            course.events.append(EventRow(course.clock_s, course.version + 1, None, SELECTION_EVENT, why))
+            course.events.append(
+                EventRow(course.clock_s, round=course.version + 1, board=None, kind=SELECTION_EVENT, message=why)
+            )
 
     def _count_refusal(self, course: AsyncRunState, why: str) -> None:
         """Raise ``RunFailed`` when the selector leaves out everybody for ever; an empty ``why`` is no refusal."""
@@ -190,7 +197,7 @@ class AsyncCoordinator:
         if reply.trained is not None and answer.report is not None and end_s >= start.at_s + answer.report.busy_s:
             arrays = prepare_upload(self.strategy, base, reply.trained.arrays, self.task.buffers)
             trained = dataclasses.replace(reply.trained, arrays=arrays)
-        return PendingResult(course.version, start.at_s, end_s, answer, trained)
+        return PendingResult(course.version, start_s=start.at_s, end_s=end_s, answer=answer, trained=trained)
 
     def _publish(self, course: AsyncRunState, aggregator: Aggregator) -> None:
         """A new model from the buffer, with the rows of all tasks that ended since the last one."""
@@ -199,8 +206,16 @@ class AsyncCoordinator:
         self.tables.append((*course.rows, *course.events, *course.traces))
         results = [_to_result(pending, course.version) for pending in course.buffered]
         with report_strategy_errors(self.experiment, version):
-            arrays = merge_results(self.strategy, version, course.arrays, results, self.task.buffers)
-        row = model_row(course.rows, course.model_ready_s, course.clock_s, self.task.evaluate(arrays), resting_j)
+            arrays = merge_results(
+                self.strategy, version=version, arrays=course.arrays, results=results, buffers=self.task.buffers
+            )
+        row = model_row(
+            course.rows,
+            start_s=course.model_ready_s,
+            end_s=course.clock_s,
+            tested=self.task.evaluate(arrays),
+            resting_j=resting_j,
+        )
         self.tables.append([row])
         course.publish_model(arrays, row.energy_j)
         if self.checkpoints is not None:
@@ -217,4 +232,6 @@ def _to_result(pending: PendingResult, version: int) -> AsyncResult:
     """What a task gives to the model after ``version``; it was trained from that of ``pending.round``."""
     report, trained = pending.answer.report, pending.trained
     samples = 0 if report is None else report.samples
-    return AsyncResult(trained.arrays, version - pending.round, samples, trained.loss, trained.accuracy)
+    return AsyncResult(
+        trained.arrays, staleness=version - pending.round, samples=samples, loss=trained.loss, accuracy=trained.accuracy
+    )

@@ -92,7 +92,9 @@ def to_contribution(board: str, reply: IncomingReply) -> Contribution | None:
     if report is None or trained is None:
         return None
     steps = _count_equivalent_steps(report)
-    return Contribution(board, trained.arrays, report.samples, trained.loss, trained.accuracy, steps)
+    return Contribution(
+        board, arrays=trained.arrays, samples=report.samples, loss=trained.loss, accuracy=trained.accuracy, steps=steps
+    )
 
 
 def _count_equivalent_steps(report: RoundReport) -> int:

@@ -43,11 +43,11 @@ def select_clients(experiment: Experiment, reach: FleetAvailability, progress: R
     offered = reach.available(progress)
     call = SelectionContext(
         number,
-        count_asked_boards(experiment, len(offered)),
-        spec.options,
-        progress.selection,
-        experiment.policy.name,
-        compute_limits(experiment, progress),
+        count=count_asked_boards(experiment, len(offered)),
+        options=spec.options,
+        memory=progress.selection,
+        policy=experiment.policy.name,
+        limits=compute_limits(experiment, progress),
     )
     clients = build_candidates(reach, progress, offered)
     selected = load_selector(spec.name)(clients, call, make_generator(experiment.seed, number, "select"))
@@ -90,16 +90,16 @@ def _build_candidate(board: FleetBoard, progress: RunState) -> ClientStatus:
     charge = get_charge(board, history)
     return ClientStatus(
         board.name,
-        progress.fronts.get(board.name),
-        history.samples,
-        history.loss,
-        history.accuracy,
-        history.busy_s,
-        history.last_round,
-        history.rounds,
-        None if charge is None else charge.share,
-        None if charge is None else charge.left_j,
-        estimate_temperature_c(board, progress),
+        front=progress.fronts.get(board.name),
+        samples=history.samples,
+        loss=history.loss,
+        accuracy=history.accuracy,
+        busy_s=history.busy_s,
+        last_round=history.last_round,
+        rounds=history.rounds,
+        charge=None if charge is None else charge.share,
+        charge_j=None if charge is None else charge.left_j,
+        temperature_c=estimate_temperature_c(board, progress),
     )
 
 

@@ -106,7 +106,9 @@ class Coordinator:
         )
         others_at_work = bool(self.overdue.busy_boards())
         merging = ResultMerger(self.experiment, aggregator)
-        merged = merging.merge(task, settled, replies, ready.progress.pending, others_at_work)
+        merged = merging.merge(
+            task, settled=settled, replies=replies, pending=ready.progress.pending, others_at_work=others_at_work
+        )
         known, resting_j = _update_after_round(ready, reach, settled, answers)
         around = RoundExtras(ready.chosen.available, merged.stale, ready.waited_j + resting_j)
         self.tables.append((*merged.events, round_row(settled, self.task.evaluate(merged.arrays), around)))
@@ -154,7 +156,7 @@ class Coordinator:
         if not late:
             return progress
         joins, learnt = self.experiment.late.action == "discount", aggregator.trainable_names(progress.arrays)
-        caught = apply_late_replies(progress, late, joins, learnt, self._requests.narrow)
+        caught = apply_late_replies(progress, late=late, joins=joins, learnt=learnt, narrow=self._requests.narrow)
         self.tables.append(caught.events)
         return caught.progress
 
@@ -164,7 +166,11 @@ class Coordinator:
         with report_strategy_errors(self.experiment, ready.number):
             arrays, numbers = aggregator.configure(ready.number, progress.arrays, len(ready.chosen.boards))
         return RoundTask(
-            ready.number, progress.clock_s, arrays, numbers.get("proximal-mu", 0.0), self._compute_cutoff(ready)
+            ready.number,
+            start_s=progress.clock_s,
+            arrays=arrays,
+            proximal_mu=numbers.get("proximal-mu", 0.0),
+            cut=self._compute_cutoff(ready),
         )
 
     def _compute_cutoff(self, ready: PreparedRound) -> RealCutoff:
@@ -190,14 +196,16 @@ class Coordinator:
             return None
         spent = f"{progress.spent_j:.0f} J of {policy.budget_j:.0f} J are spent"
         why = f"round {ready.number} would take {next_j:.0f} J" if chosen.boards else "no board can work for the rest"
-        return EventRow(progress.clock_s, ready.number, None, "budget", f"{spent}; {why}")
+        return EventRow(progress.clock_s, round=ready.number, board=None, kind="budget", message=f"{spent}; {why}")
 
 
 def _list_decision_events(ready: PreparedRound) -> tuple[EventRow, ...]:
     """What the selector has to say of its choice, and why the plan cannot keep its limits."""
     words = {SELECTION_EVENT: ready.chosen.selected.why, "plan": "" if ready.plan.feasible else ready.plan.why}
     at_s = ready.progress.clock_s
-    return tuple(EventRow(at_s, ready.number, None, kind, why) for kind, why in words.items() if why)
+    return tuple(
+        EventRow(at_s, round=ready.number, board=None, kind=kind, message=why) for kind, why in words.items() if why
+    )
 
 
 def _apply_arrivals(progress: RunState, after_s: float, until_s: float) -> RunState:
@@ -239,10 +247,10 @@ def _build_round_start(ready: PreparedRound, reach: FleetAvailability) -> RoundS
     progress = ready.progress
     return RoundStart(
         ready.number,
-        progress.clock_s,
-        ready.plan.deadline_s,
-        {name: front.idle_w for name, front in progress.fronts.items()},
-        ready.chosen.wanted,
-        reach.departure_times_s(progress.clock_s),
-        reach.charges(progress.histories),
+        start_s=progress.clock_s,
+        deadline_s=ready.plan.deadline_s,
+        idle_w={name: front.idle_w for name, front in progress.fronts.items()},
+        wanted=ready.chosen.wanted,
+        leaves_s=reach.departure_times_s(progress.clock_s),
+        charges=reach.charges(progress.histories),
     )

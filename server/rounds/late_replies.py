@@ -48,7 +48,9 @@ def apply_late_replies(
             progress = apply_late_reports(progress, [pending])
             if joins and not one.spare and pending.trained.arrays:
                 progress = dataclasses.replace(progress, pending=(*progress.pending, pending))
-        events.append(_build_event(progress, one, pending, joins and not one.spare, overtaken))
+        events.append(
+            _build_event(progress, one=one, pending=pending, joins=joins and not one.spare, overtaken=overtaken)
+        )
     return LateUpdate(progress, tuple(events))
 
 
@@ -67,7 +69,7 @@ def _to_pending(
     if reply.trained is not None:
         changed = compute_change(arrays, frozenset(learnt), reply.trained.arrays)
         trained = dataclasses.replace(reply.trained, arrays=changed)
-    return PendingResult(ask.round, ask.start_s, progress.clock_s, reply.answer, trained)
+    return PendingResult(ask.round, start_s=ask.start_s, end_s=progress.clock_s, answer=reply.answer, trained=trained)
 
 
 def _build_event(progress: RunState, one: LateReply, pending: PendingResult, joins: bool, overtaken: bool) -> EventRow:
@@ -83,4 +85,4 @@ def _build_event(progress: RunState, one: LateReply, pending: PendingResult, joi
         message = f"its reply to {asked} came too late and was thrown away; what it measured is kept"
     if answer.report is not None:
         message += f"; {answer.report.work_s:.1f} s and {answer.report.work_j:.0f} J of work, which no row holds"
-    return EventRow(progress.clock_s, progress.round + 1, one.board, LATE_REPLY_EVENT, message)
+    return EventRow(progress.clock_s, round=progress.round + 1, board=one.board, kind=LATE_REPLY_EVENT, message=message)

@@ -30,13 +30,15 @@ def start_run(asking: FleetRequests, task: LearningTask, tables: RowSink, names:
     arrays = task.initial_arrays(asking.experiment.seed)
     answers = {name: reply.answer for name, reply in asking.request_fronts(names, arrays).items()}
     failed = {name: answers[name].error for name in names if answers[name].front is None}
-    tables.append(EventRow(0.0, 0, name, "failed", error or "no front") for name, error in failed.items())
+    tables.append(
+        EventRow(0.0, round=0, board=name, kind="failed", message=error or "no front") for name, error in failed.items()
+    )
     if len(failed) == len(names):
         raise RunFailed(
             f"no board is ready: {describe_failures({name: error or 'no front' for name, error in failed.items()})}"
         )
     recorded = [name for name in names if answers[name].recorded]
-    tables.append(EventRow(0.0, 0, name, RECORDED, NOTHING_MEASURED) for name in recorded)
+    tables.append(EventRow(0.0, round=0, board=name, kind=RECORDED, message=NOTHING_MEASURED) for name in recorded)
     fronts = {name: front for name in names if (front := answers[name].front) is not None}
     histories = {name: ClientHistory(samples=answers[name].samples) for name in names}
     return RunState(0, 0.0, arrays, fronts=fronts, histories=histories)

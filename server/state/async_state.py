@@ -88,7 +88,9 @@ class AsyncRunState:
         """How a task of ``board`` begins at ``at_s``."""
         leaves_s, waited_s = self.reach.presences[board].available_until_s(at_s), at_s - self.histories[board].free_at_s
         charge, waited_j = self._charge_at(board, at_s), self._waiting_energy_j(board, at_s)
-        return TaskStart(at_s, self._idle_w(board), leaves_s, charge, waited_s, waited_j)
+        return TaskStart(
+            at_s, idle_w=self._idle_w(board), leaves_s=leaves_s, charge=charge, waited_s=waited_s, waited_j=waited_j
+        )
 
     def begin_task(self, pending: PendingResult) -> None:
         """A task is under way."""

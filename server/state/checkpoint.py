@@ -172,7 +172,7 @@ def _restore_pending(place: int, about: Mapping[str, Any], tensors: Mapping[str,
         trace_from_matrix(tensors[f"{_TRACE}{place}"], about["rails"]) if f"{_TRACE}{place}" in tensors else EMPTY_TRACE
     )
     answer = dataclasses.replace(from_json(ReplyMessage, about["answer"]), trace=trace)
-    return PendingResult(about["round"], about["start_s"], about["end_s"], answer, trained)
+    return PendingResult(about["round"], start_s=about["start_s"], end_s=about["end_s"], answer=answer, trained=trained)
 
 
 def _load(path: Path) -> RunState:

@@ -264,7 +264,7 @@ class GridPort:
             board = self._roll.board_at(node)
             if message_id:
                 seat = NodeAddress(node, self._roll.up.get(node, ""))
-                sent[message_id] = SentRequest(seat, board, question, at_s, until_s)
+                sent[message_id] = SentRequest(seat, board=board, question=question, at_s=at_s, until_s=until_s)
             else:
                 refused[node] = IncomingReply(ReplyMessage(board, error=REJECTED_TEXT))
         return refused, sent

@@ -21,11 +21,11 @@ def train(msg: Message, context: Context) -> Message:
     model.load_state_dict(msg.content["arrays"].to_torch_state_dict())
     metrics = train_fn(
         model,
-        Path(str(context.node_config["settings"])).parent / "state" / "own",
-        int(config["steps"]),
-        int(config["batch-size"]),
-        float(config["learning-rate"]),
-        float(config["momentum"]),
+        folder=Path(str(context.node_config["settings"])).parent / "state" / "own",
+        steps=int(config["steps"]),
+        batch_size=int(config["batch-size"]),
+        rate=float(config["learning-rate"]),
+        momentum=float(config["momentum"]),
     )
     content = RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord(metrics)})
     return Message(content=content, reply_to=msg)

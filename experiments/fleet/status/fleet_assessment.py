@@ -45,16 +45,18 @@ def assess_fleet(fleet: FleetHosts, told: Mapping[str, Any], own: ControlNode, l
     nodes = SuperlinkNodes.from_server(server) if server.get("kind") == "server" else None
     common = SharedFacts(
         own,
-        nodes,
-        measure_offset(server_told),
-        as_text(server.get("flwr")),
-        find_twins(told, fleet.asked),
-        _read_ages_s(server),
+        nodes=nodes,
+        server_clock=measure_offset(server_told),
+        server_flwr=as_text(server.get("flwr")),
+        twins=find_twins(told, fleet.asked),
+        ages_s=_read_ages_s(server),
     )
     boards = tuple(_assess_board(name, as_mapping(told.get(name)), common, lost.get(name)) for name in fleet.asked)
     if fleet.server is None or (fleet.server not in told and fleet.server not in lost):
         return FleetStatus(boards)
-    return FleetStatus(boards, _assess_server(fleet.server, server_told, fleet, nodes, lost.get(fleet.server)))
+    return FleetStatus(
+        boards, _assess_server(fleet.server, told=server_told, fleet=fleet, nodes=nodes, lost=lost.get(fleet.server))
+    )
 
 
 def _read_ages_s(server: Facts) -> Facts | None:
@@ -104,7 +106,9 @@ def _assess_board(name: str, told: Facts, common: SharedFacts, lost: str | None)
         )
     nodes, key = common.nodes, parse_public_key(as_text(facts.get("public_key")))
     node = nodes.find_board_node(name, key) if nodes is not None else None
-    case = BoardCase(name, facts, common, node, subtract_offset(measure_offset(told), common.server_clock))
+    case = BoardCase(
+        name, facts=facts, common=common, node=node, clock=subtract_offset(measure_offset(told), common.server_clock)
+    )
     return _build_board_status(case, tuple(finding for rule in board_rules.BOARD_RULES for finding in rule(case)))
 
 

@@ -50,7 +50,14 @@ def throughput_chart(advice: PlacementAdvice) -> Chart:
         "hovermode": "closest",
     }
     caption = "Full load. Hollow marks are rows that you measured." if advice.measured else "Full load."
-    return Chart("throughput", "What the accelerators do together", caption, data, layout, 480)
+    return Chart(
+        "throughput",
+        title="What the accelerators do together",
+        caption=caption,
+        data=data,
+        layout=layout,
+        height_px=480,
+    )
 
 
 def power_latency_chart(advice: PlacementAdvice) -> Chart:
@@ -100,7 +107,7 @@ def power_latency_chart(advice: PlacementAdvice) -> Chart:
     rate_hz = advice.plan.goal.rate_hz
     at = "at full load" if rate_hz is None else f"at {rate_hz:g} images/s, with the time to collect a batch"
     caption = f"Larger marks do more images per second. The star is what was chosen, {at}."
-    return Chart("plane", "Power against latency", caption, data, layout, 480)
+    return Chart("plane", title="Power against latency", caption=caption, data=data, layout=layout, height_px=480)
 
 
 def placement_fit_chart(advice: PlacementAdvice) -> Chart:
@@ -140,7 +147,14 @@ def placement_fit_chart(advice: PlacementAdvice) -> Chart:
         "legend": LEGEND,
         "hovermode": "closest",
     }
-    return Chart("fit", "Measured and predicted", "On the line the fit is right.", data, layout, 420)
+    return Chart(
+        "fit",
+        title="Measured and predicted",
+        caption="On the line the fit is right.",
+        data=data,
+        layout=layout,
+        height_px=420,
+    )
 
 
 def _measured_traces(advice: PlacementAdvice, colour: dict[str, str]) -> list[Trace]:

@@ -43,10 +43,18 @@ class _RooflineAxis:
 
 
 TIME_AXIS = _RooflineAxis(
-    "time", "Time roofline", "GFLOP/s", lambda line, at: line.flop_per_s(at) / 1e9, lambda line: line.balance
+    "time",
+    title="Time roofline",
+    unit="GFLOP/s",
+    roof=lambda line, at: line.flop_per_s(at) / 1e9,
+    balance=lambda line: line.balance,
 )
 ENERGY_AXIS = _RooflineAxis(
-    "energy", "Energy roofline", "GFLOP/J", lambda line, at: line.flop_per_j(at) / 1e9, lambda line: line.energy_balance
+    "energy",
+    title="Energy roofline",
+    unit="GFLOP/J",
+    roof=lambda line, at: line.flop_per_j(at) / 1e9,
+    balance=lambda line: line.energy_balance,
 )
 
 
@@ -57,7 +65,9 @@ def roofline_chart(found: RooflineAnalysis, side: _RooflineAxis) -> Chart:
         "Dotted: MAXN's roof. Marks: layers, at the best that the roof allows. Star: the whole network as predicted, "
         "below the roof by what a roofline leaves out (launching, loading and copying on the CPU)."
     )
-    return Chart(side.key, side.title, other, [], {}, 460, frames, menu="power mode")
+    return Chart(
+        side.key, title=side.title, caption=other, data=[], layout={}, height_px=460, frames=frames, menu="power mode"
+    )
 
 
 def time_energy_chart(found: RooflineAnalysis) -> Chart:
@@ -100,7 +110,9 @@ def time_energy_chart(found: RooflineAnalysis) -> Chart:
         f"Front: modes "
         "that no other beats in both time and energy."
     )
-    return Chart("plane", "Time and energy of all modes", caption, data, layout, 460)
+    return Chart(
+        "plane", title="Time and energy of all modes", caption=caption, data=data, layout=layout, height_px=460
+    )
 
 
 def _list_menu_modes(found: RooflineAnalysis) -> list[tuple[str, int]]:
@@ -129,8 +141,10 @@ def _mode_frame(found: RooflineAnalysis, side: _RooflineAxis, word: str, row: in
     low, high = _intensity_range(found, maxn)
     along = np.geomspace(low, high, ROOF_POINTS)
     data = [
-        _roof_trace("MAXN's roof", side, maxn, along, {"color": GREY, "width": 1.5, "dash": "dot"}),
-        _roof_trace("roof", side, line, along, {"color": COLOURS[0], "width": 2.5}),
+        _roof_trace(
+            "MAXN's roof", side=side, line=maxn, along=along, style={"color": GREY, "width": 1.5, "dash": "dot"}
+        ),
+        _roof_trace("roof", side=side, line=line, along=along, style={"color": COLOURS[0], "width": 2.5}),
         *_layer_traces(found, side, line),
         _balance_trace(side, line),
         _network_trace(found, side, row),
@@ -192,7 +206,13 @@ def _layer_traces(found: RooflineAnalysis, side: _RooflineAxis, line: Roofline) 
     shades = (*COLOURS[2:], *COLOURS[1:2], GREY)
     return [
         _layer_kind_trace(
-            found, side, line, name, [layer for layer in layers if layer.kind in those], shades[i % len(shades)], i
+            found,
+            side=side,
+            line=line,
+            name=name,
+            layers=[layer for layer in layers if layer.kind in those],
+            colour=shades[i % len(shades)],
+            place=i,
         )
         for i, (name, those) in enumerate(kinds)
     ]

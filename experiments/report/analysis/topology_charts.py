@@ -21,10 +21,10 @@ def memory_chart(answer: TopologyResult) -> Chart:
     limits = answer.limits
     return _need_chart(
         answer,
-        ("memory", "Memory", "peak memory above idle (MB)"),
-        lambda one: one.need.memory_mb,
-        lambda one: limits.memory_with_margin_mb(one.need),
-        limits.memory_mb,
+        words=("memory", "Memory", "peak memory above idle (MB)"),
+        plain=lambda one: one.need.memory_mb,
+        cautious=lambda one: limits.memory_with_margin_mb(one.need),
+        limit=limits.memory_mb,
     )
 
 
@@ -33,10 +33,10 @@ def time_chart(answer: TopologyResult) -> Chart:
     limits = answer.limits
     return _need_chart(
         answer,
-        ("time", "Time", "seconds per minibatch at MAXN"),
-        lambda one: one.need.step_s,
-        lambda one: limits.step_with_margin_s(one.need),
-        limits.step_s,
+        words=("time", "Time", "seconds per minibatch at MAXN"),
+        plain=lambda one: one.need.step_s,
+        cautious=lambda one: limits.step_with_margin_s(one.need),
+        limit=limits.step_s,
     )
 
 
@@ -64,7 +64,9 @@ def _need_chart(
         "legend": LEGEND,
         "hovermode": "closest",
     }
-    return Chart(key, title, f"Batch {answer.options.batch_size}.", data, layout, 360)
+    return Chart(
+        key, title=title, caption=f"Batch {answer.options.batch_size}.", data=data, layout=layout, height_px=360
+    )
 
 
 def _parameter_percent(found: VariantFit) -> float:
@@ -132,7 +134,9 @@ def batch_size_chart(answer: TopologyResult) -> Chart:
     caption = (
         "Grey: another one is as large a network, at as large a batch size, as quick per sample, and better in one."
     )
-    return Chart("batches", "Largest variant that fits", caption, [bars], layout, 320)
+    return Chart(
+        "batches", title="Largest variant that fits", caption=caption, data=[bars], layout=layout, height_px=320
+    )
 
 
 def sample_time_chart(answer: TopologyResult) -> Chart:
@@ -155,7 +159,7 @@ def sample_time_chart(answer: TopologyResult) -> Chart:
         "showlegend": False,
         "hovermode": "closest",
     }
-    return Chart("sample", "Its time per sample", "", [line], layout, 320)
+    return Chart("sample", title="Its time per sample", caption="", data=[line], layout=layout, height_px=320)
 
 
 def _batch_size_labels(found: Sequence[VariantFit]) -> list[str]:
@@ -179,7 +183,14 @@ def layer_width_chart(found: VariantFit) -> Chart:
         "legend": LEGEND,
     }
     caption = "Layers that are not cut are left out."
-    return Chart("layers", f"{_parameter_percent(found):.3g} % of the parameters", caption, data, layout, 320)
+    return Chart(
+        "layers",
+        title=f"{_parameter_percent(found):.3g} % of the parameters",
+        caption=caption,
+        data=data,
+        layout=layout,
+        height_px=320,
+    )
 
 
 def _bar_trace(name: str, layers: Sequence[str], counts: Sequence[int], colour: str) -> Trace:
@@ -206,4 +217,4 @@ def loss_chart(trained: TrainingCheck) -> Chart:
         }
     ]
     layout = {"xaxis": axis("step", dtick=1), "yaxis": axis("loss"), "showlegend": False}
-    return Chart("loss", "Loss on the same samples", "", data, layout, 260)
+    return Chart("loss", title="Loss on the same samples", caption="", data=data, layout=layout, height_px=260)

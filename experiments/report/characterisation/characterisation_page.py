@@ -47,8 +47,8 @@ def build_head(told: CharacterisationSummary) -> str:
     )
     return (
         f"<h1>{escape(plan.name)}: where time and energy go</h1>"
-        f"<p "
-        f"class='soft'>{' · '.join(escape(one) for one in facts)}</p>{render_cards(_build_cards(told))}{_build_label_lines(told)}"
+        f"<p class='soft'>{' · '.join(escape(one) for one in facts)}</p>"
+        f"{render_cards(_build_cards(told))}{_build_label_lines(told)}"
     )
 
 

@@ -85,10 +85,10 @@ def build_breakdown_charts(settings: Sequence[SettingSummary]) -> tuple[Chart, .
     return (
         _build_chart(
             "parts",
-            "What an epoch is made of",
-            left,
-            {"all": view},
-            _BarStyle(_list_visible_parts(settings), choose_basis(settings)),
+            title="What an epoch is made of",
+            caption=left,
+            views={"all": view},
+            style=_BarStyle(_list_visible_parts(settings), choose_basis(settings)),
         ),
     )
 
@@ -113,7 +113,9 @@ def _build_knob_chart(settings: Sequence[SettingSummary], knob: str) -> Chart:
     style = _BarStyle(
         _list_visible_parts(settings), choose_basis([one for family in families for one in family.settings])
     )
-    return _build_chart(f"parts-{knob}", escape(describe_stall(families)), " ".join(words), views, style)
+    return _build_chart(
+        f"parts-{knob}", title=escape(describe_stall(families)), caption=" ".join(words), views=views, style=style
+    )
 
 
 def _build_views(families: Sequence[SettingFamily]) -> tuple[dict[str, _BarView], int]:
@@ -164,8 +166,8 @@ def _build_chart(key: str, title: str, caption: str, views: dict[str, _BarView],
         for name, view in views.items()
     )
     if len(frames) == 1:
-        return Chart(key, title, caption, frames[0].data, frames[0].layout, height)
-    return Chart(key, title, caption, [], {}, height, frames, menu="groups")
+        return Chart(key, title=title, caption=caption, data=frames[0].data, layout=frames[0].layout, height_px=height)
+    return Chart(key, title=title, caption=caption, data=[], layout={}, height_px=height, frames=frames, menu="groups")
 
 
 def _list_visible_parts(settings: Sequence[SettingSummary]) -> tuple[EpochPart, ...]:

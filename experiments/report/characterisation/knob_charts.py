@@ -304,7 +304,9 @@ def _build_chart(some: _FamilyGroup, quantity: ChartQuantity) -> Chart | None:
     height = HEIGHT_PX if not long else max(HEIGHT_PX, 90 + 17 * len(values))
     said = describe_change(quantity.full_title(basis), families, quantity.field, basis)
     title = escape(f"{some.workload}: {said}" if some.workload else said)
-    return Chart(f"{quantity.field}-{knob}{some.mark}", title, "", data, layout, height)
+    return Chart(
+        f"{quantity.field}-{knob}{some.mark}", title=title, caption="", data=data, layout=layout, height_px=height
+    )
 
 
 def _choose_scale(quantity: ChartQuantity, values: Sequence[float | None]) -> UnitScale:

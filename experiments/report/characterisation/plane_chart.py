@@ -68,8 +68,24 @@ def _build_chart(groups: dict[PlaneGroup, list[SettingSummary]]) -> Chart:
         caption += f" The menu has the first {len(shown)} of {len(groups)}."
     if len(frames) == 1:
         (only,) = frames
-        return Chart("plane", escape(f"{only.label}: {only.told}"), caption, only.data, only.layout, 430)
-    return Chart("plane", "Which settings no other beats", caption, [], {}, 430, tuple(frames), menu="show")
+        return Chart(
+            "plane",
+            title=escape(f"{only.label}: {only.told}"),
+            caption=caption,
+            data=only.data,
+            layout=only.layout,
+            height_px=430,
+        )
+    return Chart(
+        "plane",
+        title="Which settings no other beats",
+        caption=caption,
+        data=[],
+        layout={},
+        height_px=430,
+        frames=tuple(frames),
+        menu="show",
+    )
 
 
 def _mark_front(settings: Sequence[SettingSummary], basis: FigureBasis) -> list[bool]:

@@ -75,7 +75,16 @@ def build_timeline_section(
         "workers they are the stall. Grey: epochs that do not count, and warm-up. Circled: outliers, by the time from "
         f"end to end; they are in every sum.{left}"
     )
-    chart = Chart("minibatches", "Time of each minibatch", "", [], {}, 380, drawn, menu="point")
+    chart = Chart(
+        "minibatches",
+        title="Time of each minibatch",
+        caption="",
+        data=[],
+        layout={},
+        height_px=380,
+        frames=drawn,
+        menu="point",
+    )
     return Section(title, lead, (chart,), said)
 
 
@@ -86,7 +95,9 @@ def _build_timeline_frame(label: str, finished: FinishedPoint, discard: int) -> 
     judged = _mark_minibatches(every)
     rows = select_extremes([getattr(every, part.field) for part in TIMELINE_PARTS], MAX_MINIBATCHES)
     top_ms = _axis_end_ms(every, judged, rows)
-    data = [_make_part_trace(part, every, rows, top_ms, finished.point.key) for part in TIMELINE_PARTS]
+    data = [
+        _make_part_trace(part, every=every, rows=rows, top_ms=top_ms, key=finished.point.key) for part in TIMELINE_PARTS
+    ]
     data += [_make_outlier_trace(judged, top_ms), *_make_cut_traces(every, rows, top_ms)]
     layout = {
         "xaxis": axis("time since the point began (s)"),
@@ -227,11 +238,11 @@ class SensorStrip:
 
 
 SENSORS = (
-    SensorStrip("cpu_load", "CPU", "% of cores", 100.0, "#009E73"),
-    SensorStrip("gpu_load", "GPU", "%", 100.0, "#117a8b"),
-    SensorStrip("memory_mb", "memory", "MB", 1.0, "#8C8C1A"),
-    SensorStrip("disk_mb_per_s", "disk reads", "MB/s", 1.0, "#8b4a2b"),
-    SensorStrip("power_w", "power", "W", 1.0, "#D55E00"),
+    SensorStrip("cpu_load", name="CPU", unit="% of cores", factor=100.0, colour="#009E73"),
+    SensorStrip("gpu_load", name="GPU", unit="%", factor=100.0, colour="#117a8b"),
+    SensorStrip("memory_mb", name="memory", unit="MB", factor=1.0, colour="#8C8C1A"),
+    SensorStrip("disk_mb_per_s", name="disk reads", unit="MB/s", factor=1.0, colour="#8b4a2b"),
+    SensorStrip("power_w", name="power", unit="W", factor=1.0, colour="#D55E00"),
     SensorStrip("temperature_c", "temperature", "°C", 1.0, "#c2185b"),
 )
 
@@ -257,7 +268,16 @@ def build_sensor_section(settings: Sequence[SettingSummary], finished: Mapping[s
     left = f" The menu has {len(picked)} of {len(settings):,} settings." if len(picked) < len(settings) else ""
     tallest = max(len(one.data) for one in frames)
     height = AROUND_PX + STRIP_PX * tallest
-    chart = Chart("strips", "What the machine did meanwhile", "", [], {}, height, tuple(frames), menu="point")
+    chart = Chart(
+        "strips",
+        title="What the machine did meanwhile",
+        caption="",
+        data=[],
+        layout={},
+        height_px=height,
+        frames=tuple(frames),
+        menu="point",
+    )
     return Section(title, f"Over the whole point, on the clock of the minibatches above.{left}", (chart,), said)
 
 

@@ -54,7 +54,7 @@ def _build_chart(scope: str, field: str, found: Sequence[Variability]) -> Chart:
         "hovermode": "closest",
     }
     left = f"The {len(drawn)} of {len(found):,} settings that vary most." if len(drawn) < len(found) else ""
-    return Chart(f"{scope}-{field}", title, left, data, layout, 300)
+    return Chart(f"{scope}-{field}", title=title, caption=left, data=data, layout=layout, height_px=300)
 
 
 def _axis_range(drawn: Sequence[Variability]) -> tuple[float, float]:

@@ -86,7 +86,7 @@ MODE_CHOICE_COLUMNS = (
 )
 FLEET_COLUMNS = (
     ChoiceColumn("round\ns", "round_s", 1, None),
-    ChoiceColumn("energy\nkJ", "energy_j", 2, None, 1e-3),
+    ChoiceColumn("energy\nkJ", field="energy_j", digits=2, worst=None, factor=1e-3),
     ChoiceColumn("gap to the\noracle %", "objective_gap_pct"),
     ChoiceColumn("gap, from\nround 10 %", "objective_gap_pct_settled"),
     ChoiceColumn("deadlines\nmissed", "deadlines_missed", 1, None, total_field="deadlines"),
@@ -100,7 +100,7 @@ SAVING_COLUMNS = (
 )
 BASELINE_COLUMNS = (
     ChoiceColumn("round\ns", "round_s", 1, None),
-    ChoiceColumn("energy\nkJ", "energy_j", 2, None, 1e-3),
+    ChoiceColumn("energy\nkJ", field="energy_j", digits=2, worst=None, factor=1e-3),
 )
 BASELINE_NAMES = {
     "oracle_": "oracle: the same plan from the truth",

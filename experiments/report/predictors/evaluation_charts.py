@@ -35,8 +35,17 @@ def build_scatter_charts(key: str, target: PredictionTarget, outcomes: Sequence[
     """Predicted against measured values of modes that were not profiled, seed 0; a slider picks how many were."""
     table = target.table
     return (
-        _scatter_chart(f"{key}-predicted-time", "time per minibatch", "ms", 1e3 * table.step_s, target, outcomes),
-        _scatter_chart(f"{key}-predicted-power", "power", "W", table.power_w, target, outcomes),
+        _scatter_chart(
+            f"{key}-predicted-time",
+            title="time per minibatch",
+            unit="ms",
+            measured=1e3 * table.step_s,
+            target=target,
+            outcomes=outcomes,
+        ),
+        _scatter_chart(
+            f"{key}-predicted-power", title="power", unit="W", measured=table.power_w, target=target, outcomes=outcomes
+        ),
     )
 
 
@@ -60,7 +69,15 @@ def build_fronts_chart(key: str, target: PredictionTarget, outcomes: Sequence[Ce
         "Line: the front of the measured table, implausible rows left out. Dashes: where a method predicts its front. "
         "Marks: what the table measured of the modes on that predicted front; on the line they are as good as can be."
     )
-    return Chart(f"{key}-fronts", "Fronts of time and power", caption, [], layout, 420, _apply_layout(frames, layout))
+    return Chart(
+        f"{key}-fronts",
+        title="Fronts of time and power",
+        caption=caption,
+        data=[],
+        layout=layout,
+        height_px=420,
+        frames=_apply_layout(frames, layout),
+    )
 
 
 def _error_chart(key: str, title: str, field: str, rows: Sequence[PredictionRow]) -> Chart:
@@ -105,7 +122,7 @@ def _error_chart(key: str, title: str, field: str, rows: Sequence[PredictionRow]
     caption = (
         "Mean absolute error over the modes that were not profiled: mean of the seeds, bars from best to worst seed."
     )
-    return Chart(f"{key}-error", title, caption, data, layout, 330)
+    return Chart(f"{key}-error", title=title, caption=caption, data=data, layout=layout, height_px=330)
 
 
 def _hover_text(method: str, count: int, values: Sequence[float]) -> str:
@@ -133,7 +150,16 @@ def _scatter_chart(
         for outcome in _outcomes_with_predictions(outcomes, count):
             assert outcome.predictions is not None
             predicted = _select_quantity(outcome.predictions, unit)
-            data.append(_points_trace(outcome, methods, measured, predicted, unit, target.plausible))
+            data.append(
+                _points_trace(
+                    outcome,
+                    methods=methods,
+                    measured=measured,
+                    predicted=predicted,
+                    unit=unit,
+                    plausible=target.plausible,
+                )
+            )
         frames.append(ChartFrame(f"{count} modes profiled", data, {}))
     layout = {
         "xaxis": axis(f"measured {title} ({unit})", type="log", range=reach, **ticks),
@@ -146,7 +172,15 @@ def _scatter_chart(
         f"{f', {MAX_SCATTER_POINTS} of them' if len(measured) > MAX_SCATTER_POINTS else ''}. Hollow: implausible "
         f"rows of the table."
     )
-    return Chart(key, f"Predicted and measured {title}", caption, [], layout, 420, _apply_layout(frames, layout))
+    return Chart(
+        key,
+        title=f"Predicted and measured {title}",
+        caption=caption,
+        data=[],
+        layout=layout,
+        height_px=420,
+        frames=_apply_layout(frames, layout),
+    )
 
 
 def _select_quantity(predictions: Predictions, unit: str) -> Floats:

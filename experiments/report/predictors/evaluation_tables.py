@@ -68,7 +68,7 @@ ERROR_COLUMNS = (
     EvaluationColumn("power\nMAPE %", "power_mape"),
     EvaluationColumn("in 90 %\nspread %", "coverage90", 0, min),
     EvaluationColumn("fit\ns", "fit_s", 1, None),
-    EvaluationColumn("predict\nms", "predict_s", 0, None, 1e3),
+    EvaluationColumn("predict\nms", field="predict_s", digits=0, worst=None, factor=1e3),
     EvaluationColumn("profiling\ns", "profiling_s", 0, None),
 )
 CHOICE_COLUMNS = (

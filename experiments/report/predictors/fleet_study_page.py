@@ -147,7 +147,7 @@ def _plane_chart(runs: Sequence[FleetRun]) -> Chart:
         "hovermode": "closest",
     }
     caption = f"One mark per seed, which has boards and shares of its own. All {len(runs[0].rounds)} rounds."
-    return Chart("plane", "Round and energy", caption, data, layout, 380)
+    return Chart("plane", title="Round and energy", caption=caption, data=data, layout=layout, height_px=380)
 
 
 def _has_implausible_modes(rows: Mapping[str, Sequence[FigureRow]]) -> bool:
@@ -220,7 +220,7 @@ def _gap_chart(by_policy: Mapping[str, Sequence[FleetRun]]) -> Chart:
         "legend": LEGEND,
     }
     caption = f"Mean of the seeds. Rounds 1 to {SETTLED_FROM - 1} count as learning."
-    return Chart("gaps", "Against the oracle", caption, data, layout, 320)
+    return Chart("gaps", title="Against the oracle", caption=caption, data=data, layout=layout, height_px=320)
 
 
 def _count_rounds(by_policy: Mapping[str, Sequence[FleetRun]]) -> int:
@@ -254,7 +254,14 @@ def _explored_chart(by_policy: Mapping[str, Sequence[FleetRun]]) -> Chart:
         "legend": LEGEND,
         "showlegend": True,
     }
-    return Chart("explored", "Modes tried", "Mean of the boards and seeds.", data, layout, 320)
+    return Chart(
+        "explored",
+        title="Modes tried",
+        caption="Mean of the boards and seeds.",
+        data=data,
+        layout=layout,
+        height_px=320,
+    )
 
 
 def _boards_section(place: int, policy: str, run: FleetRun) -> Section:
@@ -285,7 +292,9 @@ def _boards_section(place: int, policy: str, run: FleetRun) -> Section:
         "hovermode": "x",
     }
     shown = f"Rounds {rounds[0].round} to {rounds[-1].round}, seed {run.seed}."
-    chart = Chart(f"boards-{place}", "Energy of every board", shown, data, layout, 420)
+    chart = Chart(
+        f"boards-{place}", title="Energy of every board", caption=shown, data=data, layout=layout, height_px=420
+    )
     return Section(f"Boards under {escape(policy)}", "Whose mode is far from the oracle's?", (chart,))
 
 

@@ -103,7 +103,9 @@ def _energy_chart(key: str, choices: Sequence[PolicyRun]) -> Chart:
         "hovermode": "closest",
     }
     caption = "One mark per round, one seed. On the lower line no mode would have done better. Hover for modes."
-    return Chart(f"{key}-energy", "Energy of every round", caption, data, layout, 340)
+    return Chart(
+        f"{key}-energy", title="Energy of every round", caption=caption, data=data, layout=layout, height_px=340
+    )
 
 
 def _deadline_trace(name: str, points: Sequence[tuple[float, float]], dash: str) -> Trace:
@@ -127,7 +129,9 @@ def _regret_chart(key: str, choices: Sequence[PolicyRun]) -> Chart:
         return [100.0 * (own / least - 1.0) for own, least in zip(spent, best, strict=True)]
 
     caption = "Energy beyond the oracle's over all rounds so far, trying modes included; mean of the seeds."
-    return _line_chart(f"{key}-regret", "Regret", "regret so far (%)", caption, choices, so_far)
+    return _line_chart(
+        f"{key}-regret", title="Regret", label="regret so far (%)", caption=caption, choices=choices, values=so_far
+    )
 
 
 def _explored_chart(key: str, choices: Sequence[PolicyRun]) -> Chart:
@@ -136,7 +140,14 @@ def _explored_chart(key: str, choices: Sequence[PolicyRun]) -> Chart:
     def tried(choice: PolicyRun) -> list[float]:
         return [float(one.explored) for one in choice.result.rounds]
 
-    return _line_chart(f"{key}-explored", "Modes tried", "different modes tried", "Mean of the seeds.", choices, tried)
+    return _line_chart(
+        f"{key}-explored",
+        title="Modes tried",
+        label="different modes tried",
+        caption="Mean of the seeds.",
+        choices=choices,
+        values=tried,
+    )
 
 
 def _line_chart(
@@ -168,7 +179,7 @@ def _line_chart(
         "legend": LEGEND,
         "showlegend": True,
     }
-    return Chart(key, title, caption, data, layout, 340)
+    return Chart(key, title=title, caption=caption, data=data, layout=layout, height_px=340)
 
 
 def _list_policies(choices: Sequence[PolicyRun]) -> tuple[str, ...]:

@@ -73,14 +73,16 @@ def front_chart(front: ModeFront, facts: ModelSummary, predictions: Predictions)
         f"Bars hold a value with 90 %, drawn at {BARS} points at most. Grey: other modes, {MAX_BACKGROUND_MODES:,} at "
         f"most. Rings: the modes that the model learnt from, as {measured}. Zoom out for what is slower still."
     )
-    return Chart("front", f"Time and {cost.title}", caption, data, layout, 480)
+    return Chart("front", title=f"Time and {cost.title}", caption=caption, data=data, layout=layout, height_px=480)
 
 
 def knobs_chart(front: ModeFront) -> Chart:
     """Each knob along the front, as a share of the board's top."""
     points = _cut_tail(front.points, COST_AXES[front.against])
     groups = _group_points(points)
-    data = [_knob_trace(front, groups, i, name, title) for i, (name, title) in enumerate(KNOB_TITLES)]
+    data = [
+        _knob_trace(front, groups=groups, i=i, name=name, title=title) for i, (name, title) in enumerate(KNOB_TITLES)
+    ]
     layout = {
         "xaxis": _time_axis(980.0 * points[0].step_s.value, 1020.0 * points[-1].step_s.value),
         "yaxis": axis("share of the top (%)", range=[0, 104]),
@@ -90,7 +92,7 @@ def knobs_chart(front: ModeFront) -> Chart:
     caption = (
         "Mean of neighbouring modes; where a knob hardly matters, neighbours differ in it, and their mean says little."
     )
-    return Chart("knobs", "Knobs along the front", caption, data, layout, 330)
+    return Chart("knobs", title="Knobs along the front", caption=caption, data=data, layout=layout, height_px=330)
 
 
 def _time_axis(low_ms: float, high_ms: float) -> dict[str, Any]:

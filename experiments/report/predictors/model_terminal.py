@@ -171,8 +171,10 @@ def describe_facts(facts: ModelSummary) -> Iterator[tuple[str, str]]:
     yield "candidates", f"{facts.candidates:,}: {about.candidates}"
     yield (
         "spread",
-        f"time {_describe_spread(facts.time_spread)}, power {_describe_spread(facts.power_spread)} "
-        f"({facts.predictions_label})",
+        (
+            f"time {_describe_spread(facts.time_spread)}, power {_describe_spread(facts.power_spread)} "
+            f"({facts.predictions_label})"
+        ),
     )
     yield "error", _describe_error(about)
 

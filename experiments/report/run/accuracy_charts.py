@@ -23,25 +23,25 @@ def build_accuracy_charts(run: LoadedRun) -> tuple[Chart, Chart, Chart]:
         "a line means the same accuracy for less energy."
     )
     return (
-        _accuracy_chart(run, "rounds", "round", [row.round for row in run.rounds], {}),
+        _accuracy_chart(run, key="rounds", title="round", x=[row.round for row in run.rounds], others={}),
         _accuracy_chart(
             run,
-            "time",
-            f"fleet's clock ({times.unit})",
-            [row.end_s / times.per for row in run.rounds],
-            {"at MAXN": _accumulate_maxn(run, [row.maxn_round_s for row in run.rounds], times)},
-            caption,
+            key="time",
+            title=f"fleet's clock ({times.unit})",
+            x=[row.end_s / times.per for row in run.rounds],
+            others={"at MAXN": _accumulate_maxn(run, [row.maxn_round_s for row in run.rounds], times)},
+            caption=caption,
         ),
         _accuracy_chart(
             run,
-            "energy",
-            f"energy of the fleet ({joules.unit})",
-            [value / joules.per for value in spent],
-            {
+            key="energy",
+            title=f"energy of the fleet ({joules.unit})",
+            x=[value / joules.per for value in spent],
+            others={
                 "at MAXN": _accumulate_maxn(run, [row.maxn_energy_j for row in run.rounds], joules),
                 "MAXN, waiting low": _accumulate_maxn(run, [row.maxn_parked_energy_j for row in run.rounds], joules),
             },
-            over_energy if _is_maxn_known(run) else "",
+            caption=over_energy if _is_maxn_known(run) else "",
         ),
     )
 
@@ -84,4 +84,11 @@ def _accuracy_chart(
         "showlegend": _is_maxn_known(run),
     }
     caption = caption or "Each point is the aggregated model after a round, on test samples that no board trains on."
-    return Chart(f"accuracy-{key}", f"Over {'rounds' if key == 'rounds' else key}", caption, data, layout, 280)
+    return Chart(
+        f"accuracy-{key}",
+        title=f"Over {'rounds' if key == 'rounds' else key}",
+        caption=caption,
+        data=data,
+        layout=layout,
+        height_px=280,
+    )

@@ -28,8 +28,14 @@ def client_energy_chart(run: LoadedRun) -> Chart:
     scale = energy_scale([value for one in sums.values() for value in (one["total"], one["maxn"])])
     names = list(groups)
     data = [*_work_traces(run, groups, sums, scale)]
-    data.append(_energy_trace("radio", SEND, names, [sums[name]["radio"] for name in names], scale))
-    data.append(_energy_trace("idle and waiting", WAIT, names, [sums[name]["rest"] for name in names], scale))
+    data.append(
+        _energy_trace("radio", colour=SEND, names=names, values=[sums[name]["radio"] for name in names], scale=scale)
+    )
+    data.append(
+        _energy_trace(
+            "idle and waiting", colour=WAIT, names=names, values=[sums[name]["rest"] for name in names], scale=scale
+        )
+    )
     data += _reference_traces(names, sums, scale) if run.compared_rounds else []
     layout = {
         "barmode": "stack",
@@ -44,7 +50,14 @@ def client_energy_chart(run: LoadedRun) -> Chart:
     )
     if len(run.device_by_board) > MAX_BOARDS:
         caption += f" With {len(run.device_by_board)} boards, each bar is the mean board of its kind."
-    return Chart("energy-clients", "Energy per board", caption, data, layout, 130 + 26 * max(3, len(names)))
+    return Chart(
+        "energy-clients",
+        title="Energy per board",
+        caption=caption,
+        data=data,
+        layout=layout,
+        height_px=130 + 26 * max(3, len(names)),
+    )
 
 
 BarGroups = dict[str, tuple[str, list[ClientRow], float]]
@@ -87,7 +100,13 @@ def _work_traces(
     colour = assign_colours(run.devices)
     by_kind = {device: [name for name, (kind, _, _) in groups.items() if kind == device] for device in run.devices}
     return [
-        _energy_trace(f"work: {escape(device)}", colour[device], names, [sums[n]["work"] for n in names], scale)
+        _energy_trace(
+            f"work: {escape(device)}",
+            colour=colour[device],
+            names=names,
+            values=[sums[n]["work"] for n in names],
+            scale=scale,
+        )
         for device, names in by_kind.items()
         if names
     ]

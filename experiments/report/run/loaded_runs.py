@@ -71,10 +71,23 @@ def load_run(folder: Path) -> LoadedRun:
     clients = _read_clients(folder, kinds, {row.round for row in rounds})
     stored = _read_stored_summary(folder)
     events = tuple(sorted(read_rows(folder, EventRow), key=lambda row: row.at_s))
-    summary = {**summarise_run(experiment, rounds, clients, 0.0, events), "wall_s": stored.get("wall_s")}
+    summary = {
+        **summarise_run(experiment, rounds=rounds, clients=clients, wall_s=0.0, events=events),
+        "wall_s": stored.get("wall_s"),
+    }
     labels = stored.get("labels") or {}
     known = {**kinds, **{row.board: row.device for row in clients if row.board not in kinds}}
-    return LoadedRun(folder, experiment.name, experiment, rounds, clients, events, summary, labels, known)
+    return LoadedRun(
+        folder,
+        name=experiment.name,
+        experiment=experiment,
+        rounds=rounds,
+        clients=clients,
+        events=events,
+        summary=summary,
+        labels=labels,
+        device_by_board=known,
+    )
 
 
 def load_runs(folders: Sequence[Path]) -> tuple[LoadedRun, ...]:

@@ -118,7 +118,9 @@ def _memory_chart(run: LoadedRun) -> Chart:
         "Thick: the peak of a round's training; thin: what it was thought to need before, corrected by what the board "
         "had seen. The red line is all that is allowed. " + sample_run(run).note
     )
-    return Chart("memory", "Memory against what is allowed", caption, data, layout, 280)
+    return Chart(
+        "memory", title="Memory against what is allowed", caption=caption, data=data, layout=layout, height_px=280
+    )
 
 
 def _percent_of_limit(value_mb: float | None, row: ClientRow) -> float | None:

@@ -37,7 +37,12 @@ def build_mode_charts(run: LoadedRun) -> tuple[Chart, ...]:
         top = _knob_maxima(run, knob)
         cells = [[_knob_value(rows.get((board, number)), knob) for number in numbers] for board in view.boards]
         trace = _heatmap_trace(
-            run, view.boards, numbers, cells, [top[run.device_by_board[board]] for board in view.boards], unit
+            run,
+            boards=view.boards,
+            numbers=numbers,
+            cells=cells,
+            tops=[top[run.device_by_board[board]] for board in view.boards],
+            unit=unit,
         )
         trace["hovertext"] = [
             [text + mixed.get((board, number), "") for number, text in zip(numbers, line, strict=True)]
@@ -46,9 +51,13 @@ def build_mode_charts(run: LoadedRun) -> tuple[Chart, ...]:
         charts.append(_heatmap_chart(f"modes-{knob}", title, trace, len(view.boards)))
     if any(mixed.values()):
         shares = [[_mix_percent(rows.get((board, number))) for number in numbers] for board in view.boards]
-        trace = _heatmap_trace(run, view.boards, numbers, shares, [100.0] * len(view.boards), " %")
+        trace = _heatmap_trace(
+            run, boards=view.boards, numbers=numbers, cells=shares, tops=[100.0] * len(view.boards), unit=" %"
+        )
         caption = "The share of a round's minibatches, in percent, that was done first in a second, slower mode."
-        charts.append(_heatmap_chart("modes-mix", "Second mode", trace, len(view.boards), caption))
+        charts.append(
+            _heatmap_chart("modes-mix", title="Second mode", trace=trace, boards=len(view.boards), caption=caption)
+        )
     return tuple(charts)
 
 
@@ -58,7 +67,7 @@ def _heatmap_chart(key: str, title: str, trace: Trace, boards: int, caption: str
         "yaxis": {"autorange": "reversed", "type": "category", "showgrid": False, "fixedrange": True, "dtick": 1},
         "margin": {"t": 8},
     }
-    return Chart(key, title, caption, [trace], layout, 66 + 24 * max(3, boards))
+    return Chart(key, title=title, caption=caption, data=[trace], layout=layout, height_px=66 + 24 * max(3, boards))
 
 
 def _describe_mix(row: ClientRow) -> str:

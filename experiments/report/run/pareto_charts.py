@@ -67,9 +67,14 @@ def build_pareto_charts(groups: Sequence[SeedGroup]) -> tuple[Chart, Chart]:
     to_goal = list_run_points(groups, goal.time_to_goal_s, goal.energy_to_goal_j)
     caption = ALL_ROUNDS_CAPTION + (REFERENCES_CAPTION if references else "")
     return (
-        _pareto_chart("whole", "All rounds", caption, groups, whole, references),
+        _pareto_chart("whole", title="All rounds", caption=caption, groups=groups, found=whole, references=references),
         _pareto_chart(
-            "goal", "To a common accuracy", GOAL_CAPTION.format(f"{100 * goal.accuracy:.1f} %"), groups, to_goal, []
+            "goal",
+            title="To a common accuracy",
+            caption=GOAL_CAPTION.format(f"{100 * goal.accuracy:.1f} %"),
+            groups=groups,
+            found=to_goal,
+            references=[],
         ),
     )
 
@@ -106,9 +111,16 @@ def _pareto_chart(
     colour, symbol = (kind([group.name for group in groups]) for kind in (assign_colours, assign_symbols))
     data = [_front_trace(found, times.per, joules.per)]
     data += [
-        _reference_trace(what, references, colour, times.per, joules.per) for what in ("MAXN", "oracle") if references
+        _reference_trace(what, references=references, colour=colour, per_s=times.per, per_j=joules.per)
+        for what in ("MAXN", "oracle")
+        if references
     ]
-    data += [_point_trace(one, found, colour[one.name], symbol[one.name], times.per, joules.per) for one in found]
+    data += [
+        _point_trace(
+            one, found=found, colour=colour[one.name], symbol=symbol[one.name], per_s=times.per, per_j=joules.per
+        )
+        for one in found
+    ]
     layout = {
         "xaxis": axis(f"fleet's clock ({times.unit})"),
         "yaxis": axis(f"energy of the whole fleet ({joules.unit})"),
@@ -116,7 +128,7 @@ def _pareto_chart(
         "showlegend": True,
         "hovermode": "closest",
     }
-    return Chart(f"pareto-{key}", title, caption, data, layout, 400)
+    return Chart(f"pareto-{key}", title=title, caption=caption, data=data, layout=layout, height_px=400)
 
 
 def _point_trace(one: RunPoint, found: list[RunPoint], colour: str, symbol: str, per_s: float, per_j: float) -> Trace:

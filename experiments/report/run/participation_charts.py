@@ -53,7 +53,14 @@ def _outcome_chart(run: LoadedRun) -> Chart:
         "showlegend": True,
     }
     caption = "A bar is as high as the number of boards asked in the round. The dotted line is how many could be asked."
-    return Chart("asked", "Boards asked, and what became of them", caption, stacks, layout, 280)
+    return Chart(
+        "asked",
+        title="Boards asked, and what became of them",
+        caption=caption,
+        data=stacks,
+        layout=layout,
+        height_px=280,
+    )
 
 
 def _stale_trace(run: LoadedRun, numbers: list[int]) -> Trace:
@@ -87,7 +94,7 @@ def _battery_chart(run: LoadedRun) -> Chart:
         "A mark is the end of a round that the board took part in; between two marks it may have rested or charged. "
         "Below the dotted line, its floor, a board is not asked. " + view.note
     )
-    return Chart("charge", "Batteries", caption, data, layout, 280)
+    return Chart("charge", title="Batteries", caption=caption, data=data, layout=layout, height_px=280)
 
 
 def _battery_trace(run: LoadedRun, board: FleetBoard, dash: str, scale: UnitScale) -> Trace:

@@ -125,7 +125,9 @@ def _fleet_chart(run: LoadedRun, found: PowerCurves) -> Chart:
         for device, line in sums.items()
     ]
     caption = "All boards of a kind, stacked: the upper edge is what the whole fleet drew."
-    return Chart("power-fleet", "The fleet", caption, data, _power_layout(scale, True), 300)
+    return Chart(
+        "power-fleet", title="The fleet", caption=caption, data=data, layout=_power_layout(scale, True), height_px=300
+    )
 
 
 def _board_chart(run: LoadedRun, found: PowerCurves) -> Chart:
@@ -152,7 +154,16 @@ def _board_chart(run: LoadedRun, found: PowerCurves) -> Chart:
         for board, line in found.boards.items()
     )
     caption = "Gaps are stretches of which the board told nothing."
-    return Chart("power-board", "One board", caption, [], {}, 300, frames, menu="board")
+    return Chart(
+        "power-board",
+        title="One board",
+        caption=caption,
+        data=[],
+        layout={},
+        height_px=300,
+        frames=frames,
+        menu="board",
+    )
 
 
 def _time_scale(found: PowerCurves) -> UnitScale:

@@ -101,11 +101,11 @@ def _summarize_errors(samples: str, rows: Sequence[ClientRow]) -> ErrorsBySample
     )
     return ErrorsBySamples(
         samples,
-        len(rows),
-        time,
-        power,
-        _median_known(r.time_ape for r in rows),
-        _median_known(r.power_ape for r in rows),
+        rows=len(rows),
+        worked_time=time,
+        worked_power=power,
+        every_time=_median_known(r.time_ape for r in rows),
+        every_power=_median_known(r.power_ape for r in rows),
     )
 
 
@@ -169,7 +169,14 @@ def _scatter_chart(run: LoadedRun, column: str, key: str, title: str, unit: str,
         "On the diagonal the prediction was right; above it, it was too high. "
         f"Hollow: round {first}, from the prior alone. {note}"
     )
-    return Chart(f"predicted-{key}", f"Predicted and measured {key}", caption, data, layout, 380)
+    return Chart(
+        f"predicted-{key}",
+        title=f"Predicted and measured {key}",
+        caption=caption,
+        data=data,
+        layout=layout,
+        height_px=380,
+    )
 
 
 def _pad_range(values: Sequence[float]) -> tuple[float, float]:
@@ -219,7 +226,9 @@ def _error_where_worked_chart(run: LoadedRun, column: str, key: str) -> Chart:
     )
     layout = _error_layout("round", (run.rounds[0].round, run.rounds[-1].round), key)
     title = f"Error of predicted {key}, where the board worked"
-    return Chart(f"error-{key}", title, caption, _error_traces(run, error), layout, 320)
+    return Chart(
+        f"error-{key}", title=title, caption=caption, data=_error_traces(run, error), layout=layout, height_px=320
+    )
 
 
 def _error_over_all_modes_chart(run: LoadedRun, key: str) -> Chart:
@@ -232,7 +241,14 @@ def _error_over_all_modes_chart(run: LoadedRun, key: str) -> Chart:
     )
     layout = _error_layout("round (0: prior)", (0, run.rounds[-1].round), key)
     title = f"Error of predicted {key}, over all modes"
-    return Chart(f"learning-{key}", title, caption, _error_traces(run, error, f"prior_{key}_ape"), layout, 320)
+    return Chart(
+        f"learning-{key}",
+        title=title,
+        caption=caption,
+        data=_error_traces(run, error, f"prior_{key}_ape"),
+        layout=layout,
+        height_px=320,
+    )
 
 
 def _error_layout(title: str, ends: tuple[int, int], key: str) -> dict[str, Any]:

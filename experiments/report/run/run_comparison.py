@@ -47,9 +47,15 @@ def accuracy_over_cost_charts(runs: Sequence[LoadedRun]) -> tuple[Chart, Chart]:
         "Further left is {}, at the same height equally accurate. The dotted line is the accuracy that all reached."
     )
     return (
-        _accuracy_chart(runs, "time", f"fleet's clock ({times.unit})", over_time, further_left.format("faster")),
         _accuracy_chart(
-            runs, "energy", f"energy of the fleet ({joules.unit})", over_energy, further_left.format("cheaper")
+            runs, key="time", title=f"fleet's clock ({times.unit})", x=over_time, caption=further_left.format("faster")
+        ),
+        _accuracy_chart(
+            runs,
+            key="energy",
+            title=f"energy of the fleet ({joules.unit})",
+            x=over_energy,
+            caption=further_left.format("cheaper"),
         ),
     )
 
@@ -80,7 +86,9 @@ def _accuracy_chart(
         "showlegend": True,
         "shapes": [{**line, "line": {"color": GREY, "width": 1, "dash": "dot"}}],
     }
-    return Chart(f"accuracy-{key}", f"Accuracy over {key}", caption, data, layout, 340)
+    return Chart(
+        f"accuracy-{key}", title=f"Accuracy over {key}", caption=caption, data=data, layout=layout, height_px=340
+    )
 
 
 def cost_bar_charts(runs: Sequence[LoadedRun]) -> tuple[Chart, Chart]:
@@ -89,9 +97,21 @@ def cost_bar_charts(runs: Sequence[LoadedRun]) -> tuple[Chart, Chart]:
     times = time_scale([run.summary["mean_round_s"] for run in runs])
     return (
         _cost_bar_chart(
-            runs, "energy", f"energy of the fleet ({joules.unit})", "energy_j", "maxn_energy_j", joules.per
+            runs,
+            key="energy",
+            title=f"energy of the fleet ({joules.unit})",
+            column="energy_j",
+            maxn="maxn_energy_j",
+            per=joules.per,
         ),
-        _cost_bar_chart(runs, "round", f"mean round ({times.unit})", "mean_round_s", "maxn_mean_round_s", times.per),
+        _cost_bar_chart(
+            runs,
+            key="round",
+            title=f"mean round ({times.unit})",
+            column="mean_round_s",
+            maxn="maxn_mean_round_s",
+            per=times.per,
+        ),
     )
 
 
@@ -141,7 +161,12 @@ def _cost_bar_chart(runs: Sequence[LoadedRun], key: str, title: str, column: str
         else "."
     )
     return Chart(
-        f"bars-{key}", title.partition(" (")[0].capitalize(), caption, data, layout, 130 + 34 * max(2, len(runs))
+        f"bars-{key}",
+        title=title.partition(" (")[0].capitalize(),
+        caption=caption,
+        data=data,
+        layout=layout,
+        height_px=130 + 34 * max(2, len(runs)),
     )
 
 
@@ -181,7 +206,14 @@ def _prediction_error_chart(runs: Sequence[LoadedRun], told: Sequence[LoadedRun]
         "<b>Emulated truth.</b> The mean over all modes of what a board predicted when it decided; the median over the "
         "fleet. At 0, before anything was measured."
     )
-    return Chart(f"learning-{key}", f"Error of predicted {key}, over all modes", caption, data, layout, 320)
+    return Chart(
+        f"learning-{key}",
+        title=f"Error of predicted {key}, over all modes",
+        caption=caption,
+        data=data,
+        layout=layout,
+        height_px=320,
+    )
 
 
 def find_experiment_differences(runs: Sequence[LoadedRun]) -> dict[str, tuple[str, ...]]:

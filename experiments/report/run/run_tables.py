@@ -176,7 +176,7 @@ def list_run_columns(runs: Sequence[LoadedRun]) -> tuple[RunColumn, ...]:
     reached = f"{100 * goal.accuracy:.1f}\u00a0%"
     return (
         RunColumn("accuracy", lambda run: run.summary["final_accuracy"], percent, max),
-        RunColumn("energy", lambda run: run.summary["energy_j"], energy, min, "J"),
+        RunColumn("energy", value=lambda run: run.summary["energy_j"], format=energy, find_best=min, unit="J"),
         RunColumn("saving vs MAXN", lambda run: run.summary["saving_vs_maxn"], percent, max),
         RunColumn("of oracle's saving", lambda run: share_of_oracle_saving(run, "maxn"), lambda v: percent(v, 0), max),
         RunColumn("saving vs MAXN, waiting low", lambda run: run.summary["saving_vs_maxn_parked"], percent, max),
@@ -186,10 +186,12 @@ def list_run_columns(runs: Sequence[LoadedRun]) -> tuple[RunColumn, ...]:
             lambda v: percent(v, 0),
             max,
         ),
-        RunColumn("mean round", lambda run: run.summary["mean_round_s"], duration, min, "s"),
-        RunColumn("makespan", lambda run: run.summary["makespan_s"], duration, min, "s"),
-        RunColumn(f"time to {reached}", goal.time_to_goal_s, duration, min, "s"),
-        RunColumn(f"energy to {reached}", goal.energy_to_goal_j, energy, min, "J"),
+        RunColumn(
+            "mean round", value=lambda run: run.summary["mean_round_s"], format=duration, find_best=min, unit="s"
+        ),
+        RunColumn("makespan", value=lambda run: run.summary["makespan_s"], format=duration, find_best=min, unit="s"),
+        RunColumn(f"time to {reached}", value=goal.time_to_goal_s, format=duration, find_best=min, unit="s"),
+        RunColumn(f"energy to {reached}", value=goal.energy_to_goal_j, format=energy, find_best=min, unit="J"),
         RunColumn("late", lambda run: float(run.summary["late"]), _format_count, min),
         RunColumn("failed", lambda run: float(run.summary["failed"]), _format_count, min),
         RunColumn("cancelled", lambda run: float(run.summary["cancelled"]), _format_count),

@@ -83,7 +83,14 @@ def list_headline_figures(runs: Sequence[LoadedRun]) -> tuple[HeadlineFigure, ..
     reached = f"{100 * goal.accuracy:.1f}\u00a0%"
 
     def share(head: str, name: str, more_is_better: bool = False) -> HeadlineFigure:
-        return HeadlineFigure(head, lambda run: run.summary[name], _format_percents, "%", 0.01, more_is_better)
+        return HeadlineFigure(
+            head,
+            figure=lambda run: run.summary[name],
+            format=_format_percents,
+            unit="%",
+            per=0.01,
+            more_is_better=more_is_better,
+        )
 
     return (
         share("accuracy", "final_accuracy", more_is_better=True),
@@ -169,7 +176,12 @@ def build_band_charts(groups: Sequence[SeedGroup]) -> tuple[Chart, ...]:
     times = time_scale([run.rounds[-1].end_s for run in runs])
     return (
         _band_chart(
-            groups, "accuracy", "Accuracy", "test accuracy (%)", lambda run: [r.accuracy for r in run.rounds], 0.01
+            groups,
+            key="accuracy",
+            title="Accuracy",
+            unit="test accuracy (%)",
+            values=lambda run: [r.accuracy for r in run.rounds],
+            per=0.01,
         ),
         _band_chart(groups, "energy", *_cumulative_titles("Energy", joules), _cumulative_energy_j, joules.per),
         _band_chart(
@@ -190,14 +202,18 @@ def _band_chart(
     groups: Sequence[SeedGroup], key: str, title: str, unit: str, values: Callable[[LoadedRun], list[float]], per: float
 ) -> Chart:
     colour = assign_colours([group.name for group in groups])
-    data = [one for group in groups for one in _band_traces(key, group, colour[group.name], values, per)]
+    data = [
+        one
+        for group in groups
+        for one in _band_traces(key, group=group, colour=colour[group.name], values=values, per=per)
+    ]
     layout = {
         "xaxis": axis("round"),
         "yaxis": axis(unit, **({} if key == "accuracy" else {"rangemode": "tozero"})),
         "legend": LEGEND,
         "showlegend": True,
     }
-    return Chart(f"seeds-{key}", title, "", data, layout, 320)
+    return Chart(f"seeds-{key}", title=title, caption="", data=data, layout=layout, height_px=320)
 
 
 def _band_traces(

@@ -120,7 +120,11 @@ def _latency_chart(run: LoadedRun) -> Chart:
         + sample_run(run).note
     )
     return _serving_chart(
-        run, ("latency", "Latency against the budget", caption), data, "latency (% of the budget)", 100.0
+        run,
+        words=("latency", "Latency against the budget", caption),
+        data=data,
+        unit="latency (% of the budget)",
+        limit=100.0,
     )
 
 
@@ -129,13 +133,15 @@ def _violations_chart(run: LoadedRun) -> Chart:
         run, "late", lambda r: _percent_of_whole(float(_count_violations(r)), float(r.requests or 0)), 1.8
     )
     caption = "Requests that were answered after the budget, or dropped."
-    return _serving_chart(run, ("late", "Violations", caption), data, "requests (%)", None)
+    return _serving_chart(run, words=("late", "Violations", caption), data=data, unit="requests (%)", limit=None)
 
 
 def _throughput_chart(run: LoadedRun) -> Chart:
     data = _board_traces(run, "training", lambda r: r.train_steps_per_s, 1.8)
     caption = "Minibatches trained per second of work, the service beside them."
-    return _serving_chart(run, ("training", "Training throughput", caption), data, "minibatches/s", None)
+    return _serving_chart(
+        run, words=("training", "Training throughput", caption), data=data, unit="minibatches/s", limit=None
+    )
 
 
 def _count_violations(row: ClientRow) -> int:
@@ -185,4 +191,4 @@ def _serving_chart(
         "showlegend": True,
         "shapes": [] if limit is None else [{**line, "y0": limit, "y1": limit}],
     }
-    return Chart(f"serving-{key}", title, caption, list(data), layout, 280)
+    return Chart(f"serving-{key}", title=title, caption=caption, data=list(data), layout=layout, height_px=280)

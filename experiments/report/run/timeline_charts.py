@@ -47,13 +47,24 @@ def build_timeline_charts(run: LoadedRun) -> tuple[Chart, Chart]:
 
 def _all_rounds_chart(run: LoadedRun, view: RunSample) -> Chart:
     scale = time_scale([view.rounds[-1].end_s])
-    data = _phase_traces(run, view, view.select_rows(run), scale, lambda row: row.start_s)
-    data += [_straggler_trace(run, view, view.rounds, scale, lambda row: row.end_s), _round_start_trace(view, scale)]
+    data = _phase_traces(run, view=view, rows=view.select_rows(run), scale=scale, start=lambda row: row.start_s)
+    data += [
+        _straggler_trace(run, view=view, rounds=view.rounds, scale=scale, end=lambda row: row.end_s),
+        _round_start_trace(view, scale),
+    ]
     spans = tuple((str(row.round), row.start_s / scale.per, row.end_s / scale.per) for row in view.rounds)
     shown = spans[-ROUNDS_IN_VIEW:]
     layout = _timeline_layout(view, f"fleet's clock ({scale.unit})", (shown[0][1], shown[-1][2]))
     caption = (ASYNCHRONOUS if run.asynchronous else SYNCHRONOUS) + view.note
-    return Chart("timeline", "All rounds", caption, data, layout, _chart_height_px(view), spans=spans)
+    return Chart(
+        "timeline",
+        title="All rounds",
+        caption=caption,
+        data=data,
+        layout=layout,
+        height_px=_chart_height_px(view),
+        spans=spans,
+    )
 
 
 def _one_round_chart(run: LoadedRun, view: RunSample) -> Chart:
@@ -61,13 +72,21 @@ def _one_round_chart(run: LoadedRun, view: RunSample) -> Chart:
     frames = tuple(_round_frame(run, view, one, [row for row in rows if row.round == one.round]) for one in view.rounds)
     caption = ONE_MODEL if run.asynchronous else ONE_ROUND
     last = frames[-1]
-    return Chart("round", "One round", caption, last.data, last.layout, _chart_height_px(view), frames)
+    return Chart(
+        "round",
+        title="One round",
+        caption=caption,
+        data=last.data,
+        layout=last.layout,
+        height_px=_chart_height_px(view),
+        frames=frames,
+    )
 
 
 def _round_frame(run: LoadedRun, view: RunSample, one: RoundRow, rows: Sequence[ClientRow]) -> ChartFrame:
     seconds = UnitScale("s", 1.0)
-    data = _phase_traces(run, view, rows, seconds, lambda row: row.start_s - one.start_s)
-    data.append(_straggler_trace(run, view, [one], seconds, lambda row: row.round_s))
+    data = _phase_traces(run, view=view, rows=rows, scale=seconds, start=lambda row: row.start_s - one.start_s)
+    data.append(_straggler_trace(run, view=view, rounds=[one], scale=seconds, end=lambda row: row.round_s))
     if one.deadline_s is not None:
         data += [_slack_trace(view, rows), _deadline_trace(view, one.deadline_s)]
     end_s = max(one.round_s, one.deadline_s or 0.0)
@@ -86,25 +105,33 @@ def _phase_traces(
     work = [
         _phase_trace(
             view,
-            f"work: {escape(device)}",
-            colour[device],
-            [row for row in alive if row.device == device],
-            scale,
-            start,
+            name=f"work: {escape(device)}",
+            colour=colour[device],
+            rows=[row for row in alive if row.device == device],
+            scale=scale,
+            start=start,
             phase="work",
         )
         for device in run.devices
     ]
-    fetch = _phase_trace(view, "fetch", FETCH, alive, scale, start, phase="fetch")
-    send = _phase_trace(view, "send", SEND, alive, scale, start, phase="send")
+    fetch = _phase_trace(view, name="fetch", colour=FETCH, rows=alive, scale=scale, start=start, phase="fetch")
+    send = _phase_trace(view, name="send", colour=SEND, rows=alive, scale=scale, start=start, phase="send")
     waiting = "rest" if run.asynchronous else "wait"
     waited = [row for row in alive if row.status != "failed" or run.asynchronous]
-    wait = _phase_trace(view, "wait", WAIT, waited, scale, start, phase=waiting)
+    wait = _phase_trace(view, name="wait", colour=WAIT, rows=waited, scale=scale, start=start, phase=waiting)
     failed = _phase_trace(
-        view, "failed", "rgba(0,0,0,0)", [row for row in rows if row.status == "failed"], scale, start, phase="wait"
+        view,
+        name="failed",
+        colour="rgba(0,0,0,0)",
+        rows=[row for row in rows if row.status == "failed"],
+        scale=scale,
+        start=start,
+        phase="wait",
     )
     failed["marker"] = {"color": "rgba(200,16,46,0.15)", "line": {"color": ALARM, "width": 1}}
-    late, cancelled = (_stop_trace(view, status, alive, scale, start) for status in ("late", "cancelled"))
+    late, cancelled = (
+        _stop_trace(view, status=status, alive=alive, scale=scale, start=start) for status in ("late", "cancelled")
+    )
     return [trace for trace in (fetch, *work, send, wait, failed, late, cancelled) if trace["x"]]
 
 

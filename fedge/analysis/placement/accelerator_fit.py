@@ -234,7 +234,16 @@ class _PlacementTable:
                 left.remove(one)
                 place = board.accelerator(name)
                 cells.append(
-                    (1, compute_split_demand(board, parts[name], place, place.speed(one.precision), one.batch_size))
+                    (
+                        1,
+                        compute_split_demand(
+                            board,
+                            parts=parts[name],
+                            accelerator=place,
+                            speed=place.speed(one.precision),
+                            batch_size=one.batch_size,
+                        ),
+                    )
                 )
             table.append(cells)
         return table
@@ -252,9 +261,9 @@ def _anneal_fit(curve: Curve, data: Floats, keys: Sequence[ParameterKey]) -> _Fi
     """A fit to more and more trusted rows, at last with the noise that they show, but no less than ``NOISE_SD``."""
     start = np.zeros(len(keys))
     for noise_sd in ANNEALING_SD:
-        found = _fit_once(curve, data, keys, start, noise_sd)
+        found = _fit_once(curve, data=data, keys=keys, start=start, noise_sd=noise_sd)
         start = found.parameters
-    return _fit_once(curve, data, keys, start, _estimate_noise_sd(found.residuals))
+    return _fit_once(curve, data=data, keys=keys, start=start, noise_sd=_estimate_noise_sd(found.residuals))
 
 
 def _estimate_noise_sd(residuals: Floats) -> float:
@@ -270,7 +279,7 @@ def _build_images_curve(board: PlacementBoard, table: _PlacementTable, keys: Seq
 
 def _fit_once(curve: Curve, data: Floats, keys: Sequence[ParameterKey], start: Floats, noise_sd: float) -> _FitResult:
     prior = GaussianPrior(np.zeros(len(keys)), np.diag([PRIOR_SD[key[0]] ** -2.0 for key in keys]))
-    found = fit_curve(curve, data, noise_sd, prior, start)
+    found = fit_curve(curve, data=data, noise_sd=noise_sd, prior=prior, start=start)
     return _FitResult(found.parameters, found.residuals, found.weights, noise_sd)
 
 
@@ -295,7 +304,7 @@ def _compute_left_out_error(
         left = [i for i in range(count) if i % parts == part]
         some = table.select_rows(inside)
         curve = _build_images_curve(board, some, keys)
-        found = _fit_once(curve, some.log_images, keys, full.parameters, full.noise_sd)
+        found = _fit_once(curve, data=some.log_images, keys=keys, start=full.parameters, noise_sd=full.noise_sd)
         judged = table.select_rows(left)
         off += (
             judged.images_per_s(apply_parameters(board, keys, found.parameters)) / np.exp(judged.log_images) - 1.0

@@ -34,7 +34,7 @@ class InstanceDemand:
         return self.fixed_s + rounded_roofline_s(self.compute_s, self.memory_s, corner) + self.fallback_s
 
 
-NO_DEMAND = InstanceDemand(1, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0)
+NO_DEMAND = InstanceDemand(1, fixed_s=0.0, compute_s=1.0, memory_s=0.0, fallback_s=0.0, joules=0.0, bandwidth_share=0.0)
 """Stands where there is no instance: any demand that takes time does."""
 
 
@@ -47,7 +47,13 @@ def compute_demand(board: PlacementBoard, network: NetworkCost, instance: Instan
     """What a batch of ``instance`` asks of ``board``; raises ``KeyError`` for what the board does not have."""
     accelerator = board.accelerator(instance.accelerator)
     parts = split_network(network, accelerator.supported)
-    return compute_split_demand(board, parts, accelerator, accelerator.speed(instance.precision), instance.batch_size)
+    return compute_split_demand(
+        board,
+        parts=parts,
+        accelerator=accelerator,
+        speed=accelerator.speed(instance.precision),
+        batch_size=instance.batch_size,
+    )
 
 
 def compute_split_demand(

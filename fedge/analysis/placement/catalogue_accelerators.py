@@ -40,7 +40,16 @@ def build_placement_board(spec: DeviceSpec) -> PlacementBoard:
     tensor, tensor_figures = _build_tensor_cores(spec, own, fp32, solved)
     dlas, dla_figures = _build_dlas(spec, own)
     gpu_w = stack["cuda_watts_share"].value * (spec.max_w.value - spec.idle_w.value)
-    cuda = Accelerator(CUDA, GPU, (fp32,), 1.0, solved.spill_batch, 1.0, gpu_w, stack["waiting_share"].value * gpu_w)
+    cuda = Accelerator(
+        CUDA,
+        engine=GPU,
+        speeds=(fp32,),
+        bandwidth_share=1.0,
+        spill_batch=solved.spill_batch,
+        hindrance=1.0,
+        full_w=gpu_w,
+        waiting_w=stack["waiting_share"].value * gpu_w,
+    )
     half = PrecisionSpeed(FP16, fp32.flop_per_s, 0.5, fp32.launch_s)
     return PlacementBoard(
         name=spec.name,
@@ -82,7 +91,16 @@ def _build_tensor_cores(
     speeds = (mixed, tf32) if per_clock.value > AMPERE_FLOP_PER_CLOCK else (mixed,)
     watts = stack["tensor_watts_share"].value * (spec.max_w.value - spec.idle_w.value)
     waiting_w = stack["waiting_share"].value * watts
-    place = Accelerator(TENSOR, GPU, speeds, 1.0, solved.spill_batch, 1.0, watts, waiting_w)
+    place = Accelerator(
+        TENSOR,
+        engine=GPU,
+        speeds=speeds,
+        bandwidth_share=1.0,
+        spill_batch=solved.spill_batch,
+        hindrance=1.0,
+        full_w=watts,
+        waiting_w=waiting_w,
+    )
     return (place,), (("tensor core's FLOP per clock", per_clock),)
 
 
@@ -96,7 +114,10 @@ def _build_dlas(
     stack, dla = _load_figures()[0], own["dla"]
     reached = stack["dla_of_peak"].value * 1e12 * dla["tops"].value
     batch_s = 1e-3 * stack["dla_batch_ms"].value
-    speeds = (PrecisionSpeed(FP16, reached, 0.5, 0.0, batch_s), PrecisionSpeed(INT8, reached, 0.25, 0.0, batch_s))
+    speeds = (
+        PrecisionSpeed(FP16, flop_per_s=reached, bytes_scale=0.5, launch_s=0.0, batch_s=batch_s),
+        PrecisionSpeed(INT8, flop_per_s=reached, bytes_scale=0.25, launch_s=0.0, batch_s=batch_s),
+    )
     places = tuple(
         Accelerator(
             name=f"dla-{i}",

@@ -95,7 +95,13 @@ def relax_limits(
     )
     found = []
     for option, asked, without in relaxed:
-        chosen = None if asked is None else plan_placement(board, network, without, batch_sizes, most_instances).chosen
+        chosen = (
+            None
+            if asked is None
+            else plan_placement(
+                board, network=network, goal=without, batch_sizes=batch_sizes, most_instances=most_instances
+            ).chosen
+        )
         if asked is not None and chosen is not None:
             rate_hz = chosen.images_per_s if chosen.rate_hz is None else chosen.rate_hz
             reached = {"--rate": rate_hz, "--max-power-w": chosen.power_w}.get(option, chosen.latency_s)

@@ -72,7 +72,12 @@ def build_placement_space(
 ) -> PlacementSpace:
     """All options of a board for a network."""
     options = tuple(
-        tuple(_generate_options(board, network, place, batch_sizes, most_instances)) for place in board.accelerators
+        tuple(
+            _generate_options(
+                board, network=network, place=place, batch_sizes=batch_sizes, most_instances=most_instances
+            )
+        )
+        for place in board.accelerators
     )
     return PlacementSpace(board, options, tuple(_options_to_array(some) for some in options))
 
@@ -82,7 +87,12 @@ def _generate_options(
 ) -> Iterator[InstanceOption]:
     parts = split_network(network, place.supported)
     found = [
-        InstanceOption(1, size, precision, compute_split_demand(board, parts, place, place.speed(precision), size))
+        InstanceOption(
+            1,
+            size,
+            precision,
+            compute_split_demand(board, parts=parts, accelerator=place, speed=place.speed(precision), batch_size=size),
+        )
         for size in batch_sizes
         for precision in place.precisions
         if parts.launches

@@ -117,10 +117,22 @@ def fit_constants(
     rows = _stack_rows(tables, networks, names, spec.maxn)
     seconds, watts = np.log(rows.step_s), np.log(rows.power_w)
     time = _fit_values_and_factors(
-        TIME_NAMES, TIME_FACTORS, rows, spec, seconds, _build_log_time_model(rows), NOISE_TIME_SD
+        TIME_NAMES,
+        factor_names=TIME_FACTORS,
+        rows=rows,
+        spec=spec,
+        seen=seconds,
+        predict=_build_log_time_model(rows),
+        noise_sd=NOISE_TIME_SD,
     )
     energy = _fit_values_and_factors(
-        ENERGY_NAMES, ENERGY_FACTORS, rows, spec, watts, _build_log_power_model(rows, time[0]), NOISE_POWER_SD
+        ENERGY_NAMES,
+        factor_names=ENERGY_FACTORS,
+        rows=rows,
+        spec=spec,
+        seen=watts,
+        predict=_build_log_power_model(rows, time[0]),
+        noise_sd=NOISE_POWER_SD,
     )
     factors = {**time[1], **energy[1]}
     efficiencies = tuple(
@@ -132,7 +144,14 @@ def fit_constants(
     sizes = {name: "/".join(str(t.batch_size) for t in tables if t.workload == name) for name in names}
     counts = f"{len(rows.x)} rows of " + ", ".join(f"{name} at batch {sizes[name]}" for name in names)
     return BoardConstants(
-        spec.name, spec.maxn, {**time[0], **energy[0]}, efficiencies, time[2], energy[2], label, source or counts
+        spec.name,
+        maxn=spec.maxn,
+        values={**time[0], **energy[0]},
+        networks=efficiencies,
+        time_sd_log=time[2],
+        power_sd_log=energy[2],
+        label=label,
+        source=source or counts,
     )
 
 
@@ -158,11 +177,11 @@ def _stack_rows(
     )
     return _StackedRows(
         np.concatenate([knob_shares(maxn, table.modes) for table in tables]),
-        batch,
-        np.repeat([names.index(table.workload) for table in tables], counts),
-        np.repeat(np.arange(len(tables)), counts),
-        np.concatenate([table.step_s for table in tables]),
-        np.concatenate([table.power_w for table in tables]),
+        batch=batch,
+        network=np.repeat([names.index(table.workload) for table in tables], counts),
+        table=np.repeat(np.arange(len(tables)), counts),
+        step_s=np.concatenate([table.step_s for table in tables]),
+        power_w=np.concatenate([table.power_w for table in tables]),
     )
 
 
@@ -228,11 +247,14 @@ def _fit_values_and_factors(  # noqa: PLR0917 - one caller, twice
         middle,
         *(middle + _START_SHIFT_SD * spread * rng.standard_normal(len(middle)) for _ in range(FIT_STARTS - 1)),
     ]
-    tries = [fit_curve(curve, seen, noise_sd, prior, start, _TOLERANCE) for start in starts]
+    tries = [
+        fit_curve(curve, data=seen, noise_sd=noise_sd, prior=prior, start=start, tolerance=_TOLERANCE)
+        for start in starts
+    ]
     best = min(tries, key=lambda fitted: fitted.objective)
     for _ in range(REFIT_ROUNDS):
         own_noise = _estimate_row_noise(best.residuals, rows.table, noise_sd)
-        best = fit_curve(curve, seen, own_noise, prior, best.parameters, _TOLERANCE)
+        best = fit_curve(curve, data=seen, noise_sd=own_noise, prior=prior, start=best.parameters, tolerance=_TOLERANCE)
     values, factors = split(best.parameters)
     off = best.residuals - np.median(best.residuals)
     return values, factors, 1.4826 * float(np.median(np.abs(off)))

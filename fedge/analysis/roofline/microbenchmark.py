@@ -70,7 +70,7 @@ def run_microbenchmark(
         for kernel in _generate_kernels(torch.device(where), 1e6 * (array_mb or ARRAY_MB[where])):
             if told is not None:
                 told(kernel.name)
-            points.append(_time_kernel(kernel, share_s, now_s, meter, settle))
+            points.append(_time_kernel(kernel, share_s=share_s, now_s=now_s, meter=meter, settle=settle))
     return points
 
 
@@ -92,7 +92,9 @@ def _time_kernel(
         laps.append(now_s() - lap_s)
     ended_j = meter()
     joules = None if began_j is None or ended_j is None or ended_j <= began_j else (ended_j - began_j) / len(laps)
-    return KernelPoint(kernel.name, kernel.flop, kernel.bytes, statistics.median(laps), joules)
+    return KernelPoint(
+        kernel.name, flop=kernel.flop, bytes=kernel.bytes, seconds=statistics.median(laps), joules=joules
+    )
 
 
 def _generate_kernels(device: torch.device, array_bytes: float) -> Iterator[BenchmarkKernel]:
@@ -144,7 +146,13 @@ def emulate_microbenchmark(board: ModeRooflines, row: int, rng: np.random.Genera
         watts = batch_energy_j(at, batch, seconds) / seconds * np.exp(rng.normal(0.0, EMULATED_POWER_NOISE_SD))
         noisy_s = float(seconds[0] * np.exp(rng.normal(0.0, EMULATED_TIME_NOISE_SD)))
         points.append(
-            KernelPoint(f"{intensity:.3g} FLOP/B", intensity * size, size, noisy_s, noisy_s * float(watts[0]))
+            KernelPoint(
+                f"{intensity:.3g} FLOP/B",
+                flop=intensity * size,
+                bytes=size,
+                seconds=noisy_s,
+                joules=noisy_s * float(watts[0]),
+            )
         )
     return points
 
@@ -152,7 +160,12 @@ def emulate_microbenchmark(board: ModeRooflines, row: int, rng: np.random.Genera
 def _strip_overheads(board: ModeRooflines, row: int) -> ModeRooflines:
     only = [row]
     return ModeRooflines(
-        board.tau_f[only], board.tau_m[only], board.eps_f[only], board.eps_m[only], board.pi_0_w[only], board.label
+        board.tau_f[only],
+        tau_m=board.tau_m[only],
+        eps_f=board.eps_f[only],
+        eps_m=board.eps_m[only],
+        pi_0_w=board.pi_0_w[only],
+        label=board.label,
     )
 
 

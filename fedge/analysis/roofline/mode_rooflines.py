@@ -71,11 +71,11 @@ class ModeRooflines:
         """The roofline of one mode."""
         return Roofline(
             float(self.tau_f[row]),
-            float(self.tau_m[row]),
-            float(self.eps_f[row]),
-            float(self.eps_m[row]),
-            float(self.pi_0_w[row]),
-            self.label,
+            tau_m=float(self.tau_m[row]),
+            eps_f=float(self.eps_f[row]),
+            eps_m=float(self.eps_m[row]),
+            pi_0_w=float(self.pi_0_w[row]),
+            label=self.label,
         )
 
 

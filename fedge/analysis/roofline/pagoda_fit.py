@@ -66,7 +66,9 @@ class RooflineSweep:
         """The five constants; None without a meter."""
         if self.eps_f is None or self.eps_m is None or self.pi_0_w is None:
             return None
-        return Roofline(self.tau_f, self.tau_m, self.eps_f, self.eps_m, self.pi_0_w, self.label)
+        return Roofline(
+            self.tau_f, tau_m=self.tau_m, eps_f=self.eps_f, eps_m=self.eps_m, pi_0_w=self.pi_0_w, label=self.label
+        )
 
 
 def fit_sweep(device: str, mode: str, points: Sequence[KernelPoint], label: Label, note: str) -> RooflineSweep:
@@ -79,7 +81,20 @@ def fit_sweep(device: str, mode: str, points: Sequence[KernelPoint], label: Labe
     modelled = np.array([max(work.flop * tau_f, work.bytes * tau_m) for work in works])
     metered = [point.joules for point in points if point.joules is not None]
     reached = float(np.median(modelled / seconds))
-    timed = RooflineSweep(device, mode, tuple(points), tau_f, tau_m, None, None, None, reached, None, label, note)
+    timed = RooflineSweep(
+        device,
+        mode=mode,
+        points=tuple(points),
+        tau_f=tau_f,
+        tau_m=tau_m,
+        eps_f=None,
+        eps_m=None,
+        pi_0_w=None,
+        reached=reached,
+        energy_mape=None,
+        label=label,
+        note=note,
+    )
     if len(metered) < len(points):
         return timed
     joules = np.array(metered)
@@ -139,4 +154,4 @@ def fit_per_mode(
     tau_f, tau_m = fit_paces(works, step_s)
     energy = np.stack([fit_energies(works, seconds, spent) for seconds, spent in zip(step_s.T, joules.T, strict=True)])
     eps_f, eps_m, pi_0_w = energy.T
-    return ModeRooflines(tau_f, tau_m, eps_f, eps_m, pi_0_w, label)
+    return ModeRooflines(tau_f, tau_m=tau_m, eps_f=eps_f, eps_m=eps_m, pi_0_w=pi_0_w, label=label)

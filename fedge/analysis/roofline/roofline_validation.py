@@ -88,14 +88,19 @@ def score_choice(
     batch = build_roofline_batch(case.network, table.batch_size)
     seconds = compute_batch_times(case.lines, batch).total_s
     choice = choose_within_slowdown(
-        table.modes, seconds, batch_energy_j(case.lines, batch, seconds), row, max_slowdown, margin
+        table.modes,
+        time_s=seconds,
+        joules=batch_energy_j(case.lines, batch, seconds),
+        maxn_row=row,
+        max_slowdown=max_slowdown,
+        margin=margin,
     )
     best = find_oracle_row(table, row, max_slowdown)
     chosen_at, best_at = (
         _measured_slowdown_and_saving(table, choice.row, row),
         _measured_slowdown_and_saving(table, best, row),
     )
-    return _build_score(table, choice, best, chosen_at, best_at)
+    return _build_score(table, choice=choice, best=best, chosen_at=chosen_at, best_at=best_at)
 
 
 def find_oracle_row(table: ProfileTable, maxn_row: int, max_slowdown: float = DEFAULT_MAX_SLOWDOWN) -> int:

@@ -108,7 +108,7 @@ def _build_coupling(pruning: Any, graph: Any, module: nn.Module, importance: Cal
             continue
         reached = _find_reachable(graph, part)
         reason = _find_obstacle(pruning, reached)
-        group = None if reason else _build_group(graph, part, names, widths, importance)
+        group = None if reason else _build_group(graph, root=part, names=names, widths=widths, importance=importance)
         if group is None:
             kept.append(UncutGroup(root, reason or "its channels cannot be followed"))
         else:

@@ -116,7 +116,9 @@ def build_prunable(
     if not coupling.groups:
         reasons = ", ".join(dict.fromkeys(one.reason for one in coupling.kept)) or "it has no convolution or Linear"
         raise BadInput("MODEL", f"{model}, of which no channel can go ({reasons})", "a network with hidden channels")
-    return PrunableNetwork(model, input_shape, coupling, method, round_to, empty, cost)
+    return PrunableNetwork(
+        model, input_shape=input_shape, coupling=coupling, method=method, round_to=round_to, empty=empty, cost=cost
+    )
 
 
 def verify_groups(module: nn.Module, coupling: ChannelCoupling, input_shape: Shape) -> ChannelCoupling:

@@ -64,7 +64,7 @@ def fit_pipeline(
     alone = min(seen, key=lambda one: one.workers)
     beside = [one for one in seen if one.workers > 0]
     host = HostCores(cores, crowding=UNKNOWN_CROWDING if crowding is None else crowding)
-    base = _build_base(alone, host, host_share, file_mb, storage, cached)
+    base = _build_base(alone, host=host, host_share=host_share, file_mb=file_mb, storage=storage, cached=cached)
     if alone.workers == 0 and beside:
         base = _fit_contention(base, beside, crowding)
     return with_loader(base, seen[0].workers, seen[0].prefetch)
@@ -146,7 +146,9 @@ def _build_base(
             overhead_s=alone.overhead_s / slower_training,
         )
         loader = Loader(alone.workers, alone.prefetch)
-        return InputPipeline(alone.batch_size, loader, storage, samples, step, host, cached)
+        return InputPipeline(
+            alone.batch_size, loader=loader, storage=storage, samples=samples, step=step, host=host, cached=cached
+        )
 
     pipeline = made(1.0, 1.0)
     for _ in range(8 if alone.workers else 0):

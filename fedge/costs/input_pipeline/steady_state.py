@@ -63,7 +63,9 @@ def solve_steady_states(needs: BatchNeeds, workers: int, readers: float, host: H
     train_s = needs.train_s * alone + needs.device_s
     if workers == 0:
         load_s = needs.read_s + needs.load_s * alone
-        return SteadyStates(load_s, load_s, load_s + train_s, alone, alone)
+        return SteadyStates(
+            load_s, stall_s=load_s, step_s=load_s + train_s, slower_loading=alone, slower_training=alone
+        )
     slower_loading, slower_training = alone, alone
     load_s, step_s = nobody, np.maximum(train_s, 1e-12)
     for _ in range(MAX_ITERATIONS):
@@ -82,7 +84,9 @@ def solve_steady_states(needs: BatchNeeds, workers: int, readers: float, host: H
             break
     train_s = needs.train_s * slower_training + needs.device_s
     step_s = np.maximum(train_s, load_s)
-    return SteadyStates(load_s, step_s - train_s, step_s, slower_loading, slower_training)
+    return SteadyStates(
+        load_s, stall_s=step_s - train_s, step_s=step_s, slower_loading=slower_loading, slower_training=slower_training
+    )
 
 
 def solve_steady_state(pipeline: InputPipeline) -> SteadyState:
@@ -94,7 +98,9 @@ def solve_steady_state(pipeline: InputPipeline) -> SteadyState:
     step = pipeline.step
     foreign_s = step.foreign_s if pipeline.loader.workers else 0.0
     compute_s = step.compute_s * (1.0 + step.host_share * (slower_training - 1.0)) + foreign_s * slower_training
-    return SteadyState(stall_s, compute_s, step_s, slower_loading, slower_training)
+    return SteadyState(
+        stall_s, compute_s=compute_s, step_s=step_s, slower_loading=slower_loading, slower_training=slower_training
+    )
 
 
 def build_batch_needs(pipeline: InputPipeline) -> BatchNeeds:

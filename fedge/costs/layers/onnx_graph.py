@@ -48,7 +48,13 @@ def read_onnx(path: Path) -> NetworkCost:
             got = f"an operator {node.op_type} that cannot be read ({type(error).__name__}: {_one_line(error)})"
             raise BadInput(f"{path}: {node.name or node.output[0]}", got, "a whole ONNX file") from error
     name, shape = path.stem, reader.input_shape
-    return NetworkCost(name, shape, tuple(reader.layers), f"ONNX file {path.name}", tuple(reader.unknown))
+    return NetworkCost(
+        name,
+        input_shape=shape,
+        layers=tuple(reader.layers),
+        source=f"ONNX file {path.name}",
+        unknown=tuple(reader.unknown),
+    )
 
 
 def _load_model(path: Path) -> ModelProto:

@@ -34,7 +34,13 @@ def trace_module(module: nn.Module, input_shape: Shape, name: str, *, fold_batch
     """
     _check_inputs(module, name)
     recorder = _run_module(module, input_shape, name, fold_batch_norm)
-    return NetworkCost(name, input_shape, tuple(recorder.layers), "traced with torch", tuple(recorder.unknown))
+    return NetworkCost(
+        name,
+        input_shape=input_shape,
+        layers=tuple(recorder.layers),
+        source="traced with torch",
+        unknown=tuple(recorder.unknown),
+    )
 
 
 def _check_inputs(module: nn.Module, name: str) -> None:
@@ -119,7 +125,7 @@ class OperatorRecorder:
     def _unused_parameters(self) -> Iterator[LayerCost]:
         """Parameters that the pass never touched (a head that only training uses), for the number of parameters."""
         if left := sum(self._unseen.values()):
-            yield LayerCost("unused", "view", 0.0, 0.0, 0.0, parameters=left)
+            yield LayerCost("unused", kind="view", flop=0.0, read_bytes=0.0, written_bytes=0.0, parameters=left)
 
     @contextmanager
     def _track_modules(self) -> Iterator[None]:
@@ -235,7 +241,7 @@ class _DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         if not self.recorder.quiet:
-            _record_operator(self.recorder, func._schema.name, args, kwargs or {}, out)  # noqa: SLF001 -- as torch's own counters do
+            _record_operator(self.recorder, full_name=func._schema.name, args=args, kwargs=kwargs or {}, out=out)  # noqa: SLF001 -- as torch's own counters do
         return out
 
 
@@ -265,7 +271,7 @@ def _record_operator(
         recorder.report_unknown(full_name.removeprefix("aten::"))
         return
     read = used if kind not in aten.ONLY_LAST_INPUT else used[-1:]
-    operation, shape = _describe_operation(recorder, kind, name, args, read, outs)
+    operation, shape = _describe_operation(recorder, kind=kind, name=name, args=args, used=read, outs=outs)
     recorder.add_operation(operation, read, outs[0], shape)
 
 

@@ -46,7 +46,7 @@ class ConvolutionGeometry:
 def build_geometry(layers: Floats, batch_size: Floats) -> ConvolutionGeometry:
     """``layers`` (layers, 7) in the order of ``table.COLUMNS`` against ``batch_size`` (batches,)."""
     n, m, k, p, s, g, i = layers.T[:, None, :]
-    return ConvolutionGeometry(np.asarray(batch_size, dtype=np.float64)[:, None], n, m, k, p, s, g, i)
+    return ConvolutionGeometry(np.asarray(batch_size, dtype=np.float64)[:, None], n=n, m=m, k=k, p=p, s=s, g=g, i=i)
 
 
 def compute_features(layers: Floats, batch_size: Floats) -> Floats:

@@ -57,7 +57,9 @@ def fit_memory_calibration(tables: Sequence[StepTable], board: str, source: str)
     steps = gather_steps(tables)
     memory, time = _fit_memory(steps), _fit_time(steps)
     spreads = np.sqrt(np.mean([_squared_left_out_errors(steps, table.network) for table in tables], axis=0))
-    return MemoryCalibration(board, memory, time, float(spreads[0]), float(spreads[1]), source)
+    return MemoryCalibration(
+        board, memory=memory, time=time, memory_sd_log=float(spreads[0]), step_sd_log=float(spreads[1]), source=source
+    )
 
 
 def _fit_memory(steps: MeasuredSteps) -> MemoryModel:

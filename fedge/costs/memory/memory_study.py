@@ -68,7 +68,7 @@ class MeasuredSteps:
         measured = {name: values[rows] for name, values in self.measured.items()}
         terms = {name: values[rows] for name, values in self.terms.items()}
         network, level, batch, layers = (of[rows] for of in (self.network, self.level, self.batch, self.layers))
-        return MeasuredSteps(network, level, batch, layers, measured, terms)
+        return MeasuredSteps(network, level=level, batch=batch, layers=layers, measured=measured, terms=terms)
 
     @property
     def level_and_log_batch(self) -> Floats:
@@ -93,7 +93,10 @@ def evaluate_methods(
     steps = gather_steps(tables)
     rows: list[MemoryErrorRow] = []
     for method, split, table in iterate_cells(tables, methods, left_out):
-        rows += [_evaluate_cell(steps, method, table.network, split, target, seed) for target in TARGETS]
+        rows += [
+            _evaluate_cell(steps, method=method, network=table.network, split=split, target=target, seed=seed)
+            for target in TARGETS
+        ]
         told(f"{method} {split} {table.network}")
     return rows
 
@@ -133,11 +136,11 @@ def _gather_level(table: StepTable, level: int) -> MeasuredSteps:
     count = len(batch)
     return MeasuredSteps(
         np.full(count, table.network),
-        np.full(count, float(level)),
-        batch,
-        np.full(count, float(len(layers))),
-        {"memory": table.memory_mb[rows], "latency": table.step_ms[rows]},
-        {
+        level=np.full(count, float(level)),
+        batch=batch,
+        layers=np.full(count, float(len(layers))),
+        measured={"memory": table.memory_mb[rows], "latency": table.step_ms[rows]},
+        terms={
             "features": raw,
             "memory": compute_memory_terms(layers, batch),
             "own": compute_own_time_terms(layers, batch),
@@ -153,7 +156,7 @@ def _concatenate_steps(parts: Sequence[MeasuredSteps]) -> MeasuredSteps:
     network, level, batch, layers = (
         np.concatenate([getattr(part, name) for part in parts]) for name in ("network", "level", "batch", "layers")
     )
-    return MeasuredSteps(network, level, batch, layers, measured, terms)
+    return MeasuredSteps(network, level=level, batch=batch, layers=layers, measured=measured, terms=terms)
 
 
 def _evaluate_cell(
@@ -165,7 +168,7 @@ def _evaluate_cell(
     judged = there[judge]
     predicted = METHODS[method](there[learn], judged, target, split, seed)
     mape = 100.0 * float(np.mean(np.abs(predicted / judged.measured[target] - 1.0)))
-    return MemoryErrorRow(method, network, split, target, mape, int(judge.sum()))
+    return MemoryErrorRow(method, network=network, split=split, target=target, mape=mape, n=int(judge.sum()))
 
 
 # Methods --------------------------------------------------------------------------------------------------------------

@@ -67,7 +67,15 @@ def list_scale_candidates(noise: float, offset: float, batch: float, batch_lengt
     for own in (0.003, 0.03, 0.06, 0.1, 0.15):
         for length in (0.1, 0.2, 0.4):
             for level in (0.04, 0.08):
-                yield ProcessScales(noise, offset, batch, level, own, length, batch_length)
+                yield ProcessScales(
+                    noise,
+                    offset=offset,
+                    batch=batch,
+                    level=level,
+                    own=own,
+                    level_length=length,
+                    batch_length=batch_length,
+                )
 
 
 def fit_smooth_process(at: Floats, residual: Floats, scales: Iterable[ProcessScales]) -> SmoothProcess:

@@ -64,7 +64,7 @@ def choose_scale(
     more as far as the model can tell. None when there is none.
     """
     smallest: ScaleChoice | None = None
-    for chosen in _evaluate_scales(scales, need, belief, limit_mb, margin):
+    for chosen in _evaluate_scales(scales, need=need, belief=belief, limit_mb=limit_mb, margin=margin):
         if failed is not None and not _is_smaller(chosen, failed):
             continue
         if chosen.fits:

@@ -85,7 +85,14 @@ def fit_memory_model(terms: Floats, memory_mb: Floats, networks: np.ndarray, cei
     coefficients = MEMORY_PRIOR
     if shows.any():
         weight = balance_weights(networks[shows])
-        coefficients = fit_relative(terms[shows], memory_mb[shows], weight, MEMORY_OUTLIER, MEMORY_PRIOR, MEMORY_PULL)
+        coefficients = fit_relative(
+            terms[shows],
+            target=memory_mb[shows],
+            weight=weight,
+            outlier=MEMORY_OUTLIER,
+            prior=MEMORY_PRIOR,
+            pull=MEMORY_PULL,
+        )
     return MemoryModel(coefficients, estimate_floor_mb(memory_mb, networks), ceiling_mb)
 
 

@@ -57,7 +57,7 @@ def predict_step_need(network: NetworkCost, device: DeviceSpec, batch_size: int)
     calibration, layers = load_stock_calibration(), _build_layer_matrix(network)
     batch = np.array([float(batch_size)])
     memory_mb = _memory_mb(calibration, network, layers, batch)
-    step_s = _step_s(calibration.time, device, network, layers, batch)
+    step_s = _step_s(calibration.time, device=device, network=network, layers=layers, batch=batch)
     known, here = _is_known(network), device.name == calibration.board
     spreads = _combine_spreads(calibration, known, here)
     label: Label = "calibrated" if known and here else "estimated"

@@ -66,7 +66,15 @@ def read_step_table(geometry: Path) -> StepTable:
     if not known.any():
         raise BadInput(str(path), "no row of a level that the geometry knows", f"levels of {geometry.name}")
     pruned_pct, batch_size, step_ms, memory_mb = rows[known].T.copy()
-    return StepTable(name, pruned_pct, batch_size, step_ms, memory_mb, layers, int((~known).sum()))
+    return StepTable(
+        name,
+        pruned_pct=pruned_pct,
+        batch_size=batch_size,
+        step_ms=step_ms,
+        memory_mb=memory_mb,
+        layers=layers,
+        dropped=int((~known).sum()),
+    )
 
 
 def _read_text(path: Path) -> str:

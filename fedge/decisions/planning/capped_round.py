@@ -82,7 +82,7 @@ def _solve_power_cap(columns: FrontColumns, cap_w: float) -> CappedRound:
     deadline_s = find_first_within(steps, cap_w)
     best_s = find_least(steps)[0] if deadline_s is None else deadline_s
     points = choose_points(columns, columns.power_w, best_s, begin.points)
-    return _build_capped_round(columns, best_s, points, cap_w, deadline_s is not None)
+    return _build_capped_round(columns, deadline_s=best_s, planned=points, cap_w=cap_w, feasible=deadline_s is not None)
 
 
 def _build_capped_round(
@@ -111,7 +111,11 @@ def _solve_both_caps(
     for price in PRICES * unit:
         cap_s = np.inf if best is None else best.deadline_s
         found_at = _find_first_feasible(
-            columns, columns.power_w + price * columns.above_idle_j, energy_cap_j, power_cap_w, cap_s
+            columns,
+            cost=columns.power_w + price * columns.above_idle_j,
+            energy_cap_j=energy_cap_j,
+            power_cap_w=power_cap_w,
+            cap_s=cap_s,
         )
         if found_at is not None and found_at[0] < cap_s:
             best = _build_capped_round(columns, *found_at, power_cap_w, feasible=True)

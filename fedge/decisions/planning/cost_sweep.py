@@ -44,7 +44,11 @@ class CostSteps:
     def add_prices(self, price: float, time_price: float = 0.0) -> CostSteps:
         """``price`` C(D) + ``time_price`` D."""
         return CostSteps(
-            self.floor_s, price * self.start, price * self.slope + time_price, self.at_s, price * self.change
+            self.floor_s,
+            start=price * self.start,
+            slope=price * self.slope + time_price,
+            at_s=self.at_s,
+            change=price * self.change,
         )
 
 
@@ -88,7 +92,7 @@ def build_cost_steps(
     reached = columns.safe_ends_s <= floor_s
     start = float(cost[begin.points].sum() + change[reached].sum())
     later = np.flatnonzero(~reached & (change != 0.0) & (columns.safe_ends_s <= cap_s))
-    return CostSteps(floor_s, start, slope, columns.safe_ends_s[later], change[later])
+    return CostSteps(floor_s, start=start, slope=slope, at_s=columns.safe_ends_s[later], change=change[later])
 
 
 def find_least(steps: CostSteps) -> tuple[float, float]:

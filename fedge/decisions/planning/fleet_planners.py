@@ -34,7 +34,9 @@ def plan_balanced(fronts: Mapping[str, Front], boards: Sequence[str], goal: Roun
         return _build_bare_plan(boards, goal)
     weight = goal.limits.get("time_weight", TIME_WEIGHT)
     cap_s = goal.limits.get("max_slowdown", MAX_SLOWDOWN) * columns.maxn_round_s
-    return _build_plan(columns, boards, goal, find_weighted_deadline(columns, weight, cap_s), "best balance")
+    return _build_plan(
+        columns, boards=boards, goal=goal, planned=find_weighted_deadline(columns, weight, cap_s), found="best balance"
+    )
 
 
 def plan_least_energy(fronts: Mapping[str, Front], boards: Sequence[str], goal: RoundGoal) -> FleetPlan:
@@ -52,7 +54,9 @@ def plan_least_energy(fronts: Mapping[str, Front], boards: Sequence[str], goal: 
     cap_s = min(np.inf if own_s is None else own_s, np.inf if slowdown is None else slowdown * columns.maxn_round_s)
     planned = find_weighted_deadline(columns, 0.0, cap_s)
     feasible = planned.feasible and (own_s is None or is_deadline_safe(columns, own_s))
-    return _build_plan(columns, boards, goal, dataclasses.replace(planned, feasible=feasible), "least energy")
+    return _build_plan(
+        columns, boards=boards, goal=goal, planned=dataclasses.replace(planned, feasible=feasible), found="least energy"
+    )
 
 
 def plan_energy_budget(fronts: Mapping[str, Front], boards: Sequence[str], goal: RoundGoal) -> FleetPlan:
@@ -73,7 +77,13 @@ def plan_energy_budget(fronts: Mapping[str, Front], boards: Sequence[str], goal:
         planned = find_weighted_deadline(columns, 0.0, cap_s)
     affordable = planned.energy_j <= left_j
     planned = dataclasses.replace(planned, feasible=planned.feasible and affordable)
-    return _build_plan(columns, boards, goal, planned, "least cost" if affordable else "the budget is used up")
+    return _build_plan(
+        columns,
+        boards=boards,
+        goal=goal,
+        planned=planned,
+        found="least cost" if affordable else "the budget is used up",
+    )
 
 
 def plan_fastest(fronts: Mapping[str, Front], boards: Sequence[str], goal: RoundGoal) -> FleetPlan:
@@ -90,7 +100,7 @@ def plan_fastest(fronts: Mapping[str, Front], boards: Sequence[str], goal: Round
         return _set_power_shares(_build_bare_plan(boards, goal), {}, equal_w)
     capped = find_shortest_round(columns, energy_j, None if equal_w is None else equal_w * len(columns))
     planned = DeadlinePlan(capped.deadline_s, capped.energy_j, capped.feasible)
-    plan = _build_plan(columns, boards, goal, planned, "shortest round within the limits")
+    plan = _build_plan(columns, boards=boards, goal=goal, planned=planned, found="shortest round within the limits")
     return _set_power_shares(plan, dict(zip(columns.boards, capped.shares_w.tolist(), strict=False)), equal_w)
 
 
@@ -119,13 +129,13 @@ def _build_plan(
     against = f"MAXN {format_figure(maxn_s)} s and {format_figure(maxn_j)} J"
     return FleetPlan(
         {board: done if board in known else goal for board in boards},
-        planned.deadline_s,
-        planned.deadline_s,
-        planned.energy_j,
-        maxn_s,
-        maxn_j,
-        planned.feasible,
-        f"{why[0].upper()}{why[1:]}, {against}.{'' if planned.feasible else ' Not within the limits.'}",
+        deadline_s=planned.deadline_s,
+        round_s=planned.deadline_s,
+        energy_j=planned.energy_j,
+        maxn_round_s=maxn_s,
+        maxn_energy_j=maxn_j,
+        feasible=planned.feasible,
+        why=f"{why[0].upper()}{why[1:]}, {against}.{'' if planned.feasible else ' Not within the limits.'}",
     )
 
 

@@ -70,7 +70,15 @@ def find_best_gain(
         return GainPlan((), 0.0, 0.0)
     lowest = running_minimum(columns.above_idle_j, columns.offsets)
     most = len(columns) if count is None else min(count, len(columns))
-    problem = _GainProblem(columns, gains, lowest, np.unique(columns.safe_ends_s), most, time_price, energy_price)
+    problem = _GainProblem(
+        columns,
+        gains=gains,
+        lowest=lowest,
+        ends_s=np.unique(columns.safe_ends_s),
+        count=most,
+        time_price=time_price,
+        energy_price=energy_price,
+    )
     found = _maximize_ratio(problem)
     if allowance_j is not None and np.isfinite(allowance_j):
         found = _apply_allowance(problem, found, allowance_j)
@@ -173,7 +181,7 @@ def _solve_at_deadline(problem: _GainProblem, price: float, deadline_s: float) -
     """The best set at one deadline; equal worths go by name."""
     everyone, at_s = np.arange(len(problem.columns)), np.array([deadline_s])
     above_j = _compute_above_idle_j(problem, everyone, _find_reach(problem, everyone, at_s))
-    worth = _compute_worth(problem, price, everyone, above_j, at_s)[:, 0]
+    worth = _compute_worth(problem, price=price, boards=everyone, above_j=above_j, deadlines_s=at_s)[:, 0]
     order = np.argsort(-worth, kind="stable")[: problem.count]
     chosen = np.sort(order[worth[order] > 0.0])
     value = float(worth[chosen].sum()) - price * problem.time_price * deadline_s
@@ -194,7 +202,7 @@ def _search_deadlines(problem: _GainProblem, best: _GainSolution, price: float |
     halves = [(0, len(ends_s) - 1, reach[:, 0], reach[:, 1])]
     while halves:
         first, last, low, high = halves.pop()
-        span = _DeadlineSpan(problem, now, (float(ends_s[first]), float(ends_s[last])), low, high)
+        span = _DeadlineSpan(problem, price=now, ends_s=(float(ends_s[first]), float(ends_s[last])), low=low, high=high)
         if span.most <= worth + doubt:
             continue
         one_by_one = last == first or (
@@ -204,8 +212,10 @@ def _search_deadlines(problem: _GainProblem, best: _GainSolution, price: float |
             tried_s, values = ends_s[first : last + 1], span.evaluate_deadlines(ends_s[first : last + 1])
         else:
             half = (first + last) // 2
-            middle = _find_reach(problem, everyone, ends_s[half : half + 1], low, high)
-            after = _find_reach(problem, everyone, ends_s[half + 1 : half + 2], middle[:, 0], high)
+            middle = _find_reach(problem, boards=everyone, deadlines_s=ends_s[half : half + 1], low=low, high=high)
+            after = _find_reach(
+                problem, boards=everyone, deadlines_s=ends_s[half + 1 : half + 2], low=middle[:, 0], high=high
+            )
             halves += [(first, half, low, middle[:, 0]), (half + 1, last, after[:, 0], high)]
             tried_s, values = ends_s[half : half + 1], span.evaluate_deadline(float(ends_s[half]), middle)
         if values.max() <= worth + doubt:
@@ -232,7 +242,7 @@ class _DeadlineSpan:
         self.from_s, self.to_s = ends_s
         everyone = np.arange(len(problem.columns))
         self.above_j = _compute_above_idle_j(problem, everyone, np.stack([high, low], axis=1))
-        both = _compute_worth(problem, price, everyone, self.above_j, np.array(ends_s))
+        both = _compute_worth(problem, price=price, boards=everyone, above_j=self.above_j, deadlines_s=np.array(ends_s))
         most, least = both[:, 0], both[:, 1]
         self.most = float(_sum_top(most[:, None], problem.count)[0]) - price * problem.time_price * self.from_s
         inside, outside = least > 0.0, most <= 0.0
@@ -248,8 +258,14 @@ class _DeadlineSpan:
         boards, some = np.flatnonzero(self.inside), self.undecided
         energy_j = self.above_j[boards, 1].sum() + self._compute_saved_j(deadlines_s)
         energy_j += columns.idle_w[boards].sum() * deadlines_s
-        reach = _find_reach(problem, some, deadlines_s, self.low[some], self.high[some])
-        worth = _compute_worth(problem, self.price, some, _compute_above_idle_j(problem, some, reach), deadlines_s)
+        reach = _find_reach(problem, boards=some, deadlines_s=deadlines_s, low=self.low[some], high=self.high[some])
+        worth = _compute_worth(
+            problem,
+            price=self.price,
+            boards=some,
+            above_j=_compute_above_idle_j(problem, some, reach),
+            deadlines_s=deadlines_s,
+        )
         values: Floats = problem.gains[boards].sum() + _sum_top(worth, problem.count - len(boards))
         values -= self.price * (problem.energy_price * energy_j + problem.time_price * deadlines_s)
         return values
@@ -258,7 +274,11 @@ class _DeadlineSpan:
         """The same at one deadline, where every board's reach is known; shape (1,)."""
         everyone, at_s = np.arange(len(self.problem.columns)), np.array([deadline_s])
         worth = _compute_worth(
-            self.problem, self.price, everyone, _compute_above_idle_j(self.problem, everyone, reach), at_s
+            self.problem,
+            price=self.price,
+            boards=everyone,
+            above_j=_compute_above_idle_j(self.problem, everyone, reach),
+            deadlines_s=at_s,
         )
         return _sum_top(worth, self.problem.count) - self.price * self.problem.time_price * at_s
 
@@ -324,7 +344,15 @@ def _find_single_board(problem: _GainProblem, allowance_j: float) -> _GainSoluti
 
 def _set_count(problem: _GainProblem, count: int) -> _GainProblem:
     p = problem
-    return _GainProblem(p.columns, p.gains, p.lowest, p.ends_s, count, p.time_price, p.energy_price)
+    return _GainProblem(
+        p.columns,
+        gains=p.gains,
+        lowest=p.lowest,
+        ends_s=p.ends_s,
+        count=count,
+        time_price=p.time_price,
+        energy_price=p.energy_price,
+    )
 
 
 def _compute_single_board_j(problem: _GainProblem) -> tuple[Ints, Floats]:

@@ -68,7 +68,12 @@ def choose_by_deadline(
     kept_s = compute_busy_s(predictions, offer, goal, z) if safe.any() else time_s
     margin = f"with {confidence:.0%} confidence" if safe.any() else "without margin"
     return decide_least_energy(
-        ModeFigures(predictions.modes, kept_s, careful_j, time_s, energy_j), offer, goal, deadline_s, usable, margin
+        ModeFigures(predictions.modes, safe_s=kept_s, safe_j=careful_j, expected_s=time_s, expected_j=energy_j),
+        offer=offer,
+        goal=goal,
+        deadline_s=deadline_s,
+        usable=usable,
+        margin=margin,
     )
 
 

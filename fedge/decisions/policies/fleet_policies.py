@@ -61,5 +61,5 @@ def choose_fastest(predictions: Predictions, offer: Front, goal: RoundGoal, spec
         row = find_best_row(time_s, compute_above_idle_j(predictions, offer, goal), allowed)
         why = f"Fastest mode{share}: {format_figure(time_s[row])} s and {format_figure(power_w[row])} W expected."
         return Decision(predictions.modes[row], why)
-    decision = choose_by_deadline(predictions, offer, goal, deadline_s, allowed)
+    decision = choose_by_deadline(predictions, offer=offer, goal=goal, deadline_s=deadline_s, among=allowed)
     return dataclasses.replace(decision, why=f"{decision.why.removesuffix('.')}{share}.")

@@ -38,9 +38,18 @@ def choose_least_energy_within_deadline(
     cautious_s = compute_busy_s(predictions, offer, goal, compute_margin_z(confidence, "policy.confidence"))
     allowed = mask_within(cautious_s, deadline_s) & np.isfinite(energy_j)
     if allowed.any():
-        figures = ModeFigures(predictions.modes, cautious_s, energy_j, time_s, energy_j)
+        figures = ModeFigures(
+            predictions.modes, safe_s=cautious_s, safe_j=energy_j, expected_s=time_s, expected_j=energy_j
+        )
         usable = np.isfinite(cautious_s)
-        return decide_least_energy(figures, offer, goal, deadline_s, usable, f"with {confidence:.0%} confidence")
+        return decide_least_energy(
+            figures,
+            offer=offer,
+            goal=goal,
+            deadline_s=deadline_s,
+            usable=usable,
+            margin=f"with {confidence:.0%} confidence",
+        )
     row = find_best_row(time_s, energy_j)
     ends = (
         f"the fastest takes {format_figure(time_s[row])} s, {format_figure(cautious_s[row])} s at "

@@ -166,7 +166,7 @@ def _select_window(samples: Sequence[SensorSample], start_s: float, end_s: float
     inside = samples[first:after]
     before = samples[first - 1] if first and not (inside and inside[0].at_s == start_s) else None
     beyond = samples[after] if after < len(samples) and not (inside and inside[-1].at_s == end_s) else None
-    return _Window(start_s, end_s, inside, before, beyond)
+    return _Window(start_s, end_s=end_s, inside=inside, before=before, after=beyond)
 
 
 def _energy_j(window: _Window) -> float:

@@ -91,7 +91,14 @@ class Sampler:
         blind = failing and seen_s < end_s - GAP_PERIODS * self.period_s
         if error is not None and (blind or not is_covered(samples, start_s, end_s, self.period_s)):
             raise SensorLost(f"no power sample from {max(start_s, seen_s):.3f} to {end_s:.3f} s: {error}") from error
-        return integrate_energy(samples, start_s, end_s, self.period_s, self.total_power, changes)
+        return integrate_energy(
+            samples,
+            start_s=start_s,
+            end_s=end_s,
+            period_s=self.period_s,
+            total_power=self.total_power,
+            mode_changes=changes,
+        )
 
     def samples_between(self, start_s: float, end_s: float) -> tuple[SensorSample, ...]:
         """The samples of [start_s, end_s] that are there now, with the nearest one before and after; waits for none."""

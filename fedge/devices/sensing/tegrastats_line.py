@@ -66,16 +66,18 @@ def parse_line(line: str) -> TegrastatsLine:
     gpu_load, gpu_mhz = _parse_engine(_GPU, line)
     return TegrastatsLine(
         ram_used_mb,
-        ram_total_mb,
-        swap_used_mb,
-        swap_total_mb,
-        _parse_cores(line),
-        mem_load,
-        mem_mhz,
-        gpu_load,
-        gpu_mhz,
-        {name: at_c for name, text in _TEMPERATURE.findall(line) if (at_c := float(text)) > MIN_PLAUSIBLE_C},
-        {name: mw / 1e3 for name, mw in parse_rails_mw(line).items()},
+        ram_total_mb=ram_total_mb,
+        swap_used_mb=swap_used_mb,
+        swap_total_mb=swap_total_mb,
+        cores=_parse_cores(line),
+        mem_load=mem_load,
+        mem_mhz=mem_mhz,
+        gpu_load=gpu_load,
+        gpu_mhz=gpu_mhz,
+        temperatures_c={
+            name: at_c for name, text in _TEMPERATURE.findall(line) if (at_c := float(text)) > MIN_PLAUSIBLE_C
+        },
+        rails_w={name: mw / 1e3 for name, mw in parse_rails_mw(line).items()},
     )
 
 

@@ -51,7 +51,15 @@ def build_mode_table(where: str, numbers: Floats, device: str, workload: str) ->
     knobs, step_s, power_w = _merge_duplicates(numbers)
     batch_size, duplicates = int(numbers[0, 4]), len(numbers) - len(knobs)
     return ProfileTable(
-        device, workload, batch_size, Modes(knobs), step_s, power_w, _hash_rows(numbers), where, duplicates
+        device,
+        workload=workload,
+        batch_size=batch_size,
+        modes=Modes(knobs),
+        step_s=step_s,
+        power_w=power_w,
+        sha256=_hash_rows(numbers),
+        path=where,
+        duplicates=duplicates,
     )
 
 

@@ -34,12 +34,60 @@ _OF_HZ = {1e3: "kHz", 1e6: "MHz", 1e9: "GHz"}
 _OF_MS = {1e-3: "microseconds", 1e-6: "nanoseconds", 1e3: "seconds"}
 _OF_W = {1e-3: "milliwatts", 1e-6: "microwatts", 1e3: "kilowatts"}
 COLUMN_QUANTITIES = (
-    _Quantity("cores", "a count", "cores", "a board's core count", 1.0, (1.0, 128.0), {}),
-    _Quantity("cpu_khz", "kHz", "MHz", "a board's top clock", 10.0, (100.0, 20_000.0), _OF_KHZ),
-    _Quantity("gpu_hz", "Hz", "MHz", "a board's top clock", 10.0, (100.0, 20_000.0), _OF_HZ),
-    _Quantity("mem_hz", "Hz", "MHz", "a board's top clock", 10.0, (100.0, 20_000.0), _OF_HZ),
-    _Quantity("time_ms", "milliseconds", "s", "the slowest minibatch", 1e-5, (1e-4, 300.0), _OF_MS),
-    _Quantity("power_w", "watts", "W", "a board's top power", 0.1, (0.5, 1_000.0), _OF_W),
+    _Quantity(
+        "cores",
+        unit="a count",
+        bounds_unit="cores",
+        description="a board's core count",
+        smallest=1.0,
+        top=(1.0, 128.0),
+        unit_mistakes={},
+    ),
+    _Quantity(
+        "cpu_khz",
+        unit="kHz",
+        bounds_unit="MHz",
+        description="a board's top clock",
+        smallest=10.0,
+        top=(100.0, 20_000.0),
+        unit_mistakes=_OF_KHZ,
+    ),
+    _Quantity(
+        "gpu_hz",
+        unit="Hz",
+        bounds_unit="MHz",
+        description="a board's top clock",
+        smallest=10.0,
+        top=(100.0, 20_000.0),
+        unit_mistakes=_OF_HZ,
+    ),
+    _Quantity(
+        "mem_hz",
+        unit="Hz",
+        bounds_unit="MHz",
+        description="a board's top clock",
+        smallest=10.0,
+        top=(100.0, 20_000.0),
+        unit_mistakes=_OF_HZ,
+    ),
+    _Quantity(
+        "time_ms",
+        unit="milliseconds",
+        bounds_unit="s",
+        description="the slowest minibatch",
+        smallest=1e-5,
+        top=(1e-4, 300.0),
+        unit_mistakes=_OF_MS,
+    ),
+    _Quantity(
+        "power_w",
+        unit="watts",
+        bounds_unit="W",
+        description="a board's top power",
+        smallest=0.1,
+        top=(0.5, 1_000.0),
+        unit_mistakes=_OF_W,
+    ),
 )
 
 

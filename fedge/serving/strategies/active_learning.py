@@ -190,7 +190,7 @@ def _compute_step(
     left = min(more, most - len(profile.trials))
     expected = _replace_by_readings(ground, infers, predicted, profile)
     following = _choose_front_trials(expected, set(profile.trials), left) if left > 0 else []
-    return ActiveLearningStep(profile.readings.tobytes(), train, infer, predicted, following)
+    return ActiveLearningStep(profile.readings.tobytes(), train=train, infer=infer, predicted=predicted, next=following)
 
 
 def _fit_surface(
@@ -230,11 +230,11 @@ def _replace_by_readings(ground: SearchContext, infers: bool, values: Floats, pr
     shape = _count_batch_sizes(ground, infers), len(ground.modes)
     return JobPair(
         ground.modes,
-        ground.batch_sizes if infers else (),
-        train_s if trains else none,
-        train_w if trains else none,
-        np.reshape(infer_s, shape),
-        np.reshape(infer_w, shape),
+        batch_sizes=ground.batch_sizes if infers else (),
+        train_s=train_s if trains else none,
+        train_w=train_w if trains else none,
+        infer_s=np.reshape(infer_s, shape),
+        infer_w=np.reshape(infer_w, shape),
     )
 
 

@@ -67,8 +67,8 @@ def fit_network_surface(
         else view_pair(start.networks.flat.copy(), _layer_sizes(x.shape[1]))
     )
     epochs = EPOCHS if start is None else MORE_EPOCHS
-    _train(networks, x.astype(np.float32), (rest / scale).astype(np.float32), epochs, rng)
-    return NetworkSurface(mean, sd, slopes, scale, networks)
+    _train(networks, x=x.astype(np.float32), y=(rest / scale).astype(np.float32), epochs=epochs, rng=rng)
+    return NetworkSurface(mean, sd=sd, slopes=slopes, scale=scale, networks=networks)
 
 
 def _trend_terms(x: Floats) -> Floats:
@@ -89,7 +89,7 @@ def _train(networks: NetworkPair, x: Float32Array, y: Float32Array, epochs: int,
             def slope(said: Float32Array, wanted: Float32Array = wanted) -> Float32Array:
                 return (said - wanted) * np.float32(2.0 / wanted.shape[1])
 
-            compute_gradient(networks, x[some], slope, rng, slopes)
+            compute_gradient(networks, x=x[some], slope=slope, rng=rng, into=slopes)
             adam.step(networks.flat, slopes.flat)
 
 

@@ -38,11 +38,24 @@ class GradientSearch:
 
     def _walk_problem(self, problem: ServingProblem, batch: int | None) -> WalkTrials:
         if problem.family == "train":
-            return _run_walk(GradientWalk(self._grid, batch, problem.power_w, TRAIN_W, _training_reading))
+            return _run_walk(
+                GradientWalk(self._grid, batch=batch, budget_w=problem.power_w, least_w=TRAIN_W, side=_training_reading)
+            )
         if problem.family == "infer":
-            return _run_walk(GradientWalk(self._grid, batch, problem.power_w, INFER_W, _inference_reading))
+            return _run_walk(
+                GradientWalk(
+                    self._grid, batch=batch, budget_w=problem.power_w, least_w=INFER_W, side=_inference_reading
+                )
+            )
         return _run_walk(
-            GradientWalk(self._grid, batch, problem.power_w, TRAIN_W, _larger_power_reading, tests_next=False)
+            GradientWalk(
+                self._grid,
+                batch=batch,
+                budget_w=problem.power_w,
+                least_w=TRAIN_W,
+                side=_larger_power_reading,
+                tests_next=False,
+            )
         )
 
 

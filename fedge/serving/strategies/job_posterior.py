@@ -99,16 +99,26 @@ def build_job_model(
     apart = np.abs(size[:, None] - size)
     x = np.vstack([np.column_stack([mode_shares, np.full(len(modes), place)]) for place in range(len(size))])
     alike = np.kron(np.exp(-apart / MISFIT_REACH), misfit_correlation(mode_shares, mode_shares)).astype(np.float32)
-    return JobModel(tuple(known), x, alike, np.exp(-apart / PARAMETERS_REACH), INFERENCE_ROUGHNESS if infers else 1.0)
+    return JobModel(
+        tuple(known),
+        x=x,
+        misfit_likeness=alike,
+        parameter_correlation=np.exp(-apart / PARAMETERS_REACH),
+        roughness=INFERENCE_ROUGHNESS if infers else 1.0,
+    )
 
 
 def compute_posteriors(job: JobModel, points: Points, log_s: Floats, log_w: Floats) -> tuple[JobBelief, JobBelief]:
     """Seconds and watts after measurements at ``points``, one each, of the logarithms ``log_s`` and ``log_w``."""
     misfit_s, noise_s = job.roughness * MISFIT_TIME_SD, job.roughness * NOISE_TIME_SD
-    seconds, best = _mix_candidates(job, _time_candidates(job), points, log_s, (misfit_s, noise_s))
+    seconds, best = _mix_candidates(
+        job, candidates=_time_candidates(job), points=points, logs=log_s, sds=(misfit_s, noise_s)
+    )
     misfit_w, noise_w = job.roughness * MISFIT_POWER_SD, job.roughness * NOISE_POWER_SD
     busy = best.reshape(len(job.knowledge), len(TIME_NAMES))
-    watts, _ = _mix_candidates(job, _power_candidates(job, busy), points, log_w, (misfit_w, noise_w))
+    watts, _ = _mix_candidates(
+        job, candidates=_power_candidates(job, busy), points=points, logs=log_w, sds=(misfit_w, noise_w)
+    )
     return seconds, watts
 
 
@@ -170,7 +180,13 @@ def _build_rows(job: JobModel, points: Points, logs: Floats, noise_sd: float) ->
     count = len(points)
     none = np.zeros(count)
     return QuantityRows(
-        job.x[points], logs, np.full(count, noise_sd), np.zeros((count, count)), none, 0.0, np.ones(count)
+        job.x[points],
+        log=logs,
+        noise_sd=np.full(count, noise_sd),
+        offset=np.zeros((count, count)),
+        offset_here=none,
+        offset_sd=0.0,
+        here=np.ones(count),
     )
 
 
@@ -187,7 +203,7 @@ def _mix_candidates(
     tried = []
     for one in candidates:
         prior = GaussianPrior(one.mean, np.asarray(np.linalg.inv(one.covariance), dtype=np.float64))
-        side = fit_quantity(one.curve, rows, prior, misfit_sd, noise_sd, alike)
+        side = fit_quantity(one.curve, rows=rows, prior=prior, misfit_sd=misfit_sd, noise_sd=noise_sd, alike=alike)
         tried.append((one.log_credibility + side.log_evidence, one.curve, side))
     finite = sorted((t for t in tried if np.isfinite(t[0])), key=lambda t: -t[0])[:MIXED_CANDIDATES]
     if not finite:

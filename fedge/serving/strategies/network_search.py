@@ -63,7 +63,14 @@ def _predict_pair(ground: SearchContext, trials: list[Trial], read: Floats) -> J
         for place in range(len(ground.batch_sizes) if batch.max() >= 0 else 0)
     ]
     infer_s, infer_w = (np.stack([one[i] for one in infer]) if infer else np.empty((0, len(modes))) for i in (0, 1))
-    return JobPair(modes, ground.batch_sizes if infer else (), train_s, train_w, infer_s, infer_w)
+    return JobPair(
+        modes,
+        batch_sizes=ground.batch_sizes if infer else (),
+        train_s=train_s,
+        train_w=train_w,
+        infer_s=infer_s,
+        infer_w=infer_w,
+    )
 
 
 def _predict_job(modes: Modes, rows: NDArray[np.intp], read: Floats, seed: int) -> tuple[Floats, Floats]:

@@ -173,9 +173,17 @@ class TrialModel:
         if problem.family == "train":
             gain = expected_gain_training(problem, train[0], train[1], best)
         elif problem.family == "infer":
-            gain = expected_gain_inference(problem, stage.batch_sizes, infer[0], infer[1], best)
+            gain = expected_gain_inference(
+                problem, batch_sizes=stage.batch_sizes, seconds=infer[0], watts=infer[1], best=best
+            )
         else:
-            gain = expected_gain_both(problem, stage.batch_sizes, (train[0], train[1]), (infer[0], infer[1]), best)
+            gain = expected_gain_both(
+                problem,
+                batch_sizes=stage.batch_sizes,
+                train=(train[0], train[1]),
+                infer=(infer[0], infer[1]),
+                best=best,
+            )
         gain = gain.ravel()
         gain[[stage.number_of_trial(trial) for trial in self.tried]] = -np.inf
         return gain

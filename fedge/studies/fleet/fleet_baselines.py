@@ -41,7 +41,11 @@ def list_preset_work(front: Front, truth: BoardTruth) -> list[PresetWork]:
         row = surface.find_row(mode)
         work_s = (truth.steps + WARM_UP_STEPS) * float(surface.step_s[row])
         work_j = work_s * float(surface.power_w[row])
-        found.append(PresetWork(front.link_s + work_s, work_s, work_j, float(surface.idle_w[row]), mode == top))
+        found.append(
+            PresetWork(
+                front.link_s + work_s, work_s=work_s, work_j=work_j, idle_w=float(surface.idle_w[row]), top=mode == top
+            )
+        )
     return found
 
 

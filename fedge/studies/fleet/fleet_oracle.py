@@ -45,13 +45,15 @@ def filter_plausible_points(told: Front, truth: BoardTruth) -> Front:
     keep[truth.surface.find_row(told.maxn.mode)] = True
     kept = truth.surface.select_rows(keep)
     warm, none = (truth.steps + WARM_UP_STEPS) / truth.steps, np.zeros(len(kept.modes))
-    known = Predictions(kept.modes, kept.step_s * warm, kept.power_w, none, none)
+    known = Predictions(
+        kept.modes, step_s=kept.step_s * warm, power_w=kept.power_w, step_s_sd_log=none, power_w_sd_log=none
+    )
     return pareto.build_front(
         known,
-        truth.steps,
-        told.idle_w,
-        told.link_s,
-        told.maxn.mode,
+        steps=truth.steps,
+        idle_w=told.idle_w,
+        link_s=told.link_s,
+        maxn=told.maxn.mode,
         maxn_idle_w=told.maxn_idle_w,
         limit=None,
     )

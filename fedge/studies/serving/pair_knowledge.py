@@ -79,10 +79,10 @@ def _build_inference_knowledge(table: ProfileTable, usable: Sequence[CostProfile
     try:
         found = build_inference_priors(
             spec or _find_nearest_board(maxn),
-            table.workload,
-            table.batch_size,
-            load_catalogue(),
-            usable,
+            workload=table.workload,
+            batch_size=table.batch_size,
+            specs=load_catalogue(),
+            calibrated=usable,
             unseen=table.sha256,
         )
     except BadInput:  # nothing else is calibrated

@@ -92,7 +92,9 @@ def build_simulated_plan(
     services = zip(jobs.services, option.batch_sizes, arrivals, option.infer_s, strict=True)
     return serving_simulation.SimulatedPlan(
         tuple(
-            serving_simulation.SimulatedService(one.name, size, one.latency_s, come, infer_s)
+            serving_simulation.SimulatedService(
+                one.name, batch_size=size, latency_s=one.latency_s, arrivals=come, infer_s=infer_s
+            )
             for one, size, come, infer_s in services
         ),
         option.train_s if option.steps_per_s > 0 else None,

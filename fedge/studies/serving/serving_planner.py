@@ -118,18 +118,18 @@ class ServingChoices:
         windows = [size / service.rate_hz for size, (service, _) in zip(sizes, at, strict=True)]
         return ServingOption(
             jobs.modes[row],
-            row,
-            sizes,
-            float(self.choices.steps[c, row]) if sizes else 0.0,
-            float(self.choices.steps_per_s[c, row]),
-            max(windows, default=0.0),
-            float(self.choices.power_w[c, row]),
-            None if jobs.train_s is None else float(jobs.train_s[row]),
-            None if jobs.train_w is None else float(jobs.train_w[row]),
-            tuple(float(service.infer_s[p, row]) for service, p in at),
-            tuple(float(service.infer_w[p, row]) for service, p in at),
-            tuple(float(needed) for needed in self.choices.needed_s[:, c, row]),
-            float(self.choices.share[c, row]),
+            row=row,
+            batch_sizes=sizes,
+            steps=float(self.choices.steps[c, row]) if sizes else 0.0,
+            steps_per_s=float(self.choices.steps_per_s[c, row]),
+            window_s=max(windows, default=0.0),
+            power_w=float(self.choices.power_w[c, row]),
+            train_s=None if jobs.train_s is None else float(jobs.train_s[row]),
+            train_w=None if jobs.train_w is None else float(jobs.train_w[row]),
+            infer_s=tuple(float(service.infer_s[p, row]) for service, p in at),
+            infer_w=tuple(float(service.infer_w[p, row]) for service, p in at),
+            latency_s=tuple(float(needed) for needed in self.choices.needed_s[:, c, row]),
+            share=float(self.choices.share[c, row]),
         )
 
 
@@ -143,7 +143,17 @@ def enumerate_choices(jobs: ServingJobs) -> ServingChoices:
     yes = np.ones_like(none, dtype=np.bool_)
     return ServingChoices(
         jobs,
-        ServiceCombinations(((),), np.zeros((0, *none.shape)), yes, yes, none, rate, none, jobs.train_w[None], none),
+        ServiceCombinations(
+            ((),),
+            needed_s=np.zeros((0, *none.shape)),
+            in_time=yes,
+            keeps_up=yes,
+            steps=none,
+            steps_per_s=rate,
+            infer_s=none,
+            power_w=jobs.train_w[None],
+            share=none,
+        ),
     )
 
 

@@ -81,10 +81,10 @@ def simulate_plan(plan: SimulatedPlan, seconds: float) -> SimulationResult:
 
     interleaver = Interleaver(
         [HostedService(one.name, one.batch_size, one.latency_s) for one in plan.services],
-        {one.name: arrival_times(one.arrivals) for one in plan.services},
-        infer,
-        clock.now_s,
-        clock.sleep_s,
+        arrivals={one.name: arrival_times(one.arrivals) for one in plan.services},
+        infer=infer,
+        now_s=clock.now_s,
+        wait_s=clock.sleep_s,
         training_share=0.0,
     )
     for service in plan.services:
@@ -117,5 +117,14 @@ def _summarize_latencies(
     mean_batch = len(latencies) / told.batches if told.batches else 0.0
     requests = len(latencies) + told.dropped
     return ServiceLatencies(
-        name, requests, told.late, told.dropped, p50, p95, p99, worst, mean_batch, told.busy_s / seconds
+        name,
+        requests=requests,
+        late=told.late,
+        dropped=told.dropped,
+        p50_s=p50,
+        p95_s=p95,
+        p99_s=p99,
+        worst_s=worst,
+        mean_batch=mean_batch,
+        busy=told.busy_s / seconds,
     )

@@ -112,7 +112,11 @@ def main(argv: list[str] | None = None) -> int:
     path = asked.folder / CERTIFICATE
     present = path.read_bytes() if path.is_file() else None
     why = renewal_reason(
-        present, public_key_der(key.public_key()), asked.ca.read_bytes(), asked.board, datetime.now(UTC)
+        present,
+        public=public_key_der(key.public_key()),
+        ca=asked.ca.read_bytes(),
+        board=asked.board,
+        now=datetime.now(UTC),
     )
     wanted = request(key, asked.board) if why is not None else None
     print(json.dumps({"made": found is None, "why": why, "request": wanted}))  # noqa: T201

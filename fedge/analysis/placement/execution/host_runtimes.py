@@ -129,4 +129,13 @@ def build_host_board(cores: int | None = None) -> PlacementBoard:
     places = tuple(
         Accelerator(name, "cpu", speeds, hindrance=1.0 / count, full_w=CORE_W) for name in (TORCH_CPU, ORT_CPU)
     )
-    return PlacementBoard(HOST_BOARD, places, BANDWIDTH, CORNER, OVERLAP, IDLE_W, 0.0, source="guesses")
+    return PlacementBoard(
+        HOST_BOARD,
+        accelerators=places,
+        bandwidth=BANDWIDTH,
+        corner=CORNER,
+        overlap=OVERLAP,
+        idle_w=IDLE_W,
+        memory_j=0.0,
+        source="guesses",
+    )

@@ -51,12 +51,22 @@ def import_json(
     empty = []
     for name, (cpu_khz, gpu_hz, mem_hz, seconds, joules) in entries.items():
         if seconds > 0 and joules > 0:
-            seen.append(ImportedRow(known_cores, cpu_khz, gpu_hz, mem_hz, size, 1e3 * seconds, joules / seconds))
+            seen.append(
+                ImportedRow(
+                    known_cores,
+                    cpu_khz=cpu_khz,
+                    gpu_hz=gpu_hz,
+                    mem_hz=mem_hz,
+                    batch_size=size,
+                    time_ms=1e3 * seconds,
+                    power_w=joules / seconds,
+                )
+            )
         else:
             empty.append(name)
     if empty:
         notes.append(f"{format_count(empty, 'mode')} without a time and an energy above 0: left out")
-    return assemble_tables(where, seen, device, workload, notes)
+    return assemble_tables(where, seen=seen, device=device, workload=workload, notes=notes)
 
 
 def _parse_entries(where: str, text: str) -> dict[str, tuple[float, float, float, float, float]]:

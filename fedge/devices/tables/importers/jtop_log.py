@@ -39,7 +39,9 @@ def import_jtop_log(
         raise BadInput(where, "no row with a time and a power", f"a time ({TIME_FORMATS}) and milliwatts in every row")
     notes = [f"{format_count(unread, 'row')} without a time or a power: left out"] if unread else []
     notes.append(_describe_total(columns, total_power, len(samples)))
-    return import_runs(where, build_power_log(where, samples, columns, notes), steps, device, workload)
+    return import_runs(
+        where, log=build_power_log(where, samples, columns, notes), steps=steps, device=device, workload=workload
+    )
 
 
 def _choose_power_columns(sheet: CsvSheet, total_power: str | None) -> tuple[str, ...]:

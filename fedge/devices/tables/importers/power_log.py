@@ -76,7 +76,7 @@ def import_runs(where: str, log: PowerLog, steps: StepsFile, device: str, worklo
         raise _build_overlap_error(where, log, runs, offset_s)
     notes += [f"{format_count(silent, 'mode')} without a power sample: left out"] if silent else []
     notes += [f"{format_count(shaky, 'mode')} with fewer than {MIN_SAMPLES} power samples: run longer"] if shaky else []
-    return assemble_tables(f"{where} with {steps.where}", seen, device, workload, notes)
+    return assemble_tables(f"{where} with {steps.where}", seen=seen, device=device, workload=workload, notes=notes)
 
 
 def _select_samples_w(log: PowerLog, runs: Sequence[StepRun], offset_s: float) -> Floats:
@@ -91,7 +91,15 @@ def _select_samples_w(log: PowerLog, runs: Sequence[StepRun], offset_s: float) -
 
 def _build_row(knobs: ImportKey, runs: Sequence[StepRun], power_w: float) -> ImportedRow:
     time_ms = median(run.step_ms for run in runs)
-    return ImportedRow(knobs.cores, knobs.cpu_khz, knobs.gpu_hz, knobs.mem_hz, knobs.batch_size, time_ms, power_w)
+    return ImportedRow(
+        knobs.cores,
+        cpu_khz=knobs.cpu_khz,
+        gpu_hz=knobs.gpu_hz,
+        mem_hz=knobs.mem_hz,
+        batch_size=knobs.batch_size,
+        time_ms=time_ms,
+        power_w=power_w,
+    )
 
 
 def _format_key(knobs: ImportKey) -> str:

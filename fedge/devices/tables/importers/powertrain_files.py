@@ -70,7 +70,7 @@ def import_folders(
     notes = [BATCH_NOTE] if batch_size is None else []
     if left_out:
         notes.append(f"{format_count(left_out, 'mode')}: left out")
-    return assemble_tables(where, seen, device, workload, notes)
+    return assemble_tables(where, seen=seen, device=device, workload=workload, notes=notes)
 
 
 def import_results(where: str, text: str, device: str, workload: str, batch_size: int | None = None) -> ImportedTables:
@@ -93,7 +93,7 @@ def import_results(where: str, text: str, device: str, workload: str, batch_size
     notes = [BATCH_NOTE] if batch_size is None else []
     if left_out:
         notes.append(f"{format_count(left_out, 'row')} without a mode, a time and a power: left out")
-    return assemble_tables(where, seen, device, workload, notes)
+    return assemble_tables(where, seen=seen, device=device, workload=workload, notes=notes)
 
 
 def _read_folder(folder: Path) -> ModeFiles:
@@ -168,4 +168,12 @@ def _parse_float(text: str) -> float:
 
 def _build_row(mode: re.Match[str], batch_size: int, time_ms: float, power_w: float) -> ImportedRow:
     cores, cpu_khz, gpu_hz, mem_hz = mode.groups()
-    return ImportedRow(int(cores), float(cpu_khz), float(gpu_hz), float(mem_hz), batch_size, time_ms, power_w)
+    return ImportedRow(
+        int(cores),
+        cpu_khz=float(cpu_khz),
+        gpu_hz=float(gpu_hz),
+        mem_hz=float(mem_hz),
+        batch_size=batch_size,
+        time_ms=time_ms,
+        power_w=power_w,
+    )

@@ -80,7 +80,9 @@ def _parse_run(where: str, row: SheetRow, batch_size: int | None, counted: bool)
     cores = int(parse_number(where, "cores", row.cells["cores"], whole=True))
     size = batch_size or int(parse_number(where, "batch_size", row.cells["batch_size"], whole=True))
     steps = int(parse_number(where, "steps", row.cells["steps"], whole=True)) if counted else 1
-    return StepRun(start_s, end_s, steps, ImportKey(cores, cpu_khz, gpu_hz, mem_hz, size))
+    return StepRun(
+        start_s, end_s, steps, ImportKey(cores, cpu_khz=cpu_khz, gpu_hz=gpu_hz, mem_hz=mem_hz, batch_size=size)
+    )
 
 
 def _parse_time_s(where: str, column: str, text: str) -> float:

@@ -37,7 +37,11 @@ def import_tegrastats_log(
         notes.append(f"the board is not in the catalogue: {total_power} is taken for the module's total")
     notes.append(f"power is {total_power}, from {len(samples)} samples")
     return import_runs(
-        where, build_power_log(where, samples, rails_in_formula(total_power), notes), steps, device, workload
+        where,
+        log=build_power_log(where, samples, rails_in_formula(total_power), notes),
+        steps=steps,
+        device=device,
+        workload=workload,
     )
 
 
