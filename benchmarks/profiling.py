@@ -21,12 +21,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from fedge.characterisation.profiling.emulated_bench import build_emulated_bench
+from fedge.characterisation.profiling.mode_measurement import count_chunk_steps, measure_mode
+from fedge.characterisation.profiling.profiling_bench import ProfilingBench
+from fedge.characterisation.profiling.stability import StabilityRule
 from fedge.clock import SimulatedClock
 from fedge.predictors.explorers import load_explorer
-from fedge.profiling.emulated_bench import build_emulated_bench
-from fedge.profiling.mode_measurement import count_chunk_steps, measure_mode
-from fedge.profiling.profiling_bench import ProfilingBench
-from fedge.profiling.stability import StabilityRule
 from fedge.seeds import make_generator
 from fedge.types import Measurement, PowerMode
 

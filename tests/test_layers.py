@@ -62,7 +62,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "fedge.models",
         "fedge.serving.strategies",
         "fedge.studies",
-        "fedge.profiling",
+        "fedge.characterisation.profiling",
         "fedge.characterisation",
     ),
     ("clients", "server"),

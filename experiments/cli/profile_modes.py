@@ -9,21 +9,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedge.errors import BadInput
-from fedge.profiling import profiling_journal as journals
-from fedge.profiling import profiling_record
-from fedge.profiling.emulated_bench import build_emulated_bench
-from fedge.profiling.mode_measurement import SettledMode
-from fedge.profiling.profiling_bench import ProfilingBench
-from fedge.profiling.profiling_campaign import (
+from fedge.characterisation.profiling import profiling_journal as journals
+from fedge.characterisation.profiling import profiling_record
+from fedge.characterisation.profiling.emulated_bench import build_emulated_bench
+from fedge.characterisation.profiling.mode_measurement import SettledMode
+from fedge.characterisation.profiling.profiling_bench import ProfilingBench
+from fedge.characterisation.profiling.profiling_campaign import (
     ALL_MODES,
     ProfilingCampaign,
     ProfilingRequest,
     build_header,
     check_request,
 )
-from fedge.profiling.profiling_journal import ModeFailure, ProfilingHistory, open_profiling_journal
-from fedge.profiling.stability import StabilityRule
+from fedge.characterisation.profiling.profiling_journal import ModeFailure, ProfilingHistory, open_profiling_journal
+from fedge.characterisation.profiling.stability import StabilityRule
+from fedge.errors import BadInput
 from fedge.types import PowerMode
 
 HERE, EMULATED = "here", "emulated:"
@@ -97,9 +97,9 @@ def _open_bench(asked: ProfileOptions, temperature_c: float | None) -> Iterator[
             name, workload=asked.workload, batch_size=asked.batch_size, seed=asked.seed, temperature_c=temperature_c
         )
         return
+    from fedge.characterisation.profiling.real_bench import resolve_workload
+    from fedge.characterisation.profiling.worker_bench import open_worker_bench
     from fedge.devices.node_settings import load_local_settings
-    from fedge.profiling.real_bench import resolve_workload
-    from fedge.profiling.worker_bench import open_worker_bench
 
     if asked.settings is None and not JETSON_RELEASE_FILE.exists():
         raise BadInput(

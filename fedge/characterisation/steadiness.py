@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedge.characterisation.confidence_interval import batch_means, student_t, variance_inflation
-from fedge.profiling.stability import OUTLIER_SDS, SD_OF_MAD, compute_mser_truncation
+from fedge.characterisation.profiling.stability import OUTLIER_SDS, SD_OF_MAD, compute_mser_truncation
 from fedge.types import Floats
 
 MSER_BATCH = 5

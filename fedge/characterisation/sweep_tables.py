@@ -19,12 +19,12 @@ import numpy as np
 
 from fedge.characterisation.point_knobs import kind_of_board
 from fedge.characterisation.point_measurement import EpochSummary, MinibatchTimes
+from fedge.characterisation.profiling.profiling_record import profiling_record_path
 from fedge.characterisation.sweep_plan import MeasurementSchedule, SweepPoint
 from fedge.characterisation.sweep_store import FinishedPoint, SweepResult
 from fedge.devices.tables.mode_table import write_mode_table
 from fedge.errors import BadInput
 from fedge.modes import stack_modes
-from fedge.profiling.profiling_record import profiling_record_path
 from fedge.types import Label, PowerMode, ProfileTable
 
 TABLES_FOLDER = "tables"

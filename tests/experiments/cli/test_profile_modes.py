@@ -14,10 +14,10 @@ from contracts.launching import Launcher
 
 from experiments.cli import profile_modes as command
 from experiments.cli.profile_modes import ProfileOptions, profile_board
+from fedge.characterisation.profiling import profiling_journal as journals
+from fedge.characterisation.profiling import profiling_record
 from fedge.devices.tables.mode_table import read_mode_table
 from fedge.errors import BadInput, ModeNotSet, UnknownName
-from fedge.profiling import profiling_journal as journals
-from fedge.profiling import profiling_record
 
 WORKLOAD = "resnet18-imagenet"
 MODES = 6
@@ -176,8 +176,8 @@ def test_a_folder_must_exist(tmp_path):
 CHILD = """
 import os, signal, sys
 from experiments import cli
-from fedge.profiling import emulated
-from fedge.profiling.profiling_journal import Journal
+from fedge.characterisation.profiling import emulated
+from fedge.characterisation.profiling.profiling_journal import Journal
 
 point, number = sys.argv.pop(1), int(sys.argv.pop(1))
 seen = 0

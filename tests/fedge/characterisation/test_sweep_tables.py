@@ -12,6 +12,7 @@ import pytest
 from experiments.cli.calibrate_costs import calibrate_tables
 from experiments.cli.predict_fit import PredictFitOptions, fit_model
 from fedge.characterisation.point_measurement import EpochSummary, MinibatchTimes, PointMeasurement, SensorTrace
+from fedge.characterisation.profiling.profiling_record import profiling_record_path
 from fedge.characterisation.sweep_plan import (
     CharacterisationPlan,
     Images,
@@ -27,7 +28,6 @@ from fedge.devices.catalogue import find
 from fedge.devices.tables.mode_table import read_mode_table
 from fedge.experiment import Experiment, FleetEntry, WorkloadSpec, list_boards
 from fedge.modes import build_grid
-from fedge.profiling.profiling_record import profiling_record_path
 from fedge.types import PowerMode
 
 NAME = "resnet18-imagenet"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from fedge import __version__
+from fedge.characterisation.profiling.profiling_bench import ProfilingBench
 from fedge.clock import RealClock
 from fedge.costs.cost_priors import build_priors
 from fedge.costs.workload_sizes import load_workload_sizes
@@ -13,7 +14,6 @@ from fedge.devices.catalogue import load_catalogue
 from fedge.errors import BadInput
 from fedge.modes import build_grid
 from fedge.physics.prior_knowledge import PriorKnowledge
-from fedge.profiling.profiling_bench import ProfilingBench
 from fedge.protocols import Clock, Device
 from fedge.types import Modes, Workload
 

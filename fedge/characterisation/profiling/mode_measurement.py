@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from fedge.profiling.profiling_bench import ProfilingBench
-from fedge.profiling.stability import MeasuredChunk, StabilityRule, StabilityVerdict, judge_stability
+from fedge.characterisation.profiling.profiling_bench import ProfilingBench
+from fedge.characterisation.profiling.stability import MeasuredChunk, StabilityRule, StabilityVerdict, judge_stability
 from fedge.types import Measurement, PowerMode
 
 MAX_CHUNK_STEPS = 10_000

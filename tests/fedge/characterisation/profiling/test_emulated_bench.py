@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from contracts.device import WORK, DeviceContract
 
+from fedge.characterisation.profiling.emulated_bench import build_emulated_bench
+from fedge.characterisation.profiling.mode_measurement import measure_mode
+from fedge.characterisation.profiling.stability import StabilityRule
 from fedge.errors import BadInput, ModeNotSet, UnknownName
-from fedge.profiling.emulated_bench import build_emulated_bench
-from fedge.profiling.mode_measurement import measure_mode
-from fedge.profiling.stability import StabilityRule
 from fedge.protocols import Device
 from fedge.types import PowerMode
 

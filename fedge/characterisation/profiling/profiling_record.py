@@ -10,16 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from fedge.characterisation.profiling.mode_measurement import SettledMode
+from fedge.characterisation.profiling.profiling_journal import ModeFailure, ProfilingHeader, ProfilingHistory
 from fedge.devices.tables.mode_table import write_mode_table
 from fedge.errors import BadInput
 from fedge.modes import stack_modes
-from fedge.profiling.mode_measurement import SettledMode
-from fedge.profiling.profiling_journal import ModeFailure, ProfilingHeader, ProfilingHistory
 from fedge.types import ProfileTable
 
-RULE_DESCRIPTION = (
-    "fedge.profiling.stability: MSER truncation, clipped outliers, standard errors below the target, no drift"
-)
+RULE_DESCRIPTION = "fedge.characterisation.profiling.stability: MSER truncation, clipped outliers, standard errors below the target, no drift"
 
 
 def profiling_record_path(table: Path) -> Path:

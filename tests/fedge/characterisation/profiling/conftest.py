@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from fedge.characterisation.profiling.profiling_bench import ProfilingBench
 from fedge.clock import SimulatedClock
 from fedge.devices.catalogue import load_catalogue
 from fedge.modes import build_grid
 from fedge.physics.prior_knowledge import PriorKnowledge
-from fedge.profiling.profiling_bench import ProfilingBench
 from fedge.types import Measurement, Modes, PowerMode, Workload
 
 SPEC = load_catalogue()["nano"]

@@ -7,12 +7,8 @@ import json
 
 import pytest
 
-from fedge.devices.tables.mode_table import read_mode_table
-from fedge.errors import BadInput, ModeNotSet
-from fedge.modes import stack_modes
-from fedge.predictors.explorers.profiling_order import sort_high_to_low
-from fedge.profiling import profiling_record
-from fedge.profiling.profiling_campaign import (
+from fedge.characterisation.profiling import profiling_record
+from fedge.characterisation.profiling.profiling_campaign import (
     ALL_MODES,
     CampaignStopped,
     ProfilingCampaign,
@@ -20,7 +16,11 @@ from fedge.profiling.profiling_campaign import (
     build_header,
     check_request,
 )
-from fedge.profiling.profiling_journal import ModeFailure, open_profiling_journal
+from fedge.characterisation.profiling.profiling_journal import ModeFailure, open_profiling_journal
+from fedge.devices.tables.mode_table import read_mode_table
+from fedge.errors import BadInput, ModeNotSet
+from fedge.modes import stack_modes
+from fedge.predictors.explorers.profiling_order import sort_high_to_low
 from fedge.types import Modes, PowerMode
 
 SMALL = Modes(

@@ -9,9 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedge.characterisation.profiling.mode_measurement import (
+    BLIND_REST_S,
+    MAX_REST_S,
+    REST_S,
+    count_chunk_steps,
+    measure_mode,
+)
+from fedge.characterisation.profiling.stability import StabilityRule
 from fedge.errors import SensorLost
-from fedge.profiling.mode_measurement import BLIND_REST_S, MAX_REST_S, REST_S, count_chunk_steps, measure_mode
-from fedge.profiling.stability import StabilityRule
 from fedge.types import Measurement, PowerMode
 
 RULE = StabilityRule()

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from contracts.desk import desk
 
+from fedge.characterisation.profiling import worker_bench
+from fedge.characterisation.profiling.worker_bench import RESTART_STEPS, EndlessTraining, open_worker_bench
 from fedge.client import worker_training
 from fedge.devices.node_settings import NodeSettings
 from fedge.devices.tables.mode_table import read_mode_table
 from fedge.errors import WorkerFailed
 from fedge.powerd.powerd_client import PowerdClient as Power
-from fedge.profiling import worker_bench
-from fedge.profiling.worker_bench import RESTART_STEPS, EndlessTraining, open_worker_bench
 from fedge.types import Workload
 from fedge.worker.worker_client import WorkerError
 

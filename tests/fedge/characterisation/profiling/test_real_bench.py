@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from fedge.characterisation.profiling.profiling_campaign import ProfilingCampaign, ProfilingRequest, build_header
+from fedge.characterisation.profiling.profiling_journal import open_profiling_journal
+from fedge.characterisation.profiling.real_bench import build_real_bench, resolve_workload
 from fedge.clock import SimulatedClock
 from fedge.costs.cost_priors import build_priors
 from fedge.devices.catalogue import load_catalogue
 from fedge.errors import BadInput
-from fedge.profiling.profiling_campaign import ProfilingCampaign, ProfilingRequest, build_header
-from fedge.profiling.profiling_journal import open_profiling_journal
-from fedge.profiling.real_bench import build_real_bench, resolve_workload
 from fedge.types import Workload
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from fedge.characterisation.profiling.mode_measurement import SettledMode, VerdictCallback, measure_mode
+from fedge.characterisation.profiling.profiling_bench import ProfilingBench
+from fedge.characterisation.profiling.profiling_journal import ModeFailure, ProfilingHeader, ProfilingJournal
+from fedge.characterisation.profiling.stability import StabilityRule
 from fedge.errors import BadInput, BoardError
 from fedge.modes import find_mode_index, stack_modes
 from fedge.predictors.explorers import EXPLORERS, load_explorer
 from fedge.predictors.explorers.profiling_order import sort_high_to_low
-from fedge.profiling.mode_measurement import SettledMode, VerdictCallback, measure_mode
-from fedge.profiling.profiling_bench import ProfilingBench
-from fedge.profiling.profiling_journal import ModeFailure, ProfilingHeader, ProfilingJournal
-from fedge.profiling.stability import StabilityRule
 from fedge.registry import load_named
 from fedge.types import PowerMode
 

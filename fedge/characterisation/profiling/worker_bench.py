@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 
+from fedge.characterisation.profiling.profiling_bench import ProfilingBench
+from fedge.characterisation.profiling.real_bench import build_real_bench
 from fedge.client.worker_training import STRETCH_LIMIT_S, WorkerTraining, load_worker_task, translate_worker_errors
 from fedge.devices.local_board import open_local_board
 from fedge.devices.node_settings import NodeSettings
 from fedge.errors import BadInput, WorkerFailed
 from fedge.modes import build_grid
-from fedge.profiling.profiling_bench import ProfilingBench
-from fedge.profiling.real_bench import build_real_bench
 from fedge.types import TrainOptions, Workload
 from fedge.worker import builtin_tasks
 from fedge.worker.refusal import Refusal

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from fedge import __version__
+from fedge.characterisation.profiling.profiling_bench import ProfilingBench
 from fedge.clock import SimulatedClock
 from fedge.costs.workload_sizes import load_workload_sizes
 from fedge.decisions.candidate_modes import mask_above_floor
@@ -17,7 +18,6 @@ from fedge.devices.mode_surface import ModeSurface
 from fedge.errors import BadInput, ModeNotSet, UnknownName
 from fedge.experiment import FleetBoard, FleetEntry, WorkloadSpec
 from fedge.modes import find_mode_index
-from fedge.profiling.profiling_bench import ProfilingBench
 from fedge.seeds import make_generator
 from fedge.types import DeviceSpec, Measurement, Modes, PowerMode, Workload
 
